@@ -1,0 +1,100 @@
+"""What valid scores and labels are, and the messages that say what to do when they are not.
+
+Scores are floating, of shape (N,) or (N, L). Labels have the same shape and hold 0 and 1 in any number type;
+NaN marks a missing label. Soft labels, anywhere in [0, 1], are accepted only where asked for. Nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+NON_FINITE_SCORES = (
+    "scores hold NaN or infinity. If they come from a network in training, it has diverged: bound the scores before "
+    "the loss (torch.sigmoid, or BatchScoreNorm), lower lr, and look at loss_fn.diagnose(scores, labels)."
+)
+ONE_CLASS = (
+    "{what} needs at least one positive and one negative label{where}; there are {positives} positives and {negatives} "
+    "negatives among the labelled rows."
+)
+
+
+def shape_message(scores_shape: tuple[int, ...], labels_shape: tuple[int, ...]) -> str | None:
+    """What is wrong with a pair of shapes, or None."""
+    if len(scores_shape) not in (1, 2):
+        return f"scores have shape {tuple(scores_shape)}; they must be (N,), or (N, L) for L labels."
+    if tuple(scores_shape) == tuple(labels_shape):
+        return None
+    remedy = "give both the same shape, (N,) or (N, L)."
+    if len(scores_shape) == 2 and scores_shape[1] == 1 and len(labels_shape) == 1:
+        remedy = "a network's (N, 1) output becomes (N,) with scores.squeeze(1)."
+    elif len(labels_shape) == 2 and labels_shape[1] == 1 and len(scores_shape) == 1:
+        remedy = "labels of shape (N, 1) become (N,) with labels.squeeze(1)."
+    elif len(scores_shape) == 2 and len(labels_shape) == 1:
+        remedy = "class numbers become one column a class with torch.nn.functional.one_hot."
+    return f"scores have shape {tuple(scores_shape)} but labels have shape {tuple(labels_shape)}: {remedy}"
+
+
+def label_message(bad: npt.NDArray[Any], *, soft: bool) -> str:
+    """The message for label values that are neither 0, 1 nor NaN (`bad` holds at least one of them)."""
+    values = np.unique(bad)[:5]
+    shown = ", ".join(f"{v:g}" for v in values.astype(float))
+    if soft:
+        return f"labels must lie in [0, 1] (NaN where missing), but hold {shown}. Check the label smoothing or mixup."
+    if values.size == 1 and values[0] == -1:
+        return f"labels must be 0 or 1 (NaN where missing), but hold {shown}. For -1/+1 labels pass (labels > 0)."
+    if ((values > 0) & (values < 1)).any():
+        return (
+            f"labels must be 0 or 1 (NaN where missing), but hold {shown}. "
+            "Pass soft_labels=True where soft labels are meant, or round them."
+        )
+    return (
+        f"labels must be 0 or 1 (NaN where missing), but hold {shown}. "
+        "Name the positive class, for example (labels == 3), or give one 0/1 column a class."
+    )
+
+
+def invalid_labels(labels: Tensor, *, soft: bool) -> Tensor:
+    """Mask of the entries that are neither valid nor missing; a pure tensor expression, safe on any device."""
+    if labels.dtype == torch.bool:
+        return torch.zeros_like(labels)
+    if soft:
+        return (labels < 0) | (labels > 1)
+    return (labels != 0) & (labels != 1) & (labels == labels)  # noqa: PLR0124  (NaN is missing, not invalid)
+
+
+def require_valid_labels(labels: Tensor, *, soft: bool = False) -> None:
+    """Raise ValueError, naming the remedy, unless every label is 0, 1 (in [0, 1] when soft) or NaN. Synchronises."""
+    bad = invalid_labels(labels, soft=soft)
+    if bad.any():
+        raise ValueError(label_message(labels[bad].detach().cpu().double().numpy(), soft=soft))
+
+
+def require_valid_arrays(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: npt.NDArray[Any] | None = None
+) -> None:
+    """The same rules for NumPy arrays of scores and labels, and for sample weights of shape (N,) or the scores'."""
+    if (message := shape_message(scores.shape, labels.shape)) is not None:
+        raise ValueError(message)
+    if not np.issubdtype(scores.dtype, np.number) or np.issubdtype(scores.dtype, np.complexfloating):
+        raise ValueError(f"scores must be real numbers, not {scores.dtype}.")
+    if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
+        raise ValueError(
+            f"labels must be 0 or 1 (NaN where missing), not {labels.dtype}. Map the class names to 0 and 1."
+        )
+    if labels.dtype != np.bool_:
+        bad = (labels != 0) & (labels != 1) & (labels == labels)  # noqa: PLR0124
+        if bad.any():
+            raise ValueError(label_message(labels[bad], soft=False))
+    if not np.isfinite(scores).all():
+        raise ValueError("scores hold NaN or infinity. Drop those rows, or find out why the model gave no score.")
+    if weights is None:
+        return
+    if weights.shape not in (scores.shape, scores.shape[:1]):
+        raise ValueError(f"weights have shape {weights.shape}; they must be (N,) or the shape of the scores.")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("weights must be finite and not negative.")
