@@ -39,8 +39,11 @@ def shape_message(scores_shape: tuple[int, ...], labels_shape: tuple[int, ...]) 
     return f"scores have shape {tuple(scores_shape)} but labels have shape {tuple(labels_shape)}: {remedy}"
 
 
-def label_message(bad: npt.NDArray[Any], *, soft: bool) -> str:
-    """The message for label values that are neither 0, 1 nor NaN (`bad` holds at least one of them)."""
+def label_message(bad: npt.NDArray[Any] | None, *, soft: bool) -> str:
+    """The message for label values that are neither 0, 1 nor NaN (`bad` holds some of them; None: no longer known)."""
+    if bad is None:
+        kind = "lie in [0, 1]" if soft else "be 0 or 1"
+        return f"labels must {kind} (NaN where missing). Check them on the CPU: loss_fn.diagnose names the values."
     values = np.unique(bad)[:5]
     shown = ", ".join(f"{v:g}" for v in values.astype(float))
     if soft:

@@ -1,0 +1,38 @@
+"""The AUC margin loss (AUC-M), the paper's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deepauc.objectives.saddle_loss import SaddleLoss
+
+
+class AUCMarginLoss(SaddleLoss):
+    """min over w, a, b and max over alpha >= 0 of F_M (Theorem 1): class variances plus [m - mean+ + mean-]_+^2.
+
+    prior: share of positives in the stream of samples the loss sees. margin: how far apart the class means should be,
+    in units of the scores: behind a sigmoid at most 1 is in reach. normalise: divide by p(1 - p), so that the optimal
+    value is A_M itself; False is Theorem 1 to the letter. constrain_alpha: False leaves alpha free, the square loss
+    with a tunable margin. soft_labels: accept labels in [0, 1]; the prior is then their mean.
+
+    Bound the scores (torch.sigmoid, BatchScoreNorm): raw ones diverge at the usual learning rates.
+    """
+
+    def __init__(
+        self,
+        *,
+        prior: float | Sequence[float],
+        margin: float | Sequence[float] = 1.0,
+        num_labels: int = 1,
+        normalise: bool = True,
+        constrain_alpha: bool = True,
+        soft_labels: bool = False,
+    ) -> None:
+        super().__init__(
+            prior=prior,
+            margin=margin,
+            num_labels=num_labels,
+            normalise=normalise,
+            constrain_alpha=constrain_alpha,
+            soft_labels=soft_labels,
+        )

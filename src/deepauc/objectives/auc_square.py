@@ -1,0 +1,34 @@
+"""The AUC square loss (AUC-S) in min-max form, the paper's baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deepauc.objectives.saddle_loss import SaddleLoss
+
+
+class AUCSquareLoss(SaddleLoss):
+    """min over w, a, b and max over alpha of F (Ying et al. 2016): the mean of (1 - h_i + h_j)^2 over all pairs.
+
+    The margin is 1 and alpha is free; otherwise as `AUCMarginLoss`.
+    """
+
+    def __init__(
+        self,
+        *,
+        prior: float | Sequence[float],
+        num_labels: int = 1,
+        normalise: bool = True,
+        soft_labels: bool = False,
+    ) -> None:
+        super().__init__(
+            prior=prior,
+            margin=1.0,
+            num_labels=num_labels,
+            normalise=normalise,
+            constrain_alpha=False,
+            soft_labels=soft_labels,
+        )
+
+    def _settings(self) -> dict[str, tuple[float, ...]]:
+        return {"prior": self.prior}

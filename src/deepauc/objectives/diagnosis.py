@@ -1,0 +1,81 @@
+"""What to watch instead of the loss: A_M in closed form, the duality gap, a, b, alpha beside their optimal values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepauc.labels import ONE_CLASS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """State of an AUC loss on some scores. Numbers for one label, tuples for several.
+
+    value: A_M = Var+ + Var- + [m - mean+ + mean-]_+^2 (without [.]_+ where alpha is free); never negative, unlike the
+    min-max value, which rises and falls with alpha. gap: max_alpha phi - min_{a,b} phi at the current a, b, alpha; it
+    is 0 exactly where these are optimal. positive_share: observed among the labelled entries; compare with the prior.
+    For several labels NaN stands where one class is absent.
+    """
+
+    value: float | tuple[float, ...]
+    gap: float | tuple[float, ...]
+    a: float | tuple[float, ...]
+    b: float | tuple[float, ...]
+    alpha: float | tuple[float, ...]
+    a_optimal: float | tuple[float, ...]
+    b_optimal: float | tuple[float, ...]
+    alpha_optimal: float | tuple[float, ...]
+    positive_share: float | tuple[float, ...]
+
+
+def diagnose(
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    a: Tensor,
+    b: Tensor,
+    alpha: Tensor,
+    *,
+    margin: Tensor,
+    constrain_alpha: bool,
+) -> Diagnosis:
+    """Closed forms from class moments taken about the class means; everything float64, scores (N,) or (N, L)."""
+    positive = weights * labels
+    negative = weights * (1 - labels)
+    n_positive, n_negative = positive.sum(0), negative.sum(0)
+    absent = (n_positive <= 0) | (n_negative <= 0)
+    if absent.all():
+        raise ValueError(
+            ONE_CLASS.format(
+                what="diagnose",
+                where=" in some label" if labels.ndim > 1 else "",
+                positives=f"{float(n_positive.sum()):g}",
+                negatives=f"{float(n_negative.sum()):g}",
+            )
+        )
+    mean_positive = (positive * scores).sum(0) / n_positive
+    mean_negative = (negative * scores).sum(0) / n_negative
+    variance = (positive * (scores - mean_positive) ** 2).sum(0) / n_positive
+    variance = variance + (negative * (scores - mean_negative) ** 2).sum(0) / n_negative
+    shortfall = margin - mean_positive + mean_negative
+    alpha_optimal = shortfall.clamp(min=0) if constrain_alpha else shortfall
+    gap = (mean_positive - a) ** 2 + (mean_negative - b) ** 2 + alpha_optimal**2 - 2 * alpha * shortfall + alpha**2
+
+    def shown(x: Tensor) -> float | tuple[float, ...]:
+        values = torch.where(absent, torch.nan, x).reshape(-1).tolist()
+        return values[0] if len(values) == 1 else tuple(values)
+
+    return Diagnosis(
+        value=shown(variance + alpha_optimal**2),
+        gap=shown(gap.clamp(min=0)),
+        a=shown(a),
+        b=shown(b),
+        alpha=shown(alpha),
+        a_optimal=shown(mean_positive),
+        b_optimal=shown(mean_negative),
+        alpha_optimal=shown(alpha_optimal),
+        positive_share=shown(n_positive / (n_positive + n_negative)),
+    )

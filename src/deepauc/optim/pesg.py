@@ -1,0 +1,194 @@
+"""PESG, the proximal epoch stochastic gradient method (Algorithm 1 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from deepauc.optim.pesg_fused import FusedUpdate
+from deepauc.optim.pesg_update import Primal, Rates, descend, update_each
+
+
+class MinMaxObjective(Protocol):
+    """What PESG knows of a loss: what to descend in besides the network, what to ascend in, and the constraint."""
+
+    def primal_parameters(self) -> Sequence[nn.Parameter]: ...
+
+    def dual_parameters(self) -> Sequence[nn.Parameter]:
+        """Their `.grad` is minus the gradient of the objective."""
+        ...
+
+    def project_(self) -> None: ...
+
+
+class PESG(Optimizer):
+    """Descends in v = (w, a, b) with a proximal pull towards v_ref, ascends in alpha, and projects alpha.
+
+    d = dF/dv + gamma (v - v_ref) + weight_decay v;  buf = momentum buf + d;  v <- v - lr buf  (d without momentum)
+    alpha <- project(alpha + lr dF/dalpha)
+
+    v_ref starts as v at the first step; `new_stage` divides lr and sets v_ref to the average of the stage's iterates.
+    A parameter that gets no gradient in a step stays where it is and counts so in the average. Per-group options: lr,
+    gamma, weight_decay, momentum. The objective's parameters are groups of their own after the given ones: a and b
+    with the default options, then alpha. lr may be a tensor; inside a CUDA graph it has to be one, on the device, if
+    it is to change. Reference and averages are float32 for half-precision parameters; gamma = 0 keeps neither.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+        objective: MinMaxObjective,
+        lr: float | Tensor = 0.1,
+        *,
+        gamma: float = 0.002,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+    ) -> None:
+        defaults = {"lr": lr, "gamma": gamma, "weight_decay": weight_decay, "momentum": momentum, "dual": False}
+        groups = _as_groups(params)
+        own = [*objective.primal_parameters(), *objective.dual_parameters()]
+        given = {id(p) for group in groups for p in group["params"]}
+        if any(id(p) in given for p in own):
+            raise ValueError(
+                "PESG takes the objective's a, b and alpha from the objective itself: pass model.parameters() only."
+            )
+        self.objective = objective
+        primal, dual = list(objective.primal_parameters()), list(objective.dual_parameters())
+        groups += [{"params": primal}] if primal else []
+        groups += [{"params": dual, "gamma": 0.0, "weight_decay": 0.0, "momentum": 0.0, "dual": True}] if dual else []
+        self._fused = FusedUpdate()
+        super().__init__(groups, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's; the options are checked here, where defaults have been filled in."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for name, low, high in (
+            ("lr", 0, None),
+            ("gamma", 0, None),
+            ("weight_decay", 0, None),
+            ("momentum", 0, 1),
+        ):
+            value = float(group[name])
+            if not value >= low or value == float("inf") or (high is not None and value >= high):
+                wanted = "at least 0" + (" and below 1" if high else "")
+                raise ValueError(f"{name} must be {wanted}, not {value}.")
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step of lines 3 to 5 of Algorithm 1."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if any(group["gamma"] for group in self.param_groups):
+            self._stage_steps().add_(1)
+        for rates, primal in self._primal_by_rates().items():
+            if self._fused.takes(primal):
+                self._fused.update(primal, rates)
+            else:
+                update_each(primal, rates)
+        for group in self.param_groups:
+            if group["dual"]:
+                for alpha in group["params"]:
+                    if alpha.grad is not None:
+                        descend(alpha, alpha.grad, group["lr"])
+        self.objective.project_()
+        return loss
+
+    @torch.no_grad()
+    def new_stage(self, lr_factor: float = 0.1) -> None:
+        """Line 6 of Algorithm 1: lr <- lr_factor * lr, v_ref <- average of the iterates since the last call.
+
+        With a learning-rate scheduler of torch's, pass lr_factor=1.
+        """
+        if not lr_factor > 0:
+            raise ValueError(f"lr_factor must be positive, not {lr_factor}: 0.1 divides the learning rate by ten.")
+        scaled: set[int] = set()
+        for group in self.param_groups:
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] *= lr_factor
+            elif group["lr"].data_ptr() not in scaled:  # groups may share one tensor
+                scaled.add(group["lr"].data_ptr())
+                group["lr"].mul_(lr_factor)
+        steps = float(self._stage_steps()) if self.state else 0.0
+        if not steps:
+            return
+        for state in self.state.values():
+            if "reference" in state:
+                state["reference"].add_(state["drift"], alpha=1 / steps)
+                state["drift"].zero_()
+        self._stage_steps().zero_()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, but the state keeps its precision: the float32 reference of a bf16 parameter stays float32."""
+        super().load_state_dict(state_dict)
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
+        for parameter, number in zip(parameters, numbers, strict=True):
+            for name, value in state_dict["state"].get(number, {}).items():
+                if isinstance(value, Tensor):
+                    self.state[parameter][name] = value.detach().to(parameter.device, copy=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # torch's keeps state and groups only; a copy or a pickle needs the objective too
+        return {**super().__getstate__(), "objective": self.objective}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._fused = FusedUpdate()
+        super().__setstate__(state)
+
+    def _stage_steps(self) -> Tensor:
+        """Steps of this stage, on the device, so that a captured step counts; kept with alpha, which every step has."""
+        objective, first = self.objective, self.param_groups[0]["params"]
+        owner = (objective.dual_parameters() or objective.primal_parameters() or first)[0]
+        state = self.state[owner]
+        if "stage_steps" not in state:
+            state["stage_steps"] = torch.zeros((), dtype=torch.float32, device=owner.device)
+        return state["stage_steps"]
+
+    def _primal_by_rates(self) -> dict[Rates, list[Primal]]:
+        """The parameters to descend in, those with the same options together; state is made at first sight."""
+        batches: dict[Rates, list[Primal]] = {}
+        for group in self.param_groups:
+            if group["dual"]:
+                continue
+            rates = Rates(group["lr"], group["gamma"], group["weight_decay"], group["momentum"])
+            for parameter in group["params"]:
+                if parameter.grad is None and "reference" not in self.state.get(parameter, {}):
+                    continue
+                batches.setdefault(rates, []).append(self._primal(parameter, rates))
+        return batches
+
+    def _primal(self, parameter: nn.Parameter, rates: Rates) -> Primal:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise ValueError("PESG needs dense gradients: build the embedding with sparse=False.")
+        state = self.state[parameter]
+        precise = torch.promote_types(parameter.dtype, torch.float32)
+        if rates.gamma and "reference" not in state:
+            state["reference"] = parameter.detach().to(precise, copy=True, memory_format=torch.preserve_format)
+            state["drift"] = torch.zeros_like(state["reference"])  # sum of v - v_ref: precise after many steps
+        if rates.momentum and "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter, dtype=precise, memory_format=torch.preserve_format)
+        return Primal(parameter, parameter.grad, state.get("reference"), state.get("drift"), state.get("momentum"))
+
+
+def _as_groups(params: Iterable[nn.Parameter] | Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    items = list(params)
+    if not items:
+        raise ValueError("PESG got no parameters: pass model.parameters(), and not a generator already used up.")
+    if not isinstance(items[0], dict):
+        return [{"params": items}]
+    groups = [dict(group) for group in items if isinstance(group, dict)]
+    for group in groups:
+        group["params"] = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+    return groups

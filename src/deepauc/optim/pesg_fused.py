@@ -1,0 +1,134 @@
+"""A PESG step on a CUDA device as one Triton kernel over all parameters.
+
+Words moved per parameter: reads v, g, v_ref, drift, writes v, drift: 6; with momentum 8; with gamma = 0: 3 (5).
+The kernel finds its tensors through a table of addresses on the device. Gradients get new addresses now and then,
+so the table is compared on the host and sent again when they do. During graph capture it is sent from pinned memory
+that stays as it is, so every replay reads the addresses of the captured gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepauc.optim.pesg_update import Primal, Rates
+
+BLOCK = 4096
+COLUMNS = 5  # addresses of value, gradient, reference, drift, momentum
+
+
+class FusedUpdate:
+    """The address tables of one optimizer. Not part of its state: rebuilt after a copy or a load."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[int, ...], _Table] = {}
+
+    def takes(self, primal: Sequence[Primal]) -> bool:
+        """Whether the kernel can do these: dense CUDA parameters of one type on one device, all with a gradient."""
+        first = primal[0].value
+        if not first.is_cuda or not _triton_works():
+            return False
+        if first.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return False
+        return all(
+            p.gradient is not None
+            and p.value.dtype == p.gradient.dtype == first.dtype
+            and p.value.device == first.device
+            and _same_dense_layout(p.value, p.gradient)
+            for p in primal
+        )
+
+    def update(self, primal: Sequence[Primal], rates: Rates) -> None:
+        """The same step as `update_each`, on all tensors at once."""
+        key = tuple(p.value.data_ptr() for p in primal)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = _Table(primal)
+        table.send_addresses(primal)
+        lr = rates.lr
+        on_device = isinstance(lr, Tensor) and lr.device == primal[0].value.device
+        _kernel()[(table.blocks.shape[0],)](
+            table.addresses,
+            table.blocks,
+            table.sizes,
+            lr if on_device else float(lr),
+            rates.gamma,
+            rates.weight_decay,
+            rates.momentum,
+            len(primal),
+            LR_ON_DEVICE=on_device,
+            PROXIMAL=bool(rates.gamma),
+            MOMENTUM=bool(rates.momentum),
+            DTYPE=_triton_type(primal[0].value.dtype),
+            ALIGNED=table.aligned,
+            BLOCK=BLOCK,
+            num_warps=8,
+        )
+
+
+class _Table:
+    def __init__(self, primal: Sequence[Primal]) -> None:
+        device = primal[0].value.device
+        sizes = [p.value.numel() for p in primal]
+        blocks = [(i, start) for i, size in enumerate(sizes) for start in range(0, size, BLOCK)]
+        self.blocks = torch.tensor(blocks, dtype=torch.int64).reshape(-1, 2).to(device)
+        self.sizes = torch.tensor(sizes, dtype=torch.int64).to(device)
+        self.addresses = torch.zeros(COLUMNS * len(primal), dtype=torch.int64, device=device)
+        self.aligned = False
+        self._sent: list[int] = []
+        self._spare = torch.empty_like(self.addresses, device="cpu").pin_memory()
+        self._captured: list[tuple[Tensor, Tensor]] = []
+
+    def send_addresses(self, primal: Sequence[Primal]) -> None:
+        wanted = [
+            0 if tensor is None else tensor.data_ptr()
+            for column in range(COLUMNS)
+            for tensor in (p[column] for p in primal)
+        ]
+        if torch.cuda.is_current_stream_capturing():
+            # The graph copies from this pinned memory at every replay: it belongs to the graph from here on.
+            pinned, self.addresses = self._spare, torch.empty_like(self.addresses)
+            pinned.copy_(torch.tensor(wanted, dtype=torch.int64))
+            self.addresses.copy_(pinned, non_blocking=True)
+            self._captured.append((pinned, self.addresses))
+            self._sent = []
+        elif wanted != self._sent:
+            if self._captured and self._captured[-1][0] is self._spare:
+                self._spare = torch.empty_like(self._spare).pin_memory()
+                self.addresses = torch.zeros_like(self.addresses)
+            self.addresses.copy_(torch.tensor(wanted, dtype=torch.int64))
+            self._sent = wanted
+        self.aligned = all(address % 16 == 0 for address in wanted)
+
+
+def _same_dense_layout(value: Tensor, gradient: Tensor) -> bool:
+    """Element k of the memory means the same in both, and there are no gaps (the reference follows the value)."""
+    dense = value.is_contiguous() or (value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last))
+    strides = zip(value.shape, value.stride(), gradient.stride(), strict=True)
+    return dense and all(size == 1 or mine == theirs for size, mine, theirs in strides)
+
+
+@cache
+def _triton_works() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return torch.version.hip is None
+
+
+def _triton_type(dtype: torch.dtype) -> Any:
+    import triton.language as tl
+
+    return {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[dtype]
+
+
+@cache
+def _kernel() -> Any:
+    from deepauc.optim.pesg_kernel import pesg_kernel
+
+    return pesg_kernel

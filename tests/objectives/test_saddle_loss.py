@@ -1,0 +1,307 @@
+"""The module around Theorem 1: what it accepts, what it refuses, what it survives, what it says."""
+
+import copy
+
+import pytest
+import torch
+
+from deepauc import PESG, AUCMarginLoss, AUCSquareLoss
+from deepauc.objectives import saddle_loss
+from deepauc.objectives.saddle import auc_saddle
+
+
+def some(n=32, positives=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = (torch.arange(n) < positives).float()
+    return torch.rand(n, generator=generator), labels
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.float64])
+def test_any_number_type_of_labels(dtype):
+    scores, labels = some()
+    loss = AUCMarginLoss(prior=0.1)
+    assert loss(scores, labels.to(dtype)).item() == loss(scores, labels).item()
+
+
+@pytest.mark.parametrize(
+    ("labels", "remedy"),
+    [
+        (torch.tensor([-1.0, 1.0, 1.0]), "labels > 0"),
+        (torch.tensor([-1, 1, 1]), "labels > 0"),
+        (torch.tensor([0.0, 0.3, 1.0]), "soft_labels=True"),
+        (torch.tensor([0, 3, 1]), "labels == 3"),
+        (torch.tensor([0.0, float("inf"), 1.0]), "0 or 1"),
+        (torch.tensor([[0.0], [1.0], [1.0]]), "squeeze"),
+        (torch.tensor([0.0, 1.0]), "same shape"),
+    ],
+)
+def test_bad_labels_name_the_remedy(labels, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        AUCMarginLoss(prior=0.1)(torch.rand(3), labels)
+
+
+def test_soft_labels_outside_the_unit_interval_are_refused():
+    loss = AUCMarginLoss(prior=0.1, soft_labels=True)
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        loss(torch.rand(2), torch.tensor([0.5, 1.2]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ({"prior": 0.0}, "strictly between"),
+        ({"prior": 1.0}, "strictly between"),
+        ({"prior": float("nan")}, "strictly between"),
+        ({"prior": 0.1, "margin": 0.0}, "positive"),
+        ({"prior": [0.1, 0.2], "num_labels": 3}, "one per label"),
+        ({"prior": 0.1, "num_labels": 0}, "at least 1"),
+    ],
+)
+def test_bad_construction(arguments, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        AUCMarginLoss(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "weights", "remedy"),
+    [
+        (torch.tensor([1, 0]), torch.tensor([1.0, 0.0]), None, "floating"),
+        (torch.rand(2, 3), torch.zeros(2, 3), None, "num_labels=3"),
+        (torch.rand(2, 1), torch.zeros(2), None, "squeeze"),
+        (torch.rand(2), torch.zeros(2), torch.rand(3), "weights have shape"),
+        (torch.rand(2), torch.zeros(2), torch.tensor([1.0, -1.0]), "not negative"),
+        (torch.tensor([0.1, torch.nan]), torch.tensor([0.0, 1.0]), None, "sigmoid"),
+        (torch.tensor([0.1, torch.inf]), torch.tensor([0.0, 1.0]), None, "BatchScoreNorm"),
+    ],
+)
+def test_bad_scores_and_weights(scores, labels, weights, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        AUCMarginLoss(prior=0.1)(scores, labels, weights)
+
+
+def test_nan_score_beside_a_missing_label_is_ignored():
+    loss = AUCMarginLoss(prior=0.3)
+    whole = loss(torch.tensor([0.2, 0.9]), torch.tensor([0.0, 1.0]))
+    gap = loss(torch.tensor([0.2, 0.9, torch.nan]), torch.tensor([0.0, 1.0, torch.nan]))
+    assert gap.item() == pytest.approx(whole.item())
+
+
+@pytest.mark.parametrize("cls", [AUCMarginLoss, AUCSquareLoss])
+@pytest.mark.parametrize("positives", [0, 16])
+def test_one_class_batch_has_finite_loss_and_gradient(cls, positives):
+    scores, labels = some(16, positives)
+    scores.requires_grad_()
+    loss = cls(prior=0.01)
+    value = loss(scores, labels)
+    value.backward()
+    assert value.isfinite()
+    assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(0), torch.full((4,), torch.nan)])
+def test_nothing_valid_gives_zero_and_stays_attached(labels):
+    scores = torch.rand(len(labels), requires_grad=True)
+    loss = AUCMarginLoss(prior=0.1)
+    with torch.no_grad():
+        loss.alpha.fill_(0.4)
+    value = loss(scores, labels)
+    value.backward()
+    assert value.item() == 0
+    assert (scores.grad == 0).all()
+    assert loss.alpha.grad.item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_scores_are_computed_in_float32(dtype):
+    scores, labels = some(256, 20)
+    loss = AUCMarginLoss(prior=0.1)
+    with torch.autocast("cpu", dtype=dtype):
+        half = loss(scores.to(dtype), labels)
+    assert half.dtype == torch.float32
+    assert half.item() == pytest.approx(loss(scores.to(dtype).float(), labels).item(), rel=1e-6)
+    assert loss(torch.full((4,), 6e4, dtype=torch.float16), torch.tensor([0, 1, 0, 1])).isfinite()
+
+
+def test_huge_scores_are_finite_and_double_stays_double():
+    scores, labels = some()
+    loss = AUCMarginLoss(prior=0.1)
+    assert loss(scores * 1e6, labels).isfinite()
+    assert loss(scores.double(), labels).dtype == torch.float64
+
+
+def test_two_forwards_then_one_backward():
+    scores, labels = some()
+    scores.requires_grad_()
+    loss = AUCMarginLoss(prior=0.1)
+    with torch.no_grad():
+        loss.alpha.fill_(-0.5)
+    first = loss(scores, labels)
+    with torch.no_grad():
+        loss.alpha.fill_(-0.2)
+    second = loss(scores * 2, labels)  # projects alpha again, in place
+    (first + second).backward()
+    assert loss.alpha.item() == 0
+    assert scores.grad.isfinite().all()
+
+
+def test_alpha_is_projected_on_entry_unless_free():
+    scores, labels = some()
+    for loss, expected in ((AUCMarginLoss(prior=0.1), 0.0), (AUCMarginLoss(prior=0.1, constrain_alpha=False), -1.0)):
+        with torch.no_grad():
+            loss.alpha.fill_(-1)
+        loss(scores, labels)
+        assert loss.alpha.item() == expected
+
+
+@pytest.mark.parametrize(("batch", "prior", "steps"), [(32, 1e-3, 4000), (128, 1e-5, 30000)])
+def test_tiny_prior_with_plain_batches_never_ends_in_a_silent_nan(batch, prior, steps):
+    """A positive weighs 1/(N p): a step in a of lr 0.1 overshoots. Finite to the end, or refused with the remedy."""
+    generator = torch.Generator().manual_seed(0)
+    loss = AUCMarginLoss(prior=prior)
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = PESG([weight], loss, lr=0.1)
+    for _ in range(steps):
+        labels = (torch.rand(batch, generator=generator) < prior).float()
+        if not labels.any() and torch.rand(1, generator=generator) > 0.05:
+            continue  # most batches hold no positive and change nothing of interest
+        scores = torch.sigmoid(weight * labels)
+        try:
+            value = loss(scores, labels)
+        except ValueError as error:
+            assert "ClassQuotaSampler" in str(error)  # noqa: PT017
+            return
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        assert loss.a.isfinite().all()
+        assert value.isfinite()
+
+
+def test_diagnose_beside_brute_force():
+    scores, labels = some(50, 12)
+    loss = AUCMarginLoss(prior=0.1, margin=0.7)
+    with torch.no_grad():
+        loss.a.fill_(0.6), loss.b.fill_(0.1), loss.alpha.fill_(0.2)
+    found = loss.diagnose(scores, labels)
+    positive, negative = scores[:12].double(), scores[12:].double()
+    s = 0.7 - positive.mean() + negative.mean()
+
+    def phi(a, b, alpha):
+        spread = ((positive - a) ** 2).mean() + ((negative - b) ** 2).mean()
+        return spread - alpha**2 + 2 * alpha * s
+
+    grid = torch.linspace(-2, 2, 4001, dtype=torch.float64)
+    top = max(phi(0.6, 0.1, alpha) for alpha in grid[grid >= 0])
+    bottom = phi(positive.mean(), negative.mean(), 0.2)
+    assert found.gap == pytest.approx((top - bottom).item(), abs=1e-5)
+    assert found.value == pytest.approx(phi(positive.mean(), negative.mean(), s.clamp(min=0)).item())
+    assert found.a_optimal == pytest.approx(positive.mean().item())
+    assert found.b_optimal == pytest.approx(negative.mean().item())
+    assert found.alpha_optimal == pytest.approx(s.item())
+    assert found.positive_share == pytest.approx(12 / 50)
+    assert (found.a, found.b, found.alpha) == pytest.approx((0.6, 0.1, 0.2))
+
+
+def test_diagnose_is_never_negative_and_gap_closes_at_the_optimum():
+    scores, labels = some()
+    for loss in (AUCMarginLoss(prior=0.1, margin=0.1), AUCSquareLoss(prior=0.1)):
+        start = loss.diagnose(scores + labels, labels)
+        assert start.value >= 0
+        with torch.no_grad():
+            loss.a.fill_(start.a_optimal), loss.b.fill_(start.b_optimal), loss.alpha.fill_(start.alpha_optimal)
+        assert loss.diagnose(scores + labels, labels).gap == pytest.approx(0, abs=1e-12)
+        assert start.gap > 0
+
+
+def test_diagnose_several_labels_and_one_class():
+    scores, labels = some()
+    loss = AUCMarginLoss(prior=0.1, num_labels=2)
+    found = loss.diagnose(torch.stack([scores, scores], 1), torch.stack([labels, torch.zeros_like(labels)], 1))
+    assert found.value[0] > 0
+    assert found.value[1] != found.value[1]  # NaN: no positive in the second
+    with pytest.raises(ValueError, match="at least one positive"):
+        AUCMarginLoss(prior=0.1).diagnose(scores, torch.zeros(32))
+
+
+def test_plain_sgd_over_all_parameters_just_works():
+    scores, labels = some(200, 20)
+    features = torch.stack([scores, labels + 0.3 * torch.randn(200, generator=torch.Generator().manual_seed(2))], 1)
+    weights = {}
+    for name in ("sgd", "pesg"):
+        model = torch.nn.Linear(2, 1)
+        torch.nn.init.zeros_(model.weight)
+        loss = AUCMarginLoss(prior=0.1)
+        if name == "sgd":
+            optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.05)
+        else:
+            optimizer = PESG(model.parameters(), loss, lr=0.05, gamma=0.0)
+        for _ in range(2000):
+            value = loss(model(features).squeeze(1), labels)
+            optimizer.zero_grad(), value.backward(), optimizer.step()
+        found = loss.diagnose(model(features).squeeze(1), labels)
+        assert found.alpha == pytest.approx(found.alpha_optimal, abs=0.05)
+        ranks = model(features).squeeze(1).detach()
+        difference = ranks[labels == 1][:, None] - ranks[labels == 0]
+        weights[name] = (difference > 0).double().mean().item()
+    assert weights["sgd"] == pytest.approx(weights["pesg"], abs=0.01)
+    assert weights["sgd"] > 0.9
+
+
+def test_state_dict_deepcopy_and_repr():
+    loss = AUCMarginLoss(prior=[0.1, 0.2], num_labels=2, margin=0.5)
+    with torch.no_grad():
+        loss.a.uniform_()
+    other = AUCMarginLoss(prior=[0.1, 0.2], num_labels=2, margin=0.5)
+    other.load_state_dict(loss.state_dict())
+    assert torch.equal(other.a, loss.a)
+    assert set(loss.state_dict()) == {"a", "b", "alpha"}
+    assert torch.equal(copy.deepcopy(loss).a, loss.a)
+    assert "margin=(0.5, 0.5)" in repr(loss)
+    assert "margin" not in repr(AUCSquareLoss(prior=0.1))
+
+
+def test_flags_on_the_device_are_read_at_the_first_and_every_hundredth_call():
+    """The path that a GPU takes, followed on the CPU: compiled code must not look at values either."""
+    scores, _ = some(8, 3)
+    loss = AUCMarginLoss(prior=0.1)
+    loss._note_faults(torch.tensor(False), scores)  # the first call reads
+    loss._note_faults(torch.tensor(True), scores)
+    for _ in range(saddle_loss.CHECK_EVERY - 2):
+        loss._note_faults(torch.tensor(False), scores)
+    with pytest.raises(ValueError, match=r"labels must be 0 or 1"):
+        loss._note_faults(torch.tensor(False), scores)
+    loss._note_faults(torch.tensor(False), scores)  # said once
+    with torch.no_grad():
+        loss.a.fill_(1e6)
+    loss._note_faults(torch.tensor(False), scores)
+    with pytest.raises(ValueError, match="ClassQuotaSampler"):
+        loss._read_faults(None)
+    loss._note_faults(torch.tensor(False), scores * torch.nan)
+    with pytest.raises(ValueError, match="sigmoid"):
+        loss._read_faults(None)
+
+
+def test_compiled_loss_equals_eager_without_looking_at_values():
+    scores, labels = some(64, 9)
+    labels[5] = torch.nan
+    eager, compiled = AUCMarginLoss(prior=0.1), AUCMarginLoss(prior=0.1)
+    run = torch.compile(compiled, backend="eager", fullgraph=True)
+    for offset in (0.0, 0.5):
+        one, two = (scores + offset).requires_grad_(), (scores + offset).requires_grad_()
+        eager(one, labels).backward(), run(two, labels).backward()
+        torch.testing.assert_close(one.grad, two.grad)
+    torch.testing.assert_close(eager.alpha.grad, compiled.alpha.grad)
+    run(scores, torch.full((64,), 7.0))
+    with pytest.raises(ValueError, match="0 or 1"):
+        compiled._read_faults(None)
+
+
+def test_torch_func_gradient():
+    scores, labels = some()
+    loss = AUCMarginLoss(prior=0.1)
+    direct = scores.clone().requires_grad_()
+    loss(direct, labels).backward()
+    through = torch.func.grad(lambda h: auc_saddle(h, labels, loss.a, loss.b, loss.alpha, prior=0.1, margin=1.0))(
+        scores
+    )
+    torch.testing.assert_close(through, direct.grad)
