@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deepauc import PESG, AUCMarginLoss, AUCSquareLoss
-from deepauc.objectives import saddle_loss
+from deepauc.objectives.input_check import READ_EVERY
 from deepauc.objectives.saddle import auc_saddle
 
 
@@ -261,24 +261,26 @@ def test_state_dict_deepcopy_and_repr():
 
 
 def test_flags_on_the_device_are_read_at_the_first_and_every_hundredth_call():
-    """The path that a GPU takes, followed on the CPU: compiled code must not look at values either."""
-    scores, _ = some(8, 3)
+    """What a GPU does, followed on the CPU: faults are noted in flags, and said when these are read."""
+    scores, labels = some(8, 3)
     loss = AUCMarginLoss(prior=0.1)
-    loss._note_faults(torch.tensor(False), scores)  # the first call reads
-    loss._note_faults(torch.tensor(True), scores)
-    for _ in range(saddle_loss.CHECK_EVERY - 2):
-        loss._note_faults(torch.tensor(False), scores)
+    check, fine, away = loss.input_check, torch.tensor(1.0), loss._ran_away(scores)
+    assert not away
+    check._note(fine, labels, None, away)  # the first call reads
+    check._note(fine, labels + 3, None, away)
+    for _ in range(READ_EVERY - 2):
+        check._note(fine, labels, None, away)
     with pytest.raises(ValueError, match=r"labels must be 0 or 1"):
-        loss._note_faults(torch.tensor(False), scores)
-    loss._note_faults(torch.tensor(False), scores)  # said once
+        check._note(fine, labels, None, away)
+    check._note(fine, labels, None, away)  # said once
     with torch.no_grad():
         loss.a.fill_(1e6)
-    loss._note_faults(torch.tensor(False), scores)
+    check._note(fine, labels, None, loss._ran_away(scores))
     with pytest.raises(ValueError, match="ClassQuotaSampler"):
-        loss._read_faults(None)
-    loss._note_faults(torch.tensor(False), scores * torch.nan)
+        loss.diagnose(scores, labels)
+    check._note(fine * torch.nan, labels, None, away)
     with pytest.raises(ValueError, match="sigmoid"):
-        loss._read_faults(None)
+        loss.diagnose(scores, labels)
 
 
 def test_compiled_loss_equals_eager_without_looking_at_values():
@@ -291,9 +293,6 @@ def test_compiled_loss_equals_eager_without_looking_at_values():
         eager(one, labels).backward(), run(two, labels).backward()
         torch.testing.assert_close(one.grad, two.grad)
     torch.testing.assert_close(eager.alpha.grad, compiled.alpha.grad)
-    run(scores, torch.full((64,), 7.0))
-    with pytest.raises(ValueError, match="0 or 1"):
-        compiled._read_faults(None)
 
 
 def test_torch_func_gradient():

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Sampler
 
+from deepauc.data.shuffle import fixed_permutation
 from deepauc.labels import label_message, shape_message
 
 Labels = npt.ArrayLike | torch.Tensor
@@ -57,6 +58,7 @@ class ClassQuotaSampler(Sampler[list[int]]):
             raise ValueError(f"label must be one of 0 to {columns.shape[1] - 1}, not {label}.")
         self.batch_size, self.positives_per_batch, self.seed = batch_size, positives_per_batch, seed
         self.rank, self.world_size = rank, world_size
+        self._count = len(columns)
         turns = range(columns.shape[1]) if label is None else [label]
         self._positives = [np.flatnonzero(columns[:, t] == 1) for t in turns]
         self._negatives = [np.flatnonzero(columns[:, t] == 0) for t in turns]
@@ -87,12 +89,8 @@ class ClassQuotaSampler(Sampler[list[int]]):
 
     def epoch_table(self, epoch: int) -> npt.NDArray[np.int64]:
         """All batches of an epoch, (batches, batch_size); ranks own equal slices of columns, positives first."""
-        generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
         quota, ranks = self.positives_per_batch, self.world_size
-        rows = [
-            self._turn_table(positives, negatives, generator)
-            for positives, negatives in zip(self._positives, self._negatives, strict=True)
-        ]
+        rows = [self._turn_table(turn, epoch) for turn in range(len(self._positives))]
         if len(rows) == 1:
             table = rows[0]
         else:  # in turn, as long as each lasts
@@ -121,26 +119,33 @@ class ClassQuotaSampler(Sampler[list[int]]):
     def _batches_of_turn(self, turn: int) -> int:
         return len(self._negatives[turn]) // (self.batch_size - self.positives_per_batch)
 
-    def _turn_table(
-        self, positives: npt.NDArray[np.int64], negatives: npt.NDArray[np.int64], generator: np.random.Generator
-    ) -> npt.NDArray[np.int64]:
+    def _turn_table(self, turn: int, epoch: int) -> npt.NDArray[np.int64]:
+        positives, negatives = self._positives[turn], self._negatives[turn]
         per_batch = self.batch_size - self.positives_per_batch
         batches = len(negatives) // per_batch
         wanted = batches * self.positives_per_batch
+
+        def shuffled(rows: npt.NDArray[np.int64], what: str) -> npt.NDArray[np.int64]:
+            return rows[fixed_permutation(len(rows), seed=self.seed, stream=f"{what} of {turn} in {epoch}")]
+
         rounds = -(-wanted // len(positives))
-        cycled = np.concatenate([generator.permutation(positives) for _ in range(rounds)])[:wanted]
-        passed = generator.permutation(negatives)[: batches * per_batch]
+        cycled = np.concatenate([shuffled(positives, f"positives {i}") for i in range(rounds)])[:wanted]
+        passed = shuffled(negatives, "negatives")[: batches * per_batch]
         return np.concatenate([cycled.reshape(batches, -1), passed.reshape(batches, -1)], axis=1)
+
+    def draw_rates(self) -> npt.NDArray[np.float64]:
+        """How often each row is drawn, in expectation and up to a common factor, (N,); 0 for unlabelled rows."""
+        rates = np.zeros(self._count)
+        quota = self.positives_per_batch / self.batch_size
+        for turn in range(len(self._positives)):
+            for rows, share in ((self._positives[turn], quota), (self._negatives[turn], 1 - quota)):
+                rates[rows] += self._batches_of_turn(turn) * share / len(rows)
+        return rates
 
     def _stream_shares(self, columns: npt.NDArray[np.float64]) -> float | tuple[float, ...]:
         """Expected share of positives of each label among the labelled entries of the stream."""
-        quota = self.positives_per_batch / self.batch_size
-        positive, labelled = np.zeros(columns.shape[1]), np.zeros(columns.shape[1])
-        for turn in range(len(self._positives)):
-            for rows, share in ((self._positives[turn], quota), (self._negatives[turn], 1 - quota)):
-                weight = self._batches_of_turn(turn) * share
-                positive += weight * (columns[rows] == 1).mean(0)
-                labelled += weight * np.isfinite(columns[rows]).mean(0)
+        rates = self.draw_rates()[:, None]
+        positive, labelled = (rates * (columns == 1)).sum(0), (rates * ~np.isnan(columns)).sum(0)
         shares = tuple(float(p / n) if n else float("nan") for p, n in zip(positive, labelled, strict=True))
         return shares[0] if len(shares) == 1 else shares
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from deepauc.objectives.saddle_loss import SaddleLoss
 
@@ -35,4 +37,25 @@ class AUCMarginLoss(SaddleLoss):
             normalise=normalise,
             constrain_alpha=constrain_alpha,
             soft_labels=soft_labels,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AUCMargin:
+    """`AUCMarginLoss` to be built once the prior is known."""
+
+    margin: float | tuple[float, ...] = 1.0
+    normalise: bool = True
+    constrain_alpha: bool = True
+    soft_labels: bool = False
+    bound: ClassVar[str] = "sigmoid"  # what a stage puts before the loss unless it says otherwise
+
+    def build(self, *, prior: Sequence[float]) -> AUCMarginLoss:
+        return AUCMarginLoss(
+            prior=prior,
+            margin=self.margin,
+            num_labels=len(prior),
+            normalise=self.normalise,
+            constrain_alpha=self.constrain_alpha,
+            soft_labels=self.soft_labels,
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from deepauc.objectives.saddle_loss import SaddleLoss
 
@@ -32,3 +34,15 @@ class AUCSquareLoss(SaddleLoss):
 
     def _settings(self) -> dict[str, tuple[float, ...]]:
         return {"prior": self.prior}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AUCSquare:
+    """`AUCSquareLoss` to be built once the prior is known."""
+
+    normalise: bool = True
+    soft_labels: bool = False
+    bound: ClassVar[str] = "sigmoid"
+
+    def build(self, *, prior: Sequence[float]) -> AUCSquareLoss:
+        return AUCSquareLoss(prior=prior, num_labels=len(prior), normalise=self.normalise, soft_labels=self.soft_labels)

@@ -31,7 +31,7 @@ def auc_saddle(
     At the optimal a, b, alpha the normalised value is A_M, whatever p is. The gradient with respect to alpha is the
     true +dF/dalpha; `SaddleLoss` turns it round. A label y in [0, 1] counts as y of a positive and 1 - y of a negative.
 
-    scores (N,) or (N, L), floating; labels the same shape and type, nothing missing (`split_missing`);
+    scores (N,) or (N, L), floating; labels the same shape and type, nothing missing (`input_check.prepare`);
     a, b, alpha (L,); weights as scores, 0 where an entry does not count, or None. Returns a scalar.
     """
     factors = _factors(prior, normalise=normalise)
@@ -54,13 +54,6 @@ def auc_saddle_one_label(
     factors = _factors(prior, normalise=normalise)
     value: Tensor = _SaddleOneLabel.apply(scores, labels, a, b, alpha, margin, *factors)
     return value
-
-
-def split_missing(labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Labels with 0 where they were NaN, and weights (1 unless given) with 0 there. A tensor expression throughout."""
-    valid = labels == labels  # noqa: PLR0124
-    filled = torch.where(valid, labels, 0)
-    return filled, valid.to(labels.dtype) if weights is None else torch.where(valid, weights, 0)
 
 
 def _factors(prior: PerLabel, *, normalise: bool) -> tuple[PerLabel, PerLabel, PerLabel]:

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from deepauc.labels import NON_FINITE_SCORES, invalid_labels, label_message, require_valid_labels, shape_message
+from deepauc.labels import NON_FINITE_SCORES, require_valid_labels
 from deepauc.objectives.diagnosis import Diagnosis, diagnose
-from deepauc.objectives.saddle import PerLabel, auc_saddle, auc_saddle_one_label, split_missing
-
-CHECK_EVERY = 100
-"""On a GPU the flags of bad input are read at the first call and then at every hundredth."""
+from deepauc.objectives.input_check import InputCheck, prepare
+from deepauc.objectives.saddle import PerLabel, auc_saddle, auc_saddle_one_label
 
 DIVERGED_FACTOR = 1e3
 """a and b estimate class means; this far outside the scores they are estimates of nothing."""
@@ -55,10 +53,8 @@ class SaddleLoss(nn.Module):
         self.a = nn.Parameter(torch.zeros(num_labels))
         self.b = nn.Parameter(torch.zeros(num_labels))
         self.alpha = nn.Parameter(torch.zeros(num_labels))
-        # Bad labels, non-finite scores, a or b run away: set on the device, read there now and then.
-        self.faults: Tensor
-        self.register_buffer("faults", torch.zeros(3, dtype=torch.bool), persistent=False)
-        self._calls = 0
+        left = "a or b has left the range of the scores"
+        self.input_check = InputCheck(soft=soft_labels, ran_away=_diverged_message(self.prior, None, left))
         self._constants: dict[tuple[torch.dtype, torch.device], tuple[PerLabel, PerLabel]] = {}
 
     def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -66,56 +62,36 @@ class SaddleLoss(nn.Module):
 
         weights: sample weights, (N,) or the scores' shape; the prior is then the weighted share of positives.
         """
-        self._require_shapes(scores, labels, weights)
+        may_miss = self.input_check.before(scores, labels, weights)
+        self._require_fit(scores)
         self.project_()
-        dtype = torch.promote_types(scores.dtype, torch.float32)
-        scores = scores.to(dtype)
-        if weights is not None:
-            weights = _as_scores(weights, scores)
-        checked_now = scores.device.type == "cpu" and not torch.compiler.is_compiling()
-        if checked_now:
-            if weights is not None and not bool((weights >= 0).all()):
-                raise ValueError("weights must be numbers that are not negative.")
-            missing = _missing_or_raise(labels, soft=self.soft_labels)
+        h, y, w = prepare(scores, labels, weights, may_miss=may_miss)
+        a, b, alpha = self.a.to(h.dtype), self.b.to(h.dtype), self._ascending_alpha().to(h.dtype)
+        on_host = h.device.type == "cpu" and not torch.compiler.is_compiling()
+        if on_host and h.ndim == 1 and w is None and not self.soft_labels and not _inside_torch_func():
+            one = {"prior": self.prior[0], "margin": self.margin[0]}
+            loss = auc_saddle_one_label(h, y, a, b, alpha, **one, normalise=self.normalise)
         else:
-            missing = labels.is_floating_point()  # cannot be looked at without waiting for the device
-            bad_labels = invalid_labels(labels, soft=self.soft_labels).any()
-        labels = labels.to(dtype)
-        if missing:
-            labels, weights = split_missing(labels, weights)
-            scores = torch.where(weights > 0, scores, 0)  # a NaN score beside a missing label is nobody's business
-        variables = self.a.to(dtype), self.b.to(dtype), self._ascending_alpha().to(dtype)
-        if checked_now and scores.ndim == 1 and weights is None and not self.soft_labels and not _inside_torch_func():
-            prior, margin = self.prior[0], self.margin[0]
-            loss = auc_saddle_one_label(
-                scores, labels, *variables, prior=prior, margin=margin, normalise=self.normalise
-            )
-        else:
-            priors, margins = self._prior_and_margin(dtype, scores.device)
-            loss = auc_saddle(
-                scores, labels, *variables, prior=priors, margin=margins, weights=weights, normalise=self.normalise
-            )
-        if checked_now:
-            self._require_healthy(loss, scores)
-        else:
-            self._note_faults(bad_labels, scores.detach())
-        return loss
+            prior, margin = self._prior_and_margin(h.dtype, h.device)
+            loss = auc_saddle(h, y, a, b, alpha, prior=prior, margin=margin, weights=w, normalise=self.normalise)
+        if on_host:
+            self._require_healthy(loss, h)
+            return loss
+        return self.input_check.after(loss, scores, labels, weights, ran_away=self._ran_away(h.detach()))
 
     def diagnose(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Diagnosis:
         """A_M on these scores, the duality gap, and a, b, alpha beside their optimal values; see `Diagnosis`."""
-        self._require_shapes(scores, labels, weights)
-        if self.faults.device.type != "cpu":
-            self._read_faults(labels)
+        self.input_check.before(scores, labels, weights)
+        self._require_fit(scores)
         require_valid_labels(labels, soft=self.soft_labels)
+        self.input_check.read()
         self.project_()
-        double = scores.detach().double()
-        filled, valid = split_missing(
-            labels.detach().double(), None if weights is None else _as_scores(weights.detach(), double)
-        )
+        h, y, w = prepare(scores.detach().double(), labels.detach(), weights, may_miss=True)
+        assert w is not None
         return diagnose(
-            torch.where(valid > 0, double, 0),
-            filled,
-            valid,
+            h,
+            y,
+            w,
             self.a.detach().double(),
             self.b.detach().double(),
             self.alpha.detach().double(),
@@ -160,18 +136,10 @@ class SaddleLoss(nn.Module):
             )
         return self._constants[key]
 
-    def _require_shapes(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        if (message := shape_message(scores.shape, labels.shape)) is not None:
-            raise ValueError(message)
-        if not scores.is_floating_point():
-            raise ValueError(f"scores must be floating, not {scores.dtype}: pass what the network gives.")
+    def _require_fit(self, scores: Tensor) -> None:
         columns = 1 if scores.ndim == 1 else scores.shape[1]
         if columns != self.num_labels:
             raise ValueError(f"scores have {columns} labels, the loss has {self.num_labels}: set num_labels={columns}.")
-        if weights is not None and weights.shape not in (scores.shape, scores.shape[:1]):
-            raise ValueError(
-                f"weights have shape {tuple(weights.shape)}; they must be (N,) or the scores' {tuple(scores.shape)}."
-            )
         if scores.device != self.a.device:
             raise ValueError(
                 f"scores are on {scores.device}, a, b and alpha on {self.a.device}: "
@@ -187,28 +155,10 @@ class SaddleLoss(nn.Module):
         if means > DIVERGED_FACTOR and means > DIVERGED_FACTOR * (1 + scores.detach().abs().max().item()):
             raise ValueError(_diverged_message(self.prior, scores.shape[0], f"a or b is {means:.3g}"))
 
-    def _note_faults(self, bad_labels: Tensor, scores: Tensor) -> None:
-        with torch.no_grad():
-            reach = scores.abs().amax() if scores.numel() else scores.sum()  # NaN and infinity come through amax
-            means = torch.maximum(self.a.abs().amax(), self.b.abs().amax())
-            self.faults |= torch.stack([bad_labels, ~reach.isfinite(), means > DIVERGED_FACTOR * (1 + reach)])
-        if torch.compiler.is_compiling() or (scores.is_cuda and torch.cuda.is_current_stream_capturing()):
-            return
-        self._calls += 1
-        if self._calls % CHECK_EVERY == 1:
-            self._read_faults(None)
-
-    def _read_faults(self, labels: Tensor | None) -> None:
-        bad_labels, bad_scores, diverged = self.faults.tolist()
-        self.faults.zero_()
-        if labels is not None:
-            require_valid_labels(labels, soft=self.soft_labels)
-        if bad_labels:
-            raise ValueError(f"In one of the last {CHECK_EVERY} batches " + label_message(None, soft=self.soft_labels))
-        if bad_scores:
-            raise ValueError(NON_FINITE_SCORES)
-        if diverged:
-            raise ValueError(_diverged_message(self.prior, None, "a or b has left the range of the scores"))
+    def _ran_away(self, scores: Tensor) -> Tensor:
+        """The same question for the device: a and b far outside the scores."""
+        reach = scores.abs().amax() if scores.numel() else scores.sum()
+        return torch.maximum(self.a.detach().abs().amax(), self.b.detach().abs().amax()) > DIVERGED_FACTOR * (1 + reach)
 
 
 def _per_label(name: str, value: float | Sequence[float], num_labels: int) -> tuple[float, ...]:
@@ -218,32 +168,6 @@ def _per_label(name: str, value: float | Sequence[float], num_labels: int) -> tu
     if len(values) != num_labels:
         raise ValueError(f"{name} has {len(values)} values for {num_labels} labels: give one number, or one per label.")
     return tuple(values)
-
-
-def _as_scores(weights: Tensor, scores: Tensor) -> Tensor:
-    if weights.ndim < scores.ndim:
-        weights = weights.unsqueeze(1)
-    return weights.to(scores.dtype).expand_as(scores)
-
-
-def _missing_or_raise(labels: Tensor, *, soft: bool) -> bool:
-    """Whether a label is missing; ValueError if one is invalid. One cheap pass when all is well."""
-    if labels.dtype == torch.bool or labels.numel() == 0:
-        return False
-    if not labels.is_floating_point():
-        low, high = torch.aminmax(labels)
-        if low < 0 or high > 1:
-            require_valid_labels(labels, soft=soft)
-        return False
-    if soft:
-        low, high = torch.aminmax(labels)  # NaN comes through
-        fine = bool(low >= 0) and bool(high <= 1)
-    else:
-        low, high = torch.aminmax(labels * labels - labels)
-        fine = low.item() == 0 and high.item() == 0
-    if not fine:
-        require_valid_labels(labels, soft=soft)
-    return not fine
 
 
 def _inside_torch_func() -> bool:

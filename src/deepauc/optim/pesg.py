@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, overload
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +93,7 @@ class PESG(Optimizer):
                 loss = closure()
         if any(group["gamma"] for group in self.param_groups):
             self._stage_steps().add_(1)
-        for rates, primal in self._primal_by_rates().items():
+        for rates, primal in self._batches():
             if self._fused.takes(primal):
                 self._fused.update(primal, rates)
             else:
@@ -136,8 +137,12 @@ class PESG(Optimizer):
         numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
         for parameter, number in zip(parameters, numbers, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
-                if isinstance(value, Tensor):
-                    self.state[parameter][name] = value.detach().to(parameter.device, copy=True)
+                if not isinstance(value, Tensor):
+                    continue
+                kept = torch.empty_like(parameter, dtype=value.dtype) if value.shape == parameter.shape else None
+                if kept is None:  # the step count
+                    kept = torch.empty_like(value, device=parameter.device)
+                self.state[parameter][name] = kept.copy_(value)  # laid out in memory as the parameter is
 
     def __getstate__(self) -> dict[str, Any]:
         # torch's keeps state and groups only; a copy or a pickle needs the objective too
@@ -156,18 +161,20 @@ class PESG(Optimizer):
             state["stage_steps"] = torch.zeros((), dtype=torch.float32, device=owner.device)
         return state["stage_steps"]
 
-    def _primal_by_rates(self) -> dict[Rates, list[Primal]]:
-        """The parameters to descend in, those with the same options together; state is made at first sight."""
-        batches: dict[Rates, list[Primal]] = {}
+    def _batches(self) -> list[tuple[Rates, list[Primal]]]:
+        """What to descend in, together where options, type and device agree; state is made at first sight."""
+        batches: dict[tuple[object, ...], tuple[Rates, list[Primal]]] = {}
         for group in self.param_groups:
             if group["dual"]:
                 continue
             rates = Rates(group["lr"], group["gamma"], group["weight_decay"], group["momentum"])
             for parameter in group["params"]:
-                if parameter.grad is None and "reference" not in self.state.get(parameter, {}):
+                unused = parameter.grad is None
+                if unused and "reference" not in self.state.get(parameter, {}):
                     continue
-                batches.setdefault(rates, []).append(self._primal(parameter, rates))
-        return batches
+                key = (rates, parameter.dtype, parameter.device, unused)
+                batches.setdefault(key, (rates, []))[1].append(self._primal(parameter, rates))
+        return list(batches.values())
 
     def _primal(self, parameter: nn.Parameter, rates: Rates) -> Primal:
         if parameter.grad is not None and parameter.grad.is_sparse:
@@ -180,6 +187,30 @@ class PESG(Optimizer):
         if rates.momentum and "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter, dtype=precise, memory_format=torch.preserve_format)
         return Primal(parameter, parameter.grad, state.get("reference"), state.get("drift"), state.get("momentum"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PESGSpec:
+    """`PESG` to be built once network and objective are there."""
+
+    lr: float = 0.1
+    gamma: float = 0.002
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+    def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PESG:
+        if not hasattr(objective, "dual_parameters"):
+            raise ValueError(
+                f"PESG needs an AUC objective with a, b and alpha, not {type(objective).__name__}: use SGD."
+            )
+        return PESG(
+            parameters,
+            cast(MinMaxObjective, objective),
+            self.lr,
+            gamma=self.gamma,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+        )
 
 
 def _as_groups(params: Iterable[nn.Parameter] | Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

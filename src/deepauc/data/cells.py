@@ -1,0 +1,153 @@
+"""The wanted columns of a csv or parquet file as text, each row with its line number. Nothing is interpreted here."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import hashlib
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from deepauc.data.problems import Problem
+
+MAX_ROWS = 50_000_000
+MAX_LINE_CHARACTERS = 1 << 24
+MAX_TABLE_CHARACTERS = 1 << 32  # a small .gz can hold any amount of text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """Columns of equal length; `lines[i]` is where row i starts in the file.
+
+    The header is line 1; parquet has none, but its rows are numbered from 2 on too, as in the csv of the same table.
+    """
+
+    columns: dict[str, list[str]]
+    lines: list[int]
+    digests: list[bytes]  # of the whole row, unwanted columns too: equal for rows that repeat another
+    problems: list[Problem] = field(default_factory=list)  # rows that are left out: too few or too many fields
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
+    """Read a .csv, .tsv (both also .gz) or .parquet file; a ValueError says in one line why it cannot be read."""
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file.")
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    try:
+        if suffixes[-1:] in ([".parquet"], [".pq"]):
+            cells = _read_parquet(path, wanted)
+        else:
+            cells = _read_csv(path, wanted, delimiter="\t" if ".tsv" in suffixes[-2:] else ",")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error.reason}). Save the table as csv with UTF-8 encoding.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from None
+    if not cells.lines and not cells.problems:
+        raise ValueError(f"{path} has a header but no rows.")
+    return cells
+
+
+def _read_csv(path: Path, wanted: Sequence[str], *, delimiter: str) -> Cells:
+    with _open_text(path) as stream:
+        reader = csv.reader(_lines(stream, path), delimiter=delimiter, strict=True)
+        try:
+            header = next(reader, [])
+            if not any(name.strip() for name in header):
+                raise ValueError(f"{path} is empty; its first line must name the columns.")
+            places = _places(header, wanted, path)
+            columns: dict[str, list[str]] = {name: [] for name in wanted}
+            lines: list[int] = []
+            digests: list[bytes] = []
+            problems: list[Problem] = []
+            end = reader.line_num
+            for row in reader:
+                start, end = end + 1, reader.line_num
+                if not row:
+                    continue  # an empty line
+                if len(row) < len(header) or any(row[len(header) :]):  # empty fields at the end do no harm
+                    message = f"{len(row)} fields under {len(header)} column names"
+                    problems.append(
+                        Problem(row=start, column=None, kind="wrong number of fields", message=message),
+                    )
+                    continue
+                if len(lines) >= MAX_ROWS:
+                    raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
+                lines.append(start)
+                digests.append(_row_digest(row[: len(header)]))
+                for name, place in places.items():
+                    columns[name].append(row[place])
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}. Is a quotation mark missing?") from None
+    return Cells(columns=columns, lines=lines, digests=digests, problems=problems)
+
+
+def _row_digest(row: Iterable[str]) -> bytes:
+    return hashlib.blake2b("\0".join(row).encode(), digest_size=16).digest()
+
+
+def _open_text(path: Path) -> IO[str]:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return open(path, encoding="utf-8-sig", newline="")
+
+
+def _lines(stream: IO[str], path: Path) -> Iterator[str]:
+    """The lines of a text, refusing what would fill the memory or is no text."""
+    total = number = 0
+    while line := stream.readline(MAX_LINE_CHARACTERS):
+        number += 1
+        total += len(line)
+        if len(line) == MAX_LINE_CHARACTERS or total > MAX_TABLE_CHARACTERS:
+            raise ValueError(f"{path}, line {number}: the text is too long for a table.")
+        if "\0" in line:
+            raise ValueError(f"{path}, line {number} holds a NUL byte: this is no text. Save the table as UTF-8 csv.")
+        yield line
+
+
+def _places(header: Sequence[str], wanted: Sequence[str], path: Path) -> dict[str, int]:
+    """Where the wanted columns stand; a ValueError names the nearest column for one that is not there."""
+    for name in wanted:
+        if name not in header:
+            near = difflib.get_close_matches(name, header, n=1, cutoff=0.5)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(map(repr, header[:30]))}."
+            if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+                hint = "Its columns are not separated by commas: save it as comma-separated csv (or name it .tsv)."
+            raise ValueError(f"{path} has no column {name!r}. {hint}")
+        if header.count(name) > 1:
+            raise ValueError(f"{path} has {header.count(name)} columns named {name!r}; give each its own name.")
+    return {name: header.index(name) for name in wanted}
+
+
+def _read_parquet(path: Path, wanted: Sequence[str]) -> Cells:
+    try:
+        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        if file.metadata.num_rows > MAX_ROWS:
+            raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
+        places = _places(list(file.schema_arrow.names), wanted, path)
+        table = file.read()
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{path} is no readable parquet file: {error}") from None
+    everything = [[_text(value) for value in column.to_pylist()] for column in table.columns]
+    return Cells(
+        columns={name: everything[place] for name, place in places.items()},
+        lines=list(range(2, table.num_rows + 2)),
+        digests=[_row_digest(row) for row in zip(*everything, strict=True)],
+    )
+
+
+def _text(value: Any) -> str:
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if missing else str(value)

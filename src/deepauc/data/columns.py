@@ -1,0 +1,113 @@
+"""Columns of text as arrays, and every cell that cannot be read as a Problem with its row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.problems import Problem, ProblemKind, shown
+from deepauc.data.task import Floats
+
+# What a label may look like in a file. Nothing else is guessed at: "yes", "malignant" or 2 could mean anything.
+_LABELS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0, "": math.nan, "nan": math.nan}
+_PARTS = {
+    "train": 0, "training": 0,
+    "validation": 1, "valid": 1, "val": 1,
+    "test": 2, "testing": 2,
+}  # fmt: skip
+NO_PART = -1
+
+
+def parse_labels(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
+    """0, 1, or NaN for an empty cell, which is no problem: the row is unlabelled."""
+    values = np.empty(len(cells), dtype=np.float32)
+    problems: list[Problem] = []
+    for row, cell in enumerate(cells):
+        value = _LABELS.get(cell.strip().lower())
+        if value is None:
+            remedy = "write 1 for the positive class, 0 for the negative one, nothing where it is not known"
+            problems.append(_problem(lines[row], column, "unknown label value", f"{shown(cell)}: {remedy}"))
+        values[row] = math.nan if value is None else value
+    return values, problems
+
+
+def parse_parts(
+    cells: Sequence[str], lines: Sequence[int], column: str, *, unlabelled: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int64], list[Problem]]:
+    """0 train, 1 validation, 2 test; -1 for a bad cell, and for an empty one, which an unlabelled row may have."""
+    parts = np.empty(len(cells), dtype=np.int64)
+    problems: list[Problem] = []
+    for row, cell in enumerate(cells):
+        parts[row] = _PARTS.get(cell.strip().lower(), NO_PART)
+        if parts[row] == NO_PART and not (unlabelled[row] and not cell.strip()):
+            message = f"{shown(cell)}: write train, validation or test"
+            problems.append(_problem(lines[row], column, "bad split value", message))
+    return parts, problems
+
+
+def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
+    """Finite numbers that are not negative."""
+    weights, bad = _parse_numbers(cells)
+    bad |= weights < 0
+    message = "a weight is a finite number that is not negative"
+    problems = [
+        _problem(lines[row], column, "bad weight", f"{shown(cells[row])}: {message}")
+        for row in np.flatnonzero(bad).tolist()
+    ]
+    return np.where(bad, 0, weights).astype(np.float32), problems
+
+
+def parse_features(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
+    """Finite numbers within the reach of float32."""
+    values, bad = _parse_numbers(cells)
+    problems = [
+        _problem(
+            lines[row],
+            column,
+            "NaN feature",
+            "the cell is empty: fill it in, or leave the row out"
+            if not cells[row].strip()
+            else f"{shown(cells[row])}: a feature is a finite number, below 3.4e38",
+        )
+        for row in np.flatnonzero(bad).tolist()
+    ]
+    return np.where(bad, 0, values).astype(np.float32), problems
+
+
+def parse_groups(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:
+    """Names, without the blanks around them; an empty one could be anybody's."""
+    groups = np.array([cell.strip() for cell in cells], dtype=str)
+    message = "the cell is empty: name the patient (any name that occurs once will do for an unknown one)"
+    return groups, [
+        _problem(lines[row], column, "missing group", message) for row in np.flatnonzero(groups == "").tolist()
+    ]
+
+
+def parse_metadata(cells: Sequence[str]) -> npt.NDArray[Any]:
+    """float64 with NaN for empty cells if every other cell is a number, else text."""
+    values, bad = _parse_numbers(cells)
+    empty = np.array([not cell.strip() for cell in cells], dtype=bool)
+    if (bad & ~empty).any() or empty.all():
+        return np.array([cell.strip() for cell in cells], dtype=str)
+    return np.where(empty, np.nan, values)
+
+
+def _parse_numbers(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Numbers, and where there is none that float32 can hold."""
+    values = np.empty(len(cells), dtype=np.float64)
+    for row, cell in enumerate(cells):
+        try:
+            values[row] = math.nan if "_" in cell else float(cell)  # float() takes 1_000 for a number
+        except ValueError:
+            values[row] = math.nan
+    with np.errstate(invalid="ignore"):
+        bad = ~(np.abs(values) <= np.finfo(np.float32).max)
+    return values, bad
+
+
+def _problem(row: int, column: str, kind: ProblemKind, message: str) -> Problem:
+    return Problem(row=row, column=column, kind=kind, message=message)

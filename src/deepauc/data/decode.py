@@ -1,0 +1,237 @@
+"""Picture files as uint8 arrays: jpg, png, tif, 16-bit grey and DICOM, with nothing decoded that is too large.
+
+Grey of more than 8 bits is windowed linearly to 0 to 255 at decoding: from the image's own minimum to its maximum, or
+between the two values of `window`. The orientation a camera recorded is applied; an alpha channel is dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from deepauc.data.dicom import MissingPydicom, decode_dicom, is_dicom
+from deepauc.data.task import Indices
+
+Pixels = npt.NDArray[np.uint8]
+Window = tuple[float, float]
+ImageFault = Literal["missing file", "unreadable image", "decompression bomb"]
+
+MAX_PIXELS = 89_478_485  # Pillow's own limit, at which it only warns; here it refuses
+MAX_FILE_BYTES = 1 << 30
+_FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP", "JPEG2000")
+_DEEP_GREY = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I", "F"})
+_GREY = frozenset({"1", "L", "LA", "La"})
+_ORIENTATION_TAG = 0x0112
+_NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_EXAMINED_SIDE = 256  # a large JPEG is examined at the smallest scale that is at least this large
+_WORKERS = min(8, os.cpu_count() or 1)
+
+
+class ImageError(ValueError):
+    """A file that cannot be used, and in one word why."""
+
+    def __init__(self, kind: ImageFault, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """What one complete decoding of a file has shown."""
+
+    size: tuple[int, int]  # height, width as the file has them, upright
+    channels: int  # 1 grey, 3 colour
+    file_digest: str  # SHA-256 of the file
+    pixel_digest: bytes  # of what was decoded: equal for equal pictures under two names
+
+
+def read_image_file(path: str) -> bytes:
+    """The bytes of a regular file of acceptable size; an ImageError otherwise."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+            raise ImageError("missing file", "this is no file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise ImageError("decompression bomb", f"the file has {status.st_size:,} bytes, over {MAX_FILE_BYTES:,}")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        if error.errno in _NO_SUCH_FILE:
+            raise ImageError("missing file", "there is no such file") from None
+        raise ImageError("unreadable image", error.strerror or str(error)) from None
+
+
+def examine_image(path: str, *, window: Window | None = None) -> ImageFacts:
+    """Decode a file once, to know that it can be, and keep what a table has to know of it."""
+    content = read_image_file(path)
+    pixels, size = _decode(content, window=window, at_least=_EXAMINED_SIDE)
+    digest = hashlib.blake2b(repr(size).encode() + pixels.tobytes(), digest_size=16).digest()
+    return ImageFacts(
+        size=size,
+        channels=pixels.shape[2],
+        file_digest=hashlib.sha256(content).hexdigest(),
+        pixel_digest=digest,
+    )
+
+
+def decode_image(
+    content: bytes, *, channels: int | None = None, size: tuple[int, int] | None = None, window: Window | None = None
+) -> Pixels:
+    """A file's picture, uint8 (H, W, C): C = `channels`, else 1 for grey and 3 for colour files.
+
+    size: (height, width) to resize to, bilinear, whatever the proportions were.
+    """
+    pixels, _ = _decode(content, window=window, at_least=None if size is None else 2 * max(size))
+    if size is not None and pixels.shape[:2] != size:
+        picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+        pixels = _with_channels(np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)))
+    if channels == 3 and pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, 3, axis=2)
+    elif channels == 1 and pixels.shape[2] == 3:
+        pixels = _with_channels(np.asarray(Image.fromarray(pixels).convert("L")))
+    return pixels
+
+
+class ImageFileInputs:
+    """Images decoded from their files whenever they are asked for; `data.packed` decodes them once."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        shape: tuple[int, int, int],
+        file_digests: Sequence[str],
+        window: Window | None = None,
+    ) -> None:
+        if len(paths) != len(file_digests):
+            raise ValueError(f"{len(paths)} paths need as many file digests, not {len(file_digests)}.")
+        self.paths = tuple(paths)
+        self.shape = shape
+        self.file_digests = tuple(file_digests)
+        self.window = window
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __call__(self, indices: Indices) -> Pixels:
+        images = np.empty((len(indices), *self.shape), dtype=np.uint8)
+
+        def fill(place: int) -> None:
+            path = self.paths[indices[place]]
+            try:
+                content = read_image_file(path)
+                images[place] = decode_image(
+                    content, channels=self.shape[2], size=(self.shape[0], self.shape[1]), window=self.window
+                )
+            except ImageError as error:
+                raise ImageError(error.kind, f"{path}: {error} (it was readable when the table was checked)") from None
+
+        with ThreadPoolExecutor(max_workers=_WORKERS) as pool:  # Pillow decodes outside Python's lock
+            list(pool.map(fill, range(len(indices))))
+        return images
+
+    def digest(self) -> str:
+        """SHA-256 over the files' own digests and over how they are decoded; where the files lie does not matter."""
+        sha = hashlib.sha256(f"{self.shape}{self.window}".encode())
+        for file_digest in self.file_digests:
+            sha.update(file_digest.encode())
+        return sha.hexdigest()
+
+
+def as_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) from one side or both."""
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1 or height * width > MAX_PIXELS:
+        raise ValueError(f"size must be (height, width) in pixels, not {size}.")
+    return int(height), int(width)
+
+
+def _decode(content: bytes, *, window: Window | None, at_least: int | None) -> tuple[Pixels, tuple[int, int]]:
+    """Pixels (H, W, C), and the picture's full size; a JPEG may come at a smaller scale, not below `at_least`."""
+    try:
+        if is_dicom(content):
+            values = decode_dicom(content, window=window, max_pixels=MAX_PIXELS)
+            return _with_channels(values), (values.shape[0], values.shape[1])
+        return _decode_picture(content, window=window, at_least=at_least)
+    except (ImageError, MissingPydicom):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning, OverflowError) as error:
+        raise ImageError("decompression bomb", str(error)) from None
+    except UnidentifiedImageError:
+        kinds = "jpg, png, tif, bmp, webp, jp2 or DICOM"
+        raise ImageError("unreadable image", f"this is no picture that can be read ({kinds})") from None
+    except Exception as error:  # decoders meet a broken file with nearly any exception there is
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ImageError("unreadable image", reason) from None
+
+
+def _decode_picture(content: bytes, *, window: Window | None, at_least: int | None) -> tuple[Pixels, tuple[int, int]]:
+    with Image.open(io.BytesIO(content), formats=_FORMATS) as picture:
+        width, height = picture.size
+        if width * height > MAX_PIXELS:
+            raise ImageError("decompression bomb", f"{width} x {height} pixels are more than {MAX_PIXELS:,}")
+        frames = getattr(picture, "n_frames", 1)
+        if frames > 1 and picture.format != "MPO":  # a camera's MPO holds the picture first, then its preview
+            raise ImageError("unreadable image", f"the file holds {frames} pictures; give each a file of its own")
+        if at_least is not None:
+            picture.draft(None, (at_least, at_least))
+        picture.load()
+        upright = picture.transpose(_UPRIGHT[turn]) if (turn := _orientation(picture)) in _UPRIGHT else picture
+        if turn >= 5:
+            width, height = height, width
+        if upright.mode in _DEEP_GREY:
+            pixels = to_eight_bits(np.asarray(upright), window)
+        elif upright.mode in _GREY:
+            pixels = np.asarray(upright.convert("L"))
+        elif upright.mode in ("P", "PA"):
+            pixels = np.asarray(upright.convert("RGBA").convert("RGB"))
+        else:
+            pixels = np.asarray(upright.convert("RGB"))
+    return _with_channels(pixels), (height, width)
+
+
+def to_eight_bits(values: npt.NDArray[Any], window: Window | None) -> Pixels:
+    """Linear window to 0..255; without one, from the image's own minimum to its maximum."""
+    numbers = values.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ImageError("unreadable image", "pixels hold NaN or infinity")
+    low, high = (numbers.min(), numbers.max()) if window is None else window
+    if high <= low:
+        return np.zeros(values.shape, dtype=np.uint8)
+    return np.rint(np.clip((numbers - low) / (high - low), 0, 1) * 255).astype(np.uint8)
+
+
+def _orientation(picture: Image.Image) -> int:
+    try:
+        turn = picture.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # broken camera data is no reason to refuse a good picture
+        return 1
+    return turn if isinstance(turn, int) else 1
+
+
+def _with_channels(pixels: Pixels) -> Pixels:
+    return pixels[..., None] if pixels.ndim == 2 else pixels

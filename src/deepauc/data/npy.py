@@ -1,0 +1,103 @@
+"""NumPy's file formats from strangers: nothing is unpickled, and no memory is taken that the file does not hold.
+
+`numpy.load` believes a header: one that claims a terabyte is allocated first and found wrong later. Here every claim
+is held against the size of the file before anything is read.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy_format
+
+Array = npt.NDArray[Any]
+
+MAX_BYTES = 1 << 30
+_MAX_ARRAYS = 1000
+_MAX_NAME = 200
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What the head of an .npy file says, and how many bytes that head takes."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
+    head_bytes: int
+
+    @property
+    def file_bytes(self) -> int:
+        return self.head_bytes + math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_npy_header(file: IO[bytes]) -> NpyHeader:
+    """The header at the start of an open .npy file; ValueError for anything that is not a plain array."""
+    try:
+        version = npy_format.read_magic(file)
+        if version == (1, 0):
+            shape, fortran_order, dtype = npy_format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, fortran_order, dtype = npy_format.read_array_header_2_0(file)
+        else:
+            raise ValueError(f"its format version {version} is unknown")
+    except Exception as error:  # a hostile header reaches the tokenizer and meets nearly any exception there is
+        raise ValueError(f"no readable .npy header ({_one_line(error)})") from None
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects, which are never loaded. Save plain arrays")
+    if dtype.kind not in "biufSU" or dtype.itemsize == 0:
+        raise ValueError(f"its type {dtype} is neither numbers nor strings")
+    if any(not isinstance(side, int) or side < 0 for side in shape):
+        raise ValueError(f"its shape {shape} is impossible")
+    return NpyHeader(shape=tuple(shape), dtype=dtype, fortran_order=bool(fortran_order), head_bytes=file.tell())
+
+
+def read_npz(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
+    """All arrays of an .npz file, by name; ValueError naming the file for anything else, or for over `max_bytes`."""
+    if not os.path.isfile(path):  # opening a pipe would wait for ever
+        raise ValueError(f"{path}: there is no such file.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read_members(archive, max_bytes=max_bytes)
+    except Exception as error:  # zipfile and zlib meet a broken file with a dozen kinds of exception
+        raise ValueError(f"{path} is no readable .npz file: {_one_line(error)}.") from None
+
+
+def _read_members(archive: zipfile.ZipFile, *, max_bytes: int) -> dict[str, Array]:
+    members = archive.infolist()
+    if not 0 < len(members) <= _MAX_ARRAYS:
+        raise ValueError(f"it holds {len(members)} arrays")
+    if (total := sum(member.file_size for member in members)) > max_bytes:
+        raise ValueError(f"unpacked it takes {total:,} bytes, more than {max_bytes:,}; pass a larger max_bytes")
+    arrays: dict[str, Array] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename or len(name) > _MAX_NAME or name in arrays:
+            raise ValueError(f"{member.filename[:_MAX_NAME]!r} in it is no array, or is there twice")
+        with archive.open(member) as file:
+            try:
+                arrays[name] = _read_array(file, member.file_size)
+            except ValueError as error:
+                raise ValueError(f"array {name!r}: {error}") from None
+    return arrays
+
+
+def _read_array(file: IO[bytes], size: int) -> Array:
+    header = read_npy_header(file)
+    if header.file_bytes != size:
+        raise ValueError(f"{header.dtype} of shape {header.shape} takes {header.file_bytes} bytes, it has {size}")
+    content = file.read(size - header.head_bytes)
+    if len(content) != size - header.head_bytes:
+        raise ValueError("it is cut off")
+    order = "F" if header.fortran_order else "C"
+    return np.frombuffer(content, dtype=header.dtype).reshape(header.shape, order=order)  # type: ignore[call-overload]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

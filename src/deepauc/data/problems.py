@@ -1,0 +1,117 @@
+"""What is wrong with a table: every problem at once, with the row it is in, and what the check has counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from deepauc.data.splits import Leak
+
+ProblemKind = Literal[
+    "missing file",
+    "unreadable image",
+    "decompression bomb",
+    "path leaves folder",
+    "unknown label value",
+    "NaN feature",
+    "bad weight",
+    "bad split value",
+    "missing group",
+    "wrong number of fields",
+    "duplicate row",
+    "patient in two splits",
+    "one class only",
+    "no labelled row",
+    "differing sizes",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One fault. `row` is the line in the file (the header is line 1), None where the whole table is meant."""
+
+    row: int | None
+    column: str | None
+    kind: ProblemKind
+    message: str
+
+
+class TableError(ValueError):
+    """A table that cannot be used as it is; `problems` holds all that is wrong, `str()` shows it as a plain table."""
+
+    def __init__(self, path: str, problems: Sequence[Problem]) -> None:
+        super().__init__(path, problems)
+        self.path = path
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        kinds = ", ".join(f"{kind} {n}" for kind, n in Counter(p.kind for p in self.problems).items())
+        return f"{self.path}: {count} problem{'s' * (count != 1)} ({kinds})\n{format_problems(self.problems)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReport:
+    """What one pass over a table has found. Row numbers are lines of the file, the header being line 1."""
+
+    path: str
+    rows: int
+    labelled: int
+    unlabelled: int
+    positives: Mapping[str, int]  # label -> rows
+    negatives: Mapping[str, int]
+    parts: Mapping[str, int]  # part -> rows
+    groups: int | None  # patients
+    sizes: Mapping[tuple[int, int], int]  # (height, width) of the image files -> how many
+    channels: int | None
+    problems: tuple[Problem, ...]
+    skipped: tuple[int, ...]  # rows that were left out because of a problem
+    duplicates: tuple[tuple[int, ...], ...]  # rows whose inputs are identical, under whatever name
+    leaks: tuple[Leak, ...]  # patients and identical inputs in two parts
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.rows:,} rows, {self.labelled:,} labelled, {self.unlabelled:,} unlabelled"]
+        for name, positives in self.positives.items():
+            known = positives + self.negatives[name]
+            share = f" ({positives / known:.2%})" if known else ""
+            lines.append(f"label {name}: {positives:,} positive{share}, {self.negatives[name]:,} negative")
+        if self.parts:
+            lines.append("parts: " + ", ".join(f"{part} {rows:,}" for part, rows in self.parts.items()))
+        if self.groups is not None:
+            lines.append(f"groups: {self.groups:,}")
+        if self.sizes:
+            (height, width), most = max(self.sizes.items(), key=lambda item: item[1])
+            lines.append(
+                f"images: {len(self.sizes)} size(s), most often {height} x {width} ({most:,}), "
+                f"{'grey' if self.channels == 1 else 'colour'}"
+            )
+        if self.sizes:  # numbers repeat by chance, pictures do not
+            lines += [f"identical images: rows {', '.join(map(str, rows))}" for rows in self.duplicates]
+        lines += [f"leak: {leak}" for leak in self.leaks if leak.what != "features"]
+        if same := sum(leak.what == "features" for leak in self.leaks):
+            lines.append(f"identical features in two parts: {same:,} sets of rows")
+        if self.skipped:
+            lines.append(f"skipped {len(self.skipped):,} rows: {', '.join(map(str, self.skipped))}")
+        lines.append(format_problems(self.problems) if self.problems else "no problems")
+        return "\n".join(lines)
+
+
+def format_problems(problems: Iterable[Problem]) -> str:
+    """One line a problem under a line of headings; nothing is cut off."""
+    cells = [("row", "column", "kind", "message")]
+    cells += [("-" if p.row is None else str(p.row), p.column or "-", p.kind, p.message) for p in problems]
+    widths = [max(len(row[i]) for row in cells) for i in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]) for row in cells
+    )
+
+
+def shown(cell: str) -> str:
+    """A cell in a message: quoted, control characters escaped, no longer than a line has room for."""
+    return repr(cell if len(cell) <= 60 else cell[:57] + "...")

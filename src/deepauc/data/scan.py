@@ -1,0 +1,239 @@
+"""One pass over a table: every column read, every image decoded once, every problem noted with its row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.cells import Cells, read_cells
+from deepauc.data.columns import NO_PART, parse_features, parse_groups, parse_labels, parse_parts, parse_weights
+from deepauc.data.decode import Window
+from deepauc.data.image_files import ImageColumn, examine_column
+from deepauc.data.problems import Problem
+from deepauc.data.splits import equal_sets
+from deepauc.data.task import PART_NAMES, Array, Floats, Indices
+
+Mask = npt.NDArray[np.bool_]
+TRAIN = PART_NAMES.index("train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableColumns:
+    """Which column of a table means what; either `image` or `features` says where the inputs come from."""
+
+    labels: tuple[str, ...]
+    image: str | None = None
+    features: tuple[str, ...] = ()
+    group: str | None = None
+    split: str | None = None
+    weight: str | None = None
+    metadata: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.image is None) == (not self.features):
+            raise ValueError("name either an image column or feature columns.")
+        single = [name for name in (self.image, self.group, self.split, self.weight) if name is not None]
+        counts = Counter([*self.labels, *self.features, *single])
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(f"column {twice[0]!r} cannot have two meanings at once.")
+        if answers := set(self.labels) & set(self.metadata):
+            raise ValueError(f"column {min(answers)!r} is a label; as metadata it would give the answer away.")
+
+    def wanted(self) -> list[str]:
+        """All of them, each once."""
+        given = [self.image, *self.labels, *self.features, self.group, self.split, self.weight, *self.metadata]
+        return list(dict.fromkeys(name for name in given if name is not None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """A table's N rows as arrays; a cell that could not be read holds a neutral value and has its problem."""
+
+    path: Path
+    columns: TableColumns
+    cells: Cells
+    lines: Indices  # (N,) where each row starts in the file
+    labels: Floats  # (N, L)
+    unlabelled: Mask  # (N,) all label cells empty
+    parts: Indices  # (N,) number of the part the row belongs in, or NO_PART
+    images: ImageColumn | None
+    features: Floats | None  # (N, F)
+    groups: Array | None
+    weights: Floats | None
+    digests: Array  # (N,) text, equal for equal inputs
+    problems: list[Problem]  # of single rows, in order of the rows
+
+    @property
+    def bad_lines(self) -> set[int]:
+        return {problem.row for problem in self.problems if problem.row is not None}
+
+
+def scan_table(
+    path: Path,
+    columns: TableColumns,
+    *,
+    window: Window | None,
+    allow_outside: bool,
+    allow_duplicates: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Scan:
+    """Read and check everything; a ValueError only where there is no table to speak of."""
+    cells = read_cells(path, columns.wanted())
+    lines, text, problems = cells.lines, cells.columns, list(cells.problems)
+
+    labels = np.empty((len(lines), len(columns.labels)), dtype=np.float32)
+    for place, name in enumerate(columns.labels):
+        labels[:, place], found = parse_labels(text[name], lines, name)
+        problems += found
+    unlabelled = np.asarray(np.isnan(labels).all(axis=1)) & ~_in_rows(lines, problems)
+
+    groups = weights = None
+    if columns.group is not None:
+        groups, found = parse_groups(text[columns.group], lines, columns.group)
+        problems += found
+    if columns.weight is not None:
+        weights, found = parse_weights(text[columns.weight], lines, columns.weight)
+        problems += found
+    parts = np.full(len(lines), TRAIN, dtype=np.int64)
+    if columns.split is not None:
+        given, found = parse_parts(text[columns.split], lines, columns.split, unlabelled=unlabelled)
+        problems += found
+        parts = _parts_of_unlabelled(given, unlabelled, groups)
+
+    images, features = None, None
+    if columns.image is not None:
+        images = examine_column(
+            text[columns.image],
+            lines,
+            columns.image,
+            folder=path.parent,
+            allow_outside=allow_outside,
+            window=window,
+            progress=progress,
+        )
+        problems += images.problems
+        # A file that was not found or not decoded equals no other.
+        inputs = [str(row) if fact is None else fact.pixel_digest.hex() for row, fact in enumerate(images.facts)]
+        identity: Sequence[str | bytes] = [path or str(row) for row, path in enumerate(images.paths)]
+    else:
+        features = np.empty((len(lines), len(columns.features)), dtype=np.float32)
+        for place, name in enumerate(columns.features):
+            features[:, place], found = parse_features(text[name], lines, name)
+            problems += found
+            if progress is not None:
+                progress((place + 1) * len(lines) // len(columns.features), len(lines))
+        bad = _in_rows(lines, [problem for problem in problems if problem.kind == "NaN feature"])
+        inputs = [str(row) if bad[row] else _digest(f) for row, f in enumerate(features + np.float32(0))]
+        identity = cells.digests
+
+    scan = Scan(
+        path=path,
+        columns=columns,
+        cells=cells,
+        lines=np.array(lines, dtype=np.int64),
+        labels=labels,
+        unlabelled=unlabelled,
+        parts=parts,
+        images=images,
+        features=features,
+        groups=groups,
+        weights=weights,
+        digests=np.array(inputs, dtype=str),
+        problems=problems,
+    )
+    if not allow_duplicates:
+        problems += _repeated_rows(scan, identity)
+    problems += _patients_in_two_parts(scan)
+    problems.sort(key=lambda problem: problem.row or 0)
+    return scan
+
+
+def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
+    """Problems of the rows to be kept that no single row has: nothing labelled, one class only, no weight."""
+    labels = scan.labels[keep]
+    if np.isnan(labels).all():
+        message = "no labelled row is left: give at least one row of each class a label"
+        return [Problem(row=None, column=None, kind="no labelled row", message=message)]
+    problems: list[Problem] = _one_class(scan, keep, "the table")
+    if scan.columns.split is not None:
+        for number, name in enumerate(PART_NAMES):
+            found = _one_class(scan, keep & (scan.parts == number), f"the {name} part")
+            # A rare label may be missing from a part that only evaluates, as long as another can be evaluated.
+            if len(found) == len(scan.columns.labels) or number == TRAIN:
+                problems += [p for p in found if all(p.column != other.column for other in problems)]
+    if scan.weights is not None and not (scan.weights[keep] > 0).any():
+        problems.append(Problem(row=None, column=scan.columns.weight, kind="bad weight", message="every weight is 0"))
+    return problems
+
+
+def _one_class(scan: Scan, rows: Mask, place: str) -> list[Problem]:
+    if not rows.any():
+        return []
+    positives, negatives = (scan.labels[rows] == 1).sum(axis=0), (scan.labels[rows] == 0).sum(axis=0)
+    return [
+        Problem(
+            row=None,
+            column=scan.columns.labels[label],
+            kind="one class only",
+            message=f"{place} has {positives[label]} positives and {negatives[label]} negatives; both are needed",
+        )
+        for label in np.flatnonzero((positives == 0) | (negatives == 0))
+    ]
+
+
+def _parts_of_unlabelled(given: Indices, unlabelled: Mask, groups: Array | None) -> Indices:
+    """Unlabelled rows are in no validation or test part; without a split of their own they join train.
+
+    They do not where their patient is held out: the pictures of a test patient teach nobody.
+    """
+    parts = given.copy()
+    parts[unlabelled & (given > TRAIN)] = NO_PART
+    joins = unlabelled & (given == NO_PART)
+    if groups is not None:
+        joins &= ~np.isin(groups, groups[given > TRAIN])
+    parts[joins] = TRAIN
+    return parts
+
+
+def _repeated_rows(scan: Scan, identity: Sequence[str | bytes]) -> list[Problem]:
+    first_row: dict[str | bytes, int] = {}
+    problems = []
+    for row, key in enumerate(identity):
+        if (first := first_row.setdefault(key, row)) == row:
+            continue
+        same = np.array_equal(scan.labels[row], scan.labels[first], equal_nan=True)
+        what = "the same row" if scan.images is None else "the same image"
+        message = f"{what} as in line {scan.lines[first]}{'' if same else ', with another label'}"
+        line, column = int(scan.lines[row]), scan.columns.image
+        problems.append(Problem(row=line, column=column, kind="duplicate row", message=message))
+    return problems
+
+
+def _patients_in_two_parts(scan: Scan) -> list[Problem]:
+    """A problem for each row that would have to go: train gives way to validation, and both to test."""
+    problems: list[Problem] = []
+    for where in [] if scan.groups is None else equal_sets(scan.groups):
+        last = where[np.argmax(scan.parts[where])]
+        name = str(scan.groups[last]) if scan.groups is not None else ""
+        for row in where if name else ():  # an empty name is a problem of its own
+            if NO_PART < scan.parts[row] < scan.parts[last]:
+                here, there = PART_NAMES[scan.parts[row]], PART_NAMES[scan.parts[last]]
+                message = f"{name} is in {here} here and in {there} in line {scan.lines[last]}"
+                line, column = int(scan.lines[row]), scan.columns.group
+                problems.append(Problem(row=line, column=column, kind="patient in two splits", message=message))
+    return problems
+
+
+def _in_rows(lines: Sequence[int], problems: Iterable[Problem]) -> Mask:
+    rows = {problem.row for problem in problems}
+    return np.array([line in rows for line in lines], dtype=bool)
+
+
+def _digest(features: Floats) -> str:
+    return hashlib.blake2b(features.tobytes(), digest_size=16).hexdigest()

@@ -1,0 +1,240 @@
+"""Splits that keep a patient in one part and the share of positives alike in all, and a search for leaks.
+
+Labels decide the strata: 0 and 1 of a binary task; for several labels, the rarest label a row is positive for.
+Unlabelled rows and outside data are never held out: they stay in train, except where their patient is held out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.task import PART_NAMES, Array, Indices, Task
+
+Progress = Callable[[int, int], None]  # (done, total)
+
+
+def k_fold(task: Task, *, folds: int = 5, seed: int = 0, outside: npt.ArrayLike = ()) -> tuple[Task, ...]:
+    """The training part split into `folds`: one Task for each, the fold as validation part and the rest as train.
+
+    With groups no patient is in train and validation (scikit-learn's StratifiedGroupKFold). `outside` are rows of the
+    training part that are only ever trained on, such as another clinic's images.
+    """
+    pool, others = _pool(task, outside, taken=("validation",))
+    number = fold_numbers(
+        task.labels[pool], folds=folds, seed=seed, groups=None if task.groups is None else task.groups[pool]
+    )
+    return tuple(_held_out(task, pool, others, {"validation": number == fold}) for fold in range(folds))
+
+
+def split_by_fractions(
+    task: Task, *, fractions: Mapping[str, float], seed: int = 0, outside: npt.ArrayLike = ()
+) -> Task:
+    """The training part split into parts of these fractions of the labelled rows, stratified and group-disjoint.
+
+    fractions: such as {"train": 0.7, "validation": 0.15, "test": 0.15}. Without groups every stratum is cut to the
+    nearest integer; with groups whole patients are dealt out so that every stratum comes close to its fraction.
+    """
+    names = [name for name in PART_NAMES if name in fractions]
+    if "train" not in names or len(names) != len(fractions) or len(names) < 2:
+        raise ValueError(f"fractions must name train and at least one of validation and test, not {list(fractions)}.")
+    shares = np.array([fractions[name] for name in names], dtype=np.float64)
+    if not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
+        raise ValueError(f"fractions must be positive and add up to 1, not {dict(fractions)}.")
+    pool, others = _pool(task, outside, taken=names[1:])
+    strata = _strata(task.labels[pool])
+    if task.groups is None:
+        number = _cut_rows(strata, shares, seed=seed)
+    else:
+        number = _deal_groups(strata, task.groups[pool], shares, seed=seed)
+    for index, name in enumerate(names):
+        _require_both_classes(task.labels[pool[number == index]], f"the {name} part", "Give it a larger fraction.")
+    return _held_out(task, pool, others, {name: number == index for index, name in enumerate(names) if index})
+
+
+def fold_numbers(labels: Array, *, folds: int, seed: int, groups: Array | None = None) -> Indices:
+    """For each labelled row, (N,) or (N, L), the fold (0 to folds - 1) that holds it out; (N,)."""
+    strata = _strata(np.asarray(labels))
+    if not 2 <= folds <= len(strata):
+        raise ValueError(f"folds must lie between 2 and the {len(strata)} labelled rows, not {folds}.")
+    if groups is None:
+        number = np.empty(len(strata), dtype=np.int64)
+        order = fixed_permutation(len(strata), seed=seed, stream="folds")
+        # Strata one after the other, dealt like cards: each stratum, and the whole, differ by at most one row a fold.
+        number[order[np.argsort(strata[order], kind="stable")]] = np.arange(len(strata)) % folds
+    else:
+        number = _group_fold_numbers(strata, np.asarray(groups), folds=folds, seed=seed)
+    for fold in range(folds):
+        _require_both_classes(labels[number == fold], f"fold {fold + 1} of {folds}", "Use fewer folds.")
+    return number
+
+
+def _group_fold_numbers(strata: Indices, groups: Array, *, folds: int, seed: int) -> Indices:
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    names, codes = np.unique(groups, return_inverse=True)
+    if len(names) < folds:
+        raise ValueError(f"{folds} folds need at least as many groups; there are {len(names)}. Use fewer folds.")
+    # Our own shuffle: scikit-learn takes groups in the order of their codes.
+    codes = fixed_permutation(len(names), seed=seed, stream="folds")[codes]
+    number = np.empty(len(strata), dtype=np.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a rare label of many with fewer rows than folds
+        splitter = StratifiedGroupKFold(n_splits=folds, shuffle=False)
+        for fold, (_, held_out) in enumerate(splitter.split(strata, strata, codes)):
+            number[held_out] = fold
+    return number
+
+
+def _pool(task: Task, outside: npt.ArrayLike, *, taken: Iterable[str]) -> tuple[Indices, Indices]:
+    """Rows of the training part that may be held out, and those that may not."""
+    for name in taken:
+        if name in task.parts:
+            raise ValueError(f"task {task.name!r} has a {name} part already; drop it from the parts to split again.")
+    train = task.part("train")
+    outside_rows = np.asarray(outside, dtype=np.int64).reshape(-1)
+    if not np.isin(outside_rows, train).all():
+        raise ValueError("outside: some of these rows are not in the training part.")
+    labelled = task.labelled("train")
+    pool = np.sort(labelled[~np.isin(labelled, outside_rows)])
+    if not len(pool):
+        raise ValueError("there is no labelled row to hold out.")
+    return pool, np.sort(train[~np.isin(train, pool)])
+
+
+def _held_out(task: Task, pool: Indices, others: Indices, held: Mapping[str, npt.NDArray[np.bool_]]) -> Task:
+    out = np.logical_or.reduce(list(held.values()))
+    if task.groups is not None:
+        others = others[~np.isin(task.groups[others], task.groups[pool[out]])]
+    train = np.sort(np.concatenate([pool[~out], others]))
+    return task.with_parts({**task.parts, "train": train, **{name: pool[mask] for name, mask in held.items()}})
+
+
+def _strata(labels: Array) -> Indices:
+    """One number a row: 0 and 1 for binary labels; for (N, L), 0 without a positive label, else 1 + the rarest one."""
+    positive = labels.reshape(len(labels), -1) > 0.5  # missing and uncertain labels count as not positive
+    by_rarity = np.argsort(positive.sum(axis=0), kind="stable")
+    first = positive[:, by_rarity].argmax(axis=1)
+    return np.where(positive.any(axis=1), by_rarity[first] + 1, 0).astype(np.int64)
+
+
+def _require_both_classes(labels: Array, where: str, remedy: str) -> None:
+    columns = labels.reshape(len(labels), -1)
+    if not ((columns > 0.5).any(axis=0) & (columns == 0).any(axis=0)).any():
+        raise ValueError(
+            f"{where} would hold {int((columns > 0.5).sum())} positive and {int((columns == 0).sum())} negative "
+            f"labels, and AUC needs both. {remedy}"
+        )
+
+
+def _cut_rows(strata: Indices, shares: npt.NDArray[np.float64], *, seed: int) -> Indices:
+    number = np.empty(len(strata), dtype=np.int64)
+    order = fixed_permutation(len(strata), seed=seed, stream="fractions")
+    carry = np.zeros(len(shares))
+    for stratum in np.unique(strata):
+        rows = order[strata[order] == stratum]
+        target = len(rows) * shares + carry  # what rounding took from a part in one stratum it gets in the next
+        counts = _round_to_total(target, len(rows))
+        carry = target - counts
+        number[rows] = np.repeat(np.arange(len(shares)), counts)
+    return number
+
+
+def _round_to_total(target: npt.NDArray[np.float64], total: int) -> Indices:
+    """Integers next to `target` that add up to `total`: the largest remainders are rounded up."""
+    counts = np.maximum(np.floor(target + 1e-9), 0).astype(np.int64)
+    while counts.sum() < total:
+        counts[np.argmax(target - counts)] += 1
+    while counts.sum() > total:
+        counts[np.argmin(np.where(counts > 0, target - counts, math.inf))] -= 1
+    return counts
+
+
+def _deal_groups(strata: Indices, groups: Array, shares: npt.NDArray[np.float64], *, seed: int) -> Indices:
+    """Deal whole groups to parts, greedily: each to the part that it brings closest to its share of every stratum.
+
+    With c[p, s] the share of stratum s that part p holds so far and f[p] its fraction, the sum over parts and strata
+    of (c - f)² / f is kept small. Large groups come first, in random order among those of about one size.
+    """
+    names, codes = np.unique(groups, return_inverse=True)
+    if len(names) < len(shares):
+        raise ValueError(f"{len(shares)} parts need at least as many groups; there are {len(names)}.")
+    counts = np.zeros((len(names), int(strata.max()) + 1))
+    np.add.at(counts, (codes, strata), 1.0)
+    weights = counts / np.maximum(counts.sum(axis=0), 1.0)
+    order = fixed_permutation(len(names), seed=seed, stream="fractions")
+    size = np.frexp(weights.sum(axis=1))[1]  # the power of two below it
+    order = order[np.argsort(-size[order], kind="stable")]
+    held = np.zeros((len(shares), counts.shape[1]))
+    part = np.empty(len(names), dtype=np.int64)
+    for group in order:
+        weight = weights[group]
+        change = (weight * (weight + 2 * (held - shares[:, None]))).sum(axis=1) / shares
+        part[group] = np.argmin(change)
+        held[part[group]] += weight
+    return part[codes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """A patient, or one and the same input, found in more than one part."""
+
+    what: Literal["patient", "image", "features"]
+    name: str
+    rows: Mapping[str, tuple[int, ...]]  # part -> row numbers
+
+    def __str__(self) -> str:
+        places = "; ".join(f"{part}: {', '.join(map(str, rows))}" for part, rows in self.rows.items())
+        return f"{self.what} {self.name} is in {len(self.rows)} parts ({places})"
+
+
+def check_leaks(task: Task, *, progress: Progress | None = None, batch: int = 256) -> tuple[Leak, ...]:
+    """Every patient, and every input with the same bytes (images: pixels), that is in two or more parts."""
+    owner = np.full(len(task), -1, dtype=np.int64)
+    for part, rows in task.parts.items():
+        owner[rows] = PART_NAMES.index(part)
+    rows = np.flatnonzero(owner >= 0)
+    leaks: list[Leak] = []
+    if task.groups is not None:
+        for where in equal_sets(task.groups[rows]):
+            leaks += leak_between(rows[where], owner, what="patient", name=str(task.groups[rows[where[0]]]))
+    digests = np.empty(len(rows), dtype="S16")
+    for start in range(0, len(rows), batch):
+        chunk = rows[start : start + batch]
+        for offset, item in enumerate(task.inputs(chunk)):
+            # Hex of 8 bytes: "S" strings of NumPy drop trailing NULs, and 64 bits tell millions of images apart.
+            digests[start + offset] = hashlib.blake2b(item.tobytes(), digest_size=8).hexdigest().encode()
+        if progress is not None:
+            progress(start + len(chunk), len(rows))
+    what: Literal["image", "features"] = "image" if len(task.source.shape) == 3 else "features"
+    for where in equal_sets(digests):
+        name = " = ".join(str(row if task.ids is None else task.ids[row]) for row in rows[where])
+        leaks += leak_between(rows[where], owner, what=what, name=name)
+    return tuple(leaks)
+
+
+def equal_sets(values: npt.NDArray[Any]) -> list[Indices]:
+    """Positions that share a value with another one, set by set, in order of the first position."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    return sorted((where for where in np.split(order, starts) if len(where) > 1), key=lambda where: int(where[0]))
+
+
+def leak_between(
+    rows: Indices, owner: Indices, *, what: Literal["patient", "image", "features"], name: str
+) -> tuple[Leak, ...]:
+    """One Leak if these rows lie in more than one part, else none; `owner`: the part's number of every row, or -1."""
+    parts = [part for part in np.unique(owner[rows]) if part >= 0]
+    if len(parts) < 2:
+        return ()
+    places = {PART_NAMES[part]: tuple(int(row) for row in rows[owner[rows] == part]) for part in parts}
+    return (Leak(what=what, name=name, rows=places),)

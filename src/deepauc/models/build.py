@@ -1,0 +1,170 @@
+"""Specs of networks, and the one function that builds a network from a spec and a seed."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from deepauc.models.activations import assert_no_relu, replace_relu
+from deepauc.models.classifier import classifier_head, reset_classifier
+from deepauc.models.factory import FactorySpec
+from deepauc.models.pretrained import cached_weights, load_weights
+from deepauc.models.resnet20 import ResNet20Spec
+from deepauc.models.small import MLPSpec, SmallCNNSpec
+from deepauc.models.stem import use_small_stem
+
+__all__ = [
+    "FactorySpec",
+    "MLPSpec",
+    "ModelSpec",
+    "ResNet20Spec",
+    "SmallCNNSpec",
+    "TimmSpec",
+    "architecture",
+    "build_model",
+    "check_output",
+    "classifier_head",
+    "reset_classifier",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimmSpec:
+    """Any network of timm's by name: densenet121, tf_efficientnet_b5, inception_resnet_v2, resnet50, ...
+
+    activation: "elu" replaces every ReLU, checked; None leaves the network's own.
+    small_stem: a 3x3 stride-1 first convolution and no max-pool, for images of about 32 pixels (DenseNet, ResNet).
+    pretrained: timm's published weights, from Hugging Face's cache on this machine; weights: the same from this
+    safetensors file. Neither ever downloads, nor falls back to random weights.
+    image_size: for networks that fix it when they are built (vision transformers).
+    """
+
+    name: str = "densenet121"
+    activation: Literal["elu"] | None = None
+    small_stem: bool = False
+    pretrained: bool = False
+    weights: str | None = None
+    drop_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    image_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.activation not in ("elu", None):
+            raise ValueError(f"activation must be 'elu', or None for the network's own, not {self.activation!r}.")
+        for option in ("drop_rate", "drop_path_rate"):
+            if not 0 <= getattr(self, option) < 1:
+                raise ValueError(f"{option} must lie in [0, 1), not {getattr(self, option)}.")
+
+    def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+        model = self._create(in_channels=in_channels, num_outputs=num_outputs)
+        starts_trained = self.pretrained or self.weights is not None
+        if starts_trained:
+            file = Path(self.weights) if self.weights is not None else cached_weights(model, name=self.name)
+            load_weights(model, file, in_channels=in_channels, num_outputs=num_outputs)
+        if self.small_stem:
+            use_small_stem(model, keep_kernel=starts_trained)
+        if self.activation is not None:
+            if replace_relu(model, self.activation) == 0:
+                raise ValueError(
+                    f"activation={self.activation!r}: {self.name} has no ReLU to replace. Leave activation out: "
+                    "the network keeps its own, as EfficientNet does its SiLU."
+                )
+            device = next(model.parameters()).device
+            assert_no_relu(model, torch.zeros(2, in_channels, *self._example_size(model), device=device))
+        return model
+
+    def _create(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+        import timm
+
+        # "hf-hub:..." would go to the network, "local-dir:..." might load a pickle.
+        if not timm.is_model(self.name):
+            near = difflib.get_close_matches(self.name, timm.list_models(), n=3)
+            hint = f" Did you mean {', '.join(near)}?" if near else " timm.list_models() lists them."
+            raise ValueError(f"timm has no network named {self.name!r}.{hint}")
+        options: dict[str, Any] = {
+            "drop_rate": self.drop_rate or None,  # timm leaves out what is None: not every network has every option
+            "drop_path_rate": self.drop_path_rate or None,
+            "img_size": self.image_size,
+        }
+        try:
+            return timm.create_model(
+                self.name, pretrained=False, num_classes=num_outputs, in_chans=in_channels, **options
+            )
+        except TypeError as error:
+            set_options = {"image_size" if k == "img_size" else k: v for k, v in options.items() if v is not None}
+            raise ValueError(f"{self.name} does not take the options {set_options}: {error}.") from error
+
+    def _example_size(self, model: nn.Module) -> tuple[int, int]:
+        """Small, so that the check costs a fraction of a second, and large enough for every network of timm's."""
+        config: Any = model.pretrained_cfg
+        if config.get("fixed_input_size") or self.image_size is not None:
+            height, width = config["input_size"][1:] if self.image_size is None else (self.image_size,) * 2
+            return height, width
+        return (16, 16) if self.small_stem else (96, 96)
+
+
+ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec
+
+
+def build_model(
+    spec: ModelSpec,
+    *,
+    in_channels: int,
+    num_outputs: int,
+    seed: int,
+    input_shape: tuple[int, ...] | None = None,
+) -> nn.Module:
+    """The network on the CPU, its random weights a function of the seed alone; the global generator is not touched.
+
+    in_channels: of the images, or the number of features. Output: raw scores (N, num_outputs). input_shape: of one
+    input, (C, H, W) or (F,); given, the output's shape is tried out.
+    """
+    for name, value in (("in_channels", in_channels), ("num_outputs", num_outputs)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}.")
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which would reseed the GPUs' generators too.
+        torch.default_generator.manual_seed(seed)
+        model = spec.build(in_channels=in_channels, num_outputs=num_outputs)
+        if input_shape is not None:
+            check_output(model, input_shape, num_outputs=num_outputs)
+    return model
+
+
+def check_output(model: nn.Module, input_shape: tuple[int, ...], *, num_outputs: int) -> None:
+    """Raise ValueError unless the model turns one input of this shape, (C, H, W) or (F,), into (1, num_outputs)."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = model(torch.zeros(1, *input_shape, device=device))
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        raise ValueError(
+            f"{type(model).__name__} fails on an input of shape {tuple(input_shape)}: {error}. Check the number of "
+            "channels and the size of the images against what the network takes."
+        ) from error
+    finally:
+        for module, training in modes:
+            module.training = training
+    if not isinstance(output, torch.Tensor) or output.shape != (1, num_outputs):
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        remedy = (
+            "return scores.unsqueeze(1)"
+            if got == (1,)
+            else f"give its last layer {num_outputs} outputs, and return one tensor of raw scores"
+        )
+        raise ValueError(
+            f"{type(model).__name__} gives {got} for one input; (N, num_outputs) is needed, here (1, {num_outputs}): "
+            f"{remedy}."
+        )
+
+
+def architecture(spec: ModelSpec) -> ModelSpec:
+    """The same network without the weights it starts from: what a checkpoint is loaded into."""
+    return replace(spec, pretrained=False, weights=None) if isinstance(spec, TimmSpec) else spec

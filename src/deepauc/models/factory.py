@@ -1,0 +1,61 @@
+"""A network of the user's own: any importable function or class that makes an nn.Module."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorySpec:
+    """`factory="package.module:function"` is called with `arguments`, and returns an nn.Module.
+
+    A parameter named `in_channels` or `num_outputs` is filled in, unless `arguments` does; a factory without them gets
+    what it needs from `arguments` alone (torchvision: `num_classes`). The network must give (N, num_outputs).
+    """
+
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+        make = _imported(self.factory)
+        signature = inspect.signature(make)
+        known = {"in_channels": in_channels, "num_outputs": num_outputs}
+        arguments = {name: value for name, value in known.items() if name in signature.parameters}
+        arguments |= self.arguments
+        try:
+            signature.bind(**arguments)
+        except TypeError as error:
+            raise ValueError(f"factory {self.factory!r} does not take the arguments {arguments}: {error}.") from error
+        model = make(**arguments)
+        if not isinstance(model, nn.Module):
+            raise ValueError(
+                f"factory {self.factory!r} returned {type(model).__name__}, not a torch.nn.Module; "
+                "name a function or class that makes the network."
+            )
+        return model
+
+
+def _imported(path: str) -> Callable[..., object]:
+    module_name, separator, name = path.partition(":")
+    if not (module_name and separator and name):
+        raise ValueError(f"factory must read 'package.module:function', not {path!r}.")
+    try:
+        found: object = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(
+            f"factory {path!r}: module {module_name!r} cannot be imported ({error}). "
+            "Install it, or put its folder on PYTHONPATH."
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"factory {path!r}: module {module_name!r} has no {name!r}.")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ValueError(f"factory {path!r} is {type(found).__name__}, which cannot be called; name a function.")
+    return found

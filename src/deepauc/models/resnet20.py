@@ -1,0 +1,83 @@
+"""ResNet20 for small images (He et al. 2016, section 4.2), the paper's second benchmark network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepauc.models.activations import ActivationName, make_activation
+from deepauc.models.initialisation import he_initialise_
+
+_WIDTHS = (16, 32, 64)
+_BLOCKS_A_STAGE = 3
+
+
+def shortcut_a(x: Tensor, *, stride: int, extra_channels: int) -> Tensor:
+    """He et al.'s shortcut A: every stride-th pixel, new channels filled with zeros, half of them on either side.
+
+    (N, C, H, W) -> (N, C + extra, ceil(H / stride), ceil(W / stride)). It has no parameters.
+    """
+    before = extra_channels // 2
+    return F.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, before, extra_channels - before))
+
+
+class BasicBlock(nn.Module):
+    """act(BN(conv(act(BN(conv(x))))) + shortcut(x)), 3x3 convolutions."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int, activation: ActivationName) -> None:
+        super().__init__()
+        self.stride = stride
+        self.extra_channels = out_channels - in_channels
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.act1 = make_activation(activation, inplace=True)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.act2 = make_activation(activation, inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x)))))
+        if self.stride != 1 or self.extra_channels:
+            x = shortcut_a(x, stride=self.stride, extra_channels=self.extra_channels)
+        return self.act2(out + x)
+
+
+class ResNet20(nn.Module):
+    """Images (N, in_channels, H, W), made for 28 to 64 pixels, -> raw scores (N, num_outputs).
+
+    3x3 stem of 16 channels at full resolution, three stages of three basic blocks (16, 32, 64 channels), shortcut A,
+    global average, linear layer `head`: 19 convolutions, one linear layer, 0.27 M parameters.
+    """
+
+    def __init__(self, *, in_channels: int = 3, num_outputs: int = 1, activation: ActivationName = "elu") -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, _WIDTHS[0], 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(_WIDTHS[0])
+        self.act = make_activation(activation, inplace=True)
+        self.stages = nn.Sequential()
+        channels = _WIDTHS[0]
+        for width in _WIDTHS:
+            blocks = nn.Sequential()
+            for _ in range(_BLOCKS_A_STAGE):
+                stride = 1 if width == channels else 2
+                blocks.append(BasicBlock(channels, width, stride=stride, activation=activation))
+                channels = width
+            self.stages.append(blocks)
+        self.head = nn.Linear(channels, num_outputs)
+        he_initialise_(self, head=self.head)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stages(self.act(self.bn(self.conv(x))))
+        return self.head(x.mean((2, 3)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet20Spec:
+    """The CIFAR ResNet20 with shortcut A; ELU as in the paper unless told otherwise."""
+
+    activation: ActivationName = "elu"
+
+    def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+        return ResNet20(in_channels=in_channels, num_outputs=num_outputs, activation=self.activation)

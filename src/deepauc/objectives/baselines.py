@@ -1,0 +1,168 @@
+"""Cross-entropy and alpha-balanced focal loss: what an AUC objective has to beat, on the same terms.
+
+Both take raw logits, (N,) or (N, L), 0/1 labels with NaN where missing, and sample weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from deepauc.objectives.input_check import InputCheck, prepare
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, pos_weight: Tensor | None = None
+) -> Tensor:
+    """Binary cross-entropy on logits: the weighted mean over a label's entries, then the mean over labels.
+
+    l = -q y log s(h) - (1 - y) log(1 - s(h)), with s the sigmoid and q the weight of positives (`pos_weight`).
+
+    logits (N,) or (N, L), floating; targets the same shape and type, in [0, 1]; weights as logits, 0 where an entry
+    does not count, or None; pos_weight a scalar or (L,). Without weights this is torch's function, to the bit.
+    """
+    if weights is None:
+        return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=pos_weight)
+    share = _share(weights)
+    return F.binary_cross_entropy_with_logits(logits, targets, share, pos_weight=pos_weight, reduction="sum")
+
+
+def focal(logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, alpha: float, gamma: float) -> Tensor:
+    """Alpha-balanced focal loss (Lin et al. 2017, eq. 5): the weighted mean over a label's entries, then over labels.
+
+    l = -alpha y (1 - s)^gamma log s - (1 - alpha)(1 - y) s^gamma log(1 - s), with s = sigmoid(h).
+
+    Arguments as for `cross_entropy`. The powers are taken as exp(gamma log s): no 0^gamma, whose gradient is infinite
+    for gamma < 1, and no 1 - s, which is 0 from a logit of 17 on in float32.
+    """
+    log_positive = F.logsigmoid(logits)
+    log_negative = F.logsigmoid(-logits)
+    positive = torch.exp(gamma * log_negative) * log_positive
+    negative = torch.exp(gamma * log_positive) * log_negative
+    losses = -(alpha * targets * positive + (1 - alpha) * (1 - targets) * negative)
+    return losses.mean() if weights is None else (losses * _share(weights)).sum()
+
+
+class CrossEntropyLoss(nn.Module):
+    """Binary cross-entropy on logits with label smoothing, missing labels and sample weights.
+
+    Smoothing by e turns a label y into y(1 - e) + e/2. `pos_weight` (a number, or one per label) multiplies the
+    positives' losses without entering the mean's denominator, as in torch. With nothing missing, no weights and no
+    smoothing, value and gradient are those of `torch.nn.functional.binary_cross_entropy_with_logits`.
+    """
+
+    pos_weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        label_smoothing: float = 0.0,
+        pos_weight: float | Sequence[float] | None = None,
+        soft_labels: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must lie in [0, 1), not {label_smoothing}.")
+        # float64, so that double-precision scores meet the number that was asked for.
+        factor = None if pos_weight is None else torch.as_tensor(pos_weight, dtype=torch.float64)
+        if factor is not None and (factor.ndim > 1 or not (factor.isfinite().all() and (factor > 0).all())):
+            raise ValueError(f"pos_weight must be one positive number, or one per label, not {pos_weight}.")
+        self.register_buffer("pos_weight", factor, persistent=False)
+        self.label_smoothing = label_smoothing
+        self.soft_labels = soft_labels
+        self.input_check = InputCheck(soft=soft_labels)
+
+    def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Scalar loss of logits (N,) or (N, L) and labels of the same shape, NaN where missing.
+
+        weights: sample weights, (N,) or the scores' shape; only their ratios matter.
+        """
+        may_miss = self.input_check.before(scores, labels, weights)
+        logits, targets, entry_weights = prepare(scores, labels, weights, may_miss=may_miss)
+        if self.label_smoothing:
+            targets = targets * (1 - self.label_smoothing) + self.label_smoothing / 2
+        pos_weight = None
+        if self.pos_weight is not None:
+            if self.pos_weight.ndim == 1 and (scores.ndim == 1 or self.pos_weight.numel() not in (1, scores.shape[1])):
+                raise ValueError(
+                    f"pos_weight has {self.pos_weight.numel()} values for scores of shape {tuple(scores.shape)}: "
+                    "give one number, or one per label."
+                )
+            pos_weight = self.pos_weight.to(logits)
+        loss = cross_entropy(logits, targets, entry_weights, pos_weight=pos_weight)
+        return self.input_check.after(loss, scores, labels, weights)
+
+    def extra_repr(self) -> str:
+        factor = None if self.pos_weight is None else self.pos_weight.tolist()
+        return f"label_smoothing={self.label_smoothing}, pos_weight={factor}, soft_labels={self.soft_labels}"
+
+
+class FocalLoss(nn.Module):
+    """Alpha-balanced focal loss on logits: positives weigh alpha, negatives 1 - alpha (see `focal`).
+
+    With gamma = 0 and alpha = 1/2 it is half the cross-entropy.
+    """
+
+    def __init__(self, *, alpha: float = 0.25, gamma: float = 2.0, soft_labels: bool = False) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"alpha must lie in [0, 1], not {alpha}: it is the weight of positives beside negatives.")
+        if not (gamma >= 0 and math.isfinite(gamma)):
+            raise ValueError(f"gamma must be finite and not negative, not {gamma}.")
+        self.alpha = alpha
+        self.gamma = gamma
+        self.soft_labels = soft_labels
+        self.input_check = InputCheck(soft=soft_labels)
+
+    def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Scalar loss of logits (N,) or (N, L) and labels of the same shape, NaN where missing.
+
+        weights: sample weights, (N,) or the scores' shape; only their ratios matter.
+        """
+        may_miss = self.input_check.before(scores, labels, weights)
+        logits, targets, entry_weights = prepare(scores, labels, weights, may_miss=may_miss)
+        loss = focal(logits, targets, entry_weights, alpha=self.alpha, gamma=self.gamma)
+        return self.input_check.after(loss, scores, labels, weights)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}, gamma={self.gamma}, soft_labels={self.soft_labels}"
+
+
+def _share(weights: Tensor) -> Tensor:
+    """What each entry counts for: its share of its label's weight over the number of labels; 0 where that is 0."""
+    total = weights.sum(0).clamp(min=torch.finfo(weights.dtype).tiny)
+    return weights / (total if total.ndim == 0 else total * len(total))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy:
+    """`CrossEntropyLoss` as a stage's objective; the prior does not enter."""
+
+    label_smoothing: float = 0.0
+    pos_weight: float | tuple[float, ...] | None = None
+    soft_labels: bool = False
+    bound: ClassVar[str] = "none"
+
+    def build(self, *, prior: Sequence[float]) -> CrossEntropyLoss:
+        return CrossEntropyLoss(
+            label_smoothing=self.label_smoothing, pos_weight=self.pos_weight, soft_labels=self.soft_labels
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Focal:
+    """`FocalLoss` as a stage's objective; the prior does not enter."""
+
+    alpha: float = 0.25
+    gamma: float = 2.0
+    soft_labels: bool = False
+    bound: ClassVar[str] = "none"
+
+    def build(self, *, prior: Sequence[float]) -> FocalLoss:
+        return FocalLoss(alpha=self.alpha, gamma=self.gamma, soft_labels=self.soft_labels)

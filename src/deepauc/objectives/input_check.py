@@ -1,0 +1,140 @@
+"""What every loss looks at before and after it computes, and how labels may be missing."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from deepauc.labels import NON_FINITE_SCORES, invalid_labels, label_message, require_valid_labels, shape_message
+
+READ_EVERY = 100
+"""On an accelerator the flags of bad input are read at the first call and then at every hundredth."""
+
+BAD_WEIGHTS = "weights must be finite and not negative."
+
+
+class InputCheck:
+    """Looks at what a loss is given, and raises a ValueError that names the remedy.
+
+    On the CPU at once. On an accelerator, where looking means waiting, faults are noted in flags on the device, which
+    are read at the first call and at every hundredth, never while a CUDA graph is captured.
+    """
+
+    def __init__(self, *, soft: bool, ran_away: str = "") -> None:
+        """ran_away: the message for a further flag that the loss may hand to `after`."""
+        self.soft = soft
+        self.ran_away = ran_away
+        self._calls = 0
+        self._faults: Tensor | None = None
+
+    def before(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> bool:
+        """Raises for shapes and types, on the CPU for values too. Whether a label may be missing (False: none is)."""
+        if (message := shape_message(scores.shape, labels.shape)) is not None:
+            raise ValueError(message)
+        if not scores.is_floating_point():
+            raise ValueError(f"scores must be floating, not {scores.dtype}: pass what the network gives.")
+        if weights is not None and weights.shape not in (scores.shape, scores.shape[:1]):
+            raise ValueError(f"weights have shape {tuple(weights.shape)}; they must be (N,) or the scores' shape.")
+        if scores.ndim == 2 and scores.shape[1] == 0:
+            raise ValueError(f"scores of shape {tuple(scores.shape)} hold no label: give (N,), or (N, L) with L >= 1.")
+        if scores.shape[0] == 0:
+            return True  # nothing is valid: the loss is 0
+        if scores.device.type != "cpu" or torch.compiler.is_compiling():
+            return labels.is_floating_point()
+        if weights is not None and not _within(weights, 0, math.inf):
+            raise ValueError(BAD_WEIGHTS)
+        return self._missing(labels)
+
+    def after(
+        self,
+        loss: Tensor,
+        scores: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        *,
+        ran_away: Tensor | None = None,
+    ) -> Tensor:
+        """The loss, unless it is NaN or infinite: any valid score that is makes it so."""
+        if torch.compiler.is_compiling():
+            return loss
+        if loss.device.type != "cpu":
+            self._note(loss.detach(), labels, weights, ran_away)
+        elif not math.isfinite(loss.item()):
+            if not scores.isfinite().all():
+                raise ValueError(NON_FINITE_SCORES)
+            largest = scores.detach().abs().max().item()
+            raise ValueError(
+                f"the loss overflowed: scores reach {largest:.3g}. Bound them before the loss, or lower lr."
+            )
+        return loss
+
+    def _missing(self, labels: Tensor) -> bool:
+        """Whether a label is missing, after raising if one is invalid. One cheap pass when all is well."""
+        if labels.dtype == torch.bool:
+            return False
+        if self.soft or not labels.is_floating_point():
+            fine = _within(labels, 0, 1)
+        else:
+            # y - y^2 is 0 for 0 and 1 alone, and NaN for NaN; one temporary, no mask.
+            fine = _within(torch.addcmul(labels, labels, labels, value=-1), 0, 0)
+        if not fine:
+            require_valid_labels(labels, soft=self.soft)
+        return not fine
+
+    def read(self, labels: Tensor | None = None) -> None:
+        """Raise for what the flags on the device say, and clear them; bad values are named if `labels` has them."""
+        if self._faults is None:
+            return
+        bad_labels, bad_weights, bad_loss, ran_away = self._faults.tolist()
+        self._faults.zero_()
+        if bad_labels:
+            if labels is not None:
+                require_valid_labels(labels, soft=self.soft)
+            raise ValueError(f"In one of the last {READ_EVERY} batches {label_message(None, soft=self.soft)}")
+        if bad_weights:
+            raise ValueError(BAD_WEIGHTS)
+        if bad_loss:
+            raise ValueError(NON_FINITE_SCORES)
+        if ran_away:
+            raise ValueError(self.ran_away)
+
+    def _note(self, loss: Tensor, labels: Tensor, weights: Tensor | None, ran_away: Tensor | None = None) -> None:
+        capturing = loss.is_cuda and torch.cuda.is_current_stream_capturing()
+        if self._faults is None or self._faults.device != loss.device:
+            if capturing:  # memory taken now would belong to the graph; warm-up steps come before capture
+                return
+            self._faults = torch.zeros(4, dtype=torch.bool, device=loss.device)
+        bad_labels, bad_loss = invalid_labels(labels, soft=self.soft).any(), ~loss.isfinite()
+        bad_weights = torch.zeros_like(bad_loss) if weights is None else (weights < 0).any()
+        away = torch.zeros_like(bad_loss) if ran_away is None else ran_away
+        self._faults |= torch.stack([bad_labels, bad_weights, bad_loss, away])
+        if capturing:
+            return
+        self._calls += 1
+        if self._calls % READ_EVERY == 1:
+            self.read(labels)
+
+
+def prepare(
+    scores: Tensor, labels: Tensor, weights: Tensor | None, *, may_miss: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Scores, labels and weights in float32 (float64 for double scores), the weight 0 where a label is missing."""
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    scores = scores.to(dtype)
+    labels = labels.to(dtype)
+    if weights is not None:
+        weights = (weights.unsqueeze(1) if weights.ndim < scores.ndim else weights).to(dtype).expand_as(scores)
+    if may_miss:
+        valid = labels == labels  # noqa: PLR0124  (NaN)
+        labels = torch.where(valid, labels, 0)
+        scores = torch.where(valid, scores, 0)  # whatever the score beside a missing label is, it must not spread
+        weights = valid.to(dtype) if weights is None else torch.where(valid, weights, 0)
+    return scores, labels, weights
+
+
+def _within(values: Tensor, low: float, high: float) -> bool:
+    """Whether all values are finite and in [low, high]; NaN is not."""
+    smallest, largest = (bound.item() for bound in torch.aminmax(values.detach()))
+    return bool(low <= smallest and largest <= high and math.isfinite(largest))

@@ -1,0 +1,311 @@
+"""The pairwise AUC losses over all (positive, negative) pairs, without ever forming the pairs.
+
+Square, hinge and squared hinge cost O(n log n) time and O(n) memory, value and gradient; logistic, which has no such
+form, goes through the pairs in chunks of bounded memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from deepauc.labels import NON_FINITE_SCORES
+from deepauc.objectives.input_check import InputCheck
+
+Surrogate = Literal["square", "squared_hinge", "hinge", "logistic"]
+
+CHUNK_PAIRS = 1 << 18
+"""Pairs held at once by the logistic surrogate: a megabyte in float32, which stays in a core's cache."""
+
+DEVICE_CHUNK_PAIRS = 1 << 24
+"""The same on a GPU, which needs longer pieces to be busy: a third of a gigabyte with all that hangs on them."""
+
+
+def pairwise_auc_loss(
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None = None,
+    *,
+    surrogate: Surrogate = "squared_hinge",
+    margin: float | Tensor = 1.0,
+) -> Tensor:
+    """Mean of l(z_ij), z_ij = margin - (h_i - h_j), over all pairs of a positive i and a negative j; mean over labels.
+
+    l(z) is z^2 (`square`), max(z, 0)^2 (`squared_hinge`), max(z, 0) (`hinge`) or log(1 + e^z) (`logistic`).
+    A label y in [0, 1] counts as y of a positive and 1 - y of a negative, w is the sample weight, so the mean is
+    sum_ij w_i y_i w_j (1 - y_j) l(z_ij) / sum_ij w_i y_i w_j (1 - y_j), over all i and j, i = j too.
+
+    scores (N,) or (N, L), floating; labels the same shape, NaN where missing; weights (N,) or the scores' shape,
+    constants; margin a number or (L,). Returns a scalar, float32 (float64 for double scores), 0 for a label without a
+    pair. Once differentiable in the scores.
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    loss: Tensor = _PairwiseAUC.apply(scores, labels, weights, surrogate, margin)[0]
+    return loss
+
+
+class PairwiseAUCLoss(nn.Module):
+    """Mean of a surrogate of margin - (h_i - h_j) over all pairs of a positive i and a negative j.
+
+    The equation is with `pairwise_auc_loss`. `margin`: a number, or one per label; 0 gives the plain logistic loss.
+    """
+
+    def __init__(
+        self,
+        surrogate: Surrogate = "squared_hinge",
+        margin: float | Sequence[float] = 1.0,
+        soft_labels: bool = False,
+    ) -> None:
+        super().__init__()
+        if surrogate not in get_args(Surrogate):
+            raise ValueError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, not {surrogate!r}.")
+        self.margin = tuple(float(m) for m in margin) if isinstance(margin, Sequence | Tensor) else (float(margin),)
+        if not self.margin or not all(m >= 0 and math.isfinite(m) for m in self.margin):
+            raise ValueError(f"margin must be finite and not negative, not {margin}.")
+        self.surrogate: Surrogate = surrogate
+        self.soft_labels = soft_labels
+        self.input_check = InputCheck(soft=soft_labels)
+        self._margin_there: Tensor | None = None
+
+    def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Scalar loss of scores (N,) or (N, L) and labels of the same shape, NaN where missing.
+
+        weights: sample weights, (N,) or the scores' shape; a pair weighs the product of its two.
+        """
+        self.input_check.before(scores, labels, weights)
+        if scores.device.type == "cpu" and not torch.compiler.is_compiling():
+            _require_finite_scores(scores.detach(), labels)
+        loss = pairwise_auc_loss(scores, labels, weights, surrogate=self.surrogate, margin=self._margin_for(scores))
+        return self.input_check.after(loss, scores, labels, weights)
+
+    def extra_repr(self) -> str:
+        margin = self.margin[0] if len(self.margin) == 1 else self.margin
+        return f"surrogate={self.surrogate!r}, margin={margin}, soft_labels={self.soft_labels}"
+
+    def _margin_for(self, scores: Tensor) -> float | Tensor:
+        if len(self.margin) == 1:
+            return self.margin[0]
+        num_labels = 1 if scores.ndim == 1 else scores.shape[1]
+        if len(self.margin) != num_labels:
+            raise ValueError(
+                f"margin has {len(self.margin)} values for {num_labels} labels: give one number, or one per label."
+            )
+        if self._margin_there is None or self._margin_there.device != scores.device:
+            self._margin_there = torch.tensor(self.margin, dtype=torch.float64, device=scores.device)
+        return self._margin_there
+
+
+class _PairwiseAUC(torch.autograd.Function):
+    """Value and gradient in one go; the gradient is all that is kept."""
+
+    @staticmethod
+    def forward(
+        scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        # Selecting the two classes makes the host wait for a GPU; there the hinges and the square take every entry in
+        # both roles, with mass 0 where it has none. All with all would be too many pairs for the logistic surrogate.
+        if scores.device.type == "cpu" or surrogate == "logistic":
+            return _selected(scores, labels, weights, surrogate, margin)
+        return _masked(scores, labels, weights, surrogate, margin)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        gradient = None if grad is None else grad * ctx.saved_tensors[0]
+        return gradient, None, None, None, None
+
+
+def _selected(
+    scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Loss and gradient, label by label, from the entries that have a role."""
+    num_labels = 1 if scores.ndim == 1 else scores.shape[1]
+    loss = scores.new_zeros((), dtype=torch.float64)
+    gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
+    for label in range(num_labels):
+        column = ... if scores.ndim == 1 else (slice(None), label)
+        h, y, slope = scores[column], labels[column], gradient[column]
+        w = None if weights is None else weights if weights.ndim == 1 else weights[column]
+        negatives = (y < 1).nonzero().squeeze(1)  # a NaN is neither
+        positives = (y > 0).nonzero().squeeze(1)
+        if len(negatives) == 0 or len(positives) == 0:
+            continue
+        t, a = h.index_select(0, negatives).double(), h.index_select(0, positives).double()
+        v, u = 1 - y.index_select(0, negatives).double(), y.index_select(0, positives).double()
+        if w is not None:
+            v, u = v * w.index_select(0, negatives), u * w.index_select(0, positives)
+        pairs = (v.sum() * u.sum()).item()
+        if pairs == 0:
+            continue
+        centre = _exact_centre((t.sum() + a.sum()) / (len(t) + len(a)))
+        t -= centre
+        t += margin[label] if isinstance(margin, Tensor) else margin
+        a -= centre
+        value, slope_t, slope_a = _over_pairs(t, v, a, u, surrogate, scores.dtype)
+        loss += value / (pairs * num_labels)
+        slope.index_copy_(0, negatives, slope_t.div_(pairs * num_labels).to(scores.dtype))
+        # Adds, since a soft label has both roles.
+        slope.index_add_(0, positives, slope_a.div_(pairs * num_labels).to(scores.dtype))
+    return loss.to(scores.dtype), gradient
+
+
+def _masked(
+    scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Loss and gradient of all labels at once, without the host ever looking at a tensor."""
+    y = _rows(labels)
+    w = (y == y).double()  # noqa: PLR0124  (0 where y is NaN)
+    y = torch.where(w > 0, y, 0)
+    if weights is not None:
+        w *= _rows(weights)
+    h = torch.where(w > 0, _rows(scores), 0)  # whatever the score beside a missing label is, it must not spread
+    v, u = w * (1 - y), w * y
+    a = h - _exact_centre((w * h).sum(1, keepdim=True) * _reciprocal(w.sum(1, keepdim=True)))
+    t = a + (margin.unsqueeze(1) if isinstance(margin, Tensor) else margin)
+    value, slope_t, slope_a = _over_pairs(t, v, a, u, surrogate, scores.dtype)
+    scale = _reciprocal(v.sum(1) * u.sum(1)) / len(y)
+    gradient = slope_t.add_(slope_a).mul_(scale.unsqueeze(1)).to(scores.dtype)
+    return (value * scale).sum().to(scores.dtype), gradient.T.reshape(scores.shape)
+
+
+def _over_pairs(
+    t: Tensor, v: Tensor, a: Tensor, u: Tensor, surrogate: Surrogate, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """sum_ij u_i v_j l(t_j - a_i) along the last axis, and its gradients in t and a; all in float64.
+
+    t (..., Q): the negatives' scores plus the margin, and their masses v; a (..., P): the positives', and u.
+    """
+    if surrogate == "square":
+        return _square(t, v, a, u)
+    if surrogate == "logistic":
+        return _logistic(t, v, a, u, dtype)
+    return _hinge(t, v, a, u, squared=surrogate == "squared_hinge")
+
+
+def _square(t: Tensor, v: Tensor, a: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U V (var t + var a + (mean t - mean a)^2), with residuals about the two means, never raw moments."""
+    total_t, total_a = v.sum(-1, keepdim=True), u.sum(-1, keepdim=True)
+    mean_t = (v * t).sum(-1, keepdim=True) * _reciprocal(total_t)
+    mean_a = (u * a).sum(-1, keepdim=True) * _reciprocal(total_a)
+    gap = mean_t - mean_a
+    slope_t, slope_a = t - mean_t, a - mean_a
+    spread_t, spread_a = (slope_t.square().mul_(v)).sum(-1), (slope_a.square().mul_(u)).sum(-1)
+    both = (total_t * total_a * gap.square()).squeeze(-1)
+    value = total_a.squeeze(-1) * spread_t + total_t.squeeze(-1) * spread_a + both
+    slope_t.add_(gap).mul_(v).mul_(2 * total_a)
+    slope_a.sub_(gap).mul_(u).mul_(2 * total_t)
+    return value, slope_t, slope_a
+
+
+def _hinge(t: Tensor, v: Tensor, a: Tensor, u: Tensor, *, squared: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The two hinges, max(z, 0)^k with k = 1 or 2, by one sort of t and a together.
+
+    In sorted order the pairs that count for t_j are those with the a_i before it, and for a_i those with the t_j behind
+    it, so that all inner sums are cumulative sums. A tie t_j = a_i does not count: the sort is stable, the t_j stand
+    first. The sum f is homogeneous of degree k, so f = (t . df/dt + a . df/da) / k (Euler): no second moments are
+    needed, which keeps twice the digits.
+    """
+    x, order = _stable_sort(torch.cat([t, a], -1))
+    mass = torch.cat([-v, u], -1)
+    mass = mass.index_select(0, order) if mass.ndim == 1 else mass.gather(-1, order)
+    u = mass.clamp(min=0)
+    v = mass.sub_(u).neg_()
+    before = u.cumsum(-1)
+    behind = _to_behind(v.cumsum(-1))
+    if squared:
+        moment = (u * x).cumsum_(-1)
+        before.mul_(x).sub_(moment)  # sum of u_i (x - a_i) over the a_i before x
+        moment = _to_behind(torch.mul(v, x, out=moment).cumsum_(-1))
+        behind.mul_(x).sub_(moment)  # sum of v_j (x - t_j) over the t_j behind x
+        slope = before.mul_(v).add_(behind.mul_(u))
+    else:
+        slope = before.mul_(v).sub_(behind.mul_(u))
+    value = x.mul_(slope).sum(-1)
+    slopes = torch.empty_like(slope).scatter_(-1, order, slope.mul_(2) if squared else slope)
+    return value, slopes[..., : t.shape[-1]], slopes[..., t.shape[-1] :]
+
+
+def _to_behind(running: Tensor) -> Tensor:
+    """Sums up to each place into sums behind it, in place."""
+    total = running[..., -1:].clone()
+    return running.sub_(total).neg_()
+
+
+def _stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
+    if x.device.type != "cpu":
+        return torch.sort(x, dim=-1, stable=True)
+    # On the CPU torch sorts integers by radix, five times as fast as floats. A float's bits, all but the first turned
+    # round where it is negative, order as the float does; the map is its own inverse. Adding 0 turns -0 into 0.
+    keys, order = torch.sort(_ordered_bits(x.add_(0.0).view(torch.int64)), dim=-1, stable=True)
+    return _ordered_bits(keys).view(torch.float64), order
+
+
+def _ordered_bits(bits: Tensor) -> Tensor:
+    return (bits >> 63).bitwise_and_(0x7FFF_FFFF_FFFF_FFFF).bitwise_xor_(bits)
+
+
+def _logistic(t: Tensor, v: Tensor, a: Tensor, u: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """log(1 + e^z), at most CHUNK_PAIRS pairs at a time: functions of z in `dtype`, all else in float64."""
+    value = t.new_zeros(())
+    slope_t, slope_a = torch.zeros_like(t), torch.zeros_like(a)
+    chunk = CHUNK_PAIRS if t.device.type == "cpu" else DEVICE_CHUNK_PAIRS
+    for first in range(0, len(t), chunk):
+        columns = slice(first, first + chunk)
+        height = max(chunk // len(t[columns]), 1)
+        for top in range(0, len(a), height):
+            rows = slice(top, top + height)
+            z = (t[columns] - a[rows].unsqueeze(1)).to(dtype)
+            mass = v[columns].to(dtype) * u[rows].to(dtype).unsqueeze(1)
+            value -= F.logsigmoid(-z).mul_(mass).sum()
+            slope = z.sigmoid_().mul_(mass)
+            slope_t[columns] += slope.sum(0)
+            slope_a[rows] -= slope.sum(1)
+    return value, slope_t, slope_a
+
+
+def _exact_centre(mean: Tensor) -> Tensor:
+    """The mean rounded to float32: its difference to a float32 score is exact in float64, so that ties stay ties."""
+    return mean.float().double()
+
+
+def _reciprocal(total: Tensor) -> Tensor:
+    """1 / total, or 0 where there is nothing."""
+    return torch.where(total > 0, 1 / total, 0)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """(N,) or (N, L) -> (1, N) or (L, N) in float64."""
+    return values.double().reshape(len(values), -1).T.contiguous()
+
+
+def _require_finite_scores(scores: Tensor, labels: Tensor) -> None:
+    if scores.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(scores)):
+        missing = labels != labels  # noqa: PLR0124  (NaN)
+        if not (scores.isfinite() | missing).all():
+            raise ValueError(NON_FINITE_SCORES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairwise:
+    """`PairwiseAUCLoss` as a stage's objective; the prior does not enter."""
+
+    surrogate: Surrogate = "squared_hinge"
+    margin: float | tuple[float, ...] = 1.0
+    soft_labels: bool = False
+    bound: ClassVar[str] = "sigmoid"
+
+    def build(self, *, prior: Sequence[float]) -> PairwiseAUCLoss:
+        return PairwiseAUCLoss(self.surrogate, self.margin, self.soft_labels)

@@ -1,0 +1,93 @@
+"""Nested state in one safetensors file, written atomically. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is either the old one or the new one, whatever happens: a full disk, a kill, a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            error.errno, f"could not write ({error.strerror}); what was saved before is untouched", str(path)
+        ) from error
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """dicts, lists, tuples, numbers, strings, None and tensors, nested as one likes, into one safetensors file."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    skeleton = _dismantle(state, tensors)
+    write_atomically(path, save(tensors, metadata={"state": json.dumps(skeleton)}))
+
+
+def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
+    """What `save_state` was given, tensors on `device`. A damaged or pickled file is a ValueError that says so."""
+    from safetensors import safe_open
+
+    try:
+        with path.open("rb") as file:
+            start = file.read(10)
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            skeleton = json.loads((file.metadata() or {})["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise ValueError(f"{path} is not there.") from None
+    except Exception as error:
+        if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
+            raise ValueError(
+                f"{path} is a pickle (a torch.save file). Loading one can run any code, so it is refused: "
+                "save the weights as safetensors."
+            ) from None
+        raise ValueError(f"{path} is damaged or no checkpoint ({error}). Delete it to start again.") from error
+    return _rebuild(skeleton, tensors)
+
+
+def _dismantle(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"dict": [[_dismantle(k, tensors), _dismantle(v, tensors)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_dismantle(v, tensors) for v in value]}
+    if isinstance(value, list):
+        return [_dismantle(v, tensors) for v in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"cannot save a {type(value).__name__}")
+
+
+def _rebuild(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_rebuild(v, tensors) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "tuple":
+        return tuple(_rebuild(v, tensors) for v in content)
+    return {_rebuild(k, tensors): _rebuild(v, tensors) for k, v in content}

@@ -1,0 +1,135 @@
+"""The folder of a run: run.json, history.csv, scores.csv, model.safetensors, DONE. All written atomically."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import deepauc
+from deepauc.data.task import Task
+from deepauc.training.checkpoint import write_atomically
+
+PACKAGES = ("torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors")
+
+
+class RunFolder:
+    """Where a run lives. The identity (recipe, data, seed) is written first; a folder never holds two runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def claim(cls, path: str | Path, identity: Mapping[str, Any], record: Mapping[str, Any]) -> RunFolder:
+        """A new folder with this identity, or the one that holds it already; any other content is refused."""
+        folder = cls(Path(path))
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if not folder.record_path.exists():
+            if any(p for p in folder.path.iterdir() if not p.name.startswith(".")):
+                raise ValueError(f"{folder.path} is not empty and holds no run: choose another folder.")
+            folder.write_record({"identity": dict(identity), **record})
+            return folder
+        saved = folder.record()["identity"]
+        if saved != identity:
+            differs = ", ".join(k for k in identity if saved.get(k) != identity[k])
+            raise ValueError(
+                f"{folder.path} holds another run (different {differs}). Choose another folder; nothing was changed."
+            )
+        return folder
+
+    @property
+    def record_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def model_path(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def stage_path(self, number: int) -> Path:
+        """The weights at the end of a stage, kept where the recipe's guard compares stages."""
+        return self.path / f"stage-{number}.safetensors"
+
+    @property
+    def done(self) -> bool:
+        return (self.path / "DONE").exists()
+
+    def record(self) -> dict[str, Any]:
+        try:
+            return json.loads(self.record_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(f"{self.path} holds no run: run.json is not there.") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{self.record_path} is damaged: {error}.") from None
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        write_atomically(self.record_path, (json.dumps(record, indent=2) + "\n").encode())
+
+    def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A csv whose columns are the keys of the rows, in the order they come up."""
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.path / name, text.getvalue().encode())
+
+    def write_scores(self, task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """scores.csv: id, part, group, label, score; for several labels label:NAME and score:NAME."""
+        rows: list[dict[str, Any]] = []
+        binary = task.kind == "binary"
+        for part, values in scores.items():
+            for row, score in zip(task.labelled(part), values.reshape(len(values), -1), strict=True):
+                label = task.labels[row].reshape(-1)
+                line = {
+                    "id": task.ids[row] if task.ids is not None else int(row),
+                    "part": part,
+                    "group": task.groups[row] if task.groups is not None else "",
+                }
+                for name, y, s in zip(task.label_names, label, score, strict=True):
+                    line["label" if binary else f"label:{name}"] = "" if np.isnan(y) else f"{y:.9g}"
+                    line["score" if binary else f"score:{name}"] = f"{s:.9g}"  # nine digits hold a float32 exactly
+                rows.append(line)
+        self.write_rows("scores.csv", rows)
+
+    def finish(self) -> None:
+        write_atomically(self.path / "DONE", b"")
+        self.checkpoint_path.unlink(missing_ok=True)
+
+
+@cache
+def code_version() -> str:
+    """SHA-256 over the package's source files: what a record was made by."""
+    root = Path(deepauc.__file__).parent
+    sha = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        sha.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return sha.hexdigest()
+
+
+def surroundings(device: torch.device) -> dict[str, Any]:
+    """Versions and hardware, for the record."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    hardware = (
+        torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    )
+    return {"versions": versions, "hardware": hardware, "code_version": code_version()}

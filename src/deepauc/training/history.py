@@ -1,0 +1,63 @@
+"""What an epoch leaves behind: mean loss and the state of the AUC loss on the scores it saw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deepauc.objectives.saddle_loss import SaddleLoss
+
+
+class EpochTally:
+    """Sums over an epoch, kept on the device: nothing here waits for it."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.loss: Tensor | None = None
+        self.alpha_zero: Tensor | None = None
+        self.scores: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def add(self, loss: Tensor, scores: Tensor, labels: Tensor, objective: nn.Module) -> None:
+        """After a step: its loss, the (bounded) scores and the labels the loss saw."""
+        self.steps += 1
+        self.loss = loss if self.loss is None else self.loss + loss
+        if isinstance(objective, SaddleLoss):
+            zero = (objective.alpha.detach() == 0).float().mean()
+            self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
+            self.scores.append(scores)
+            self.labels.append(labels.reshape(scores.shape))
+
+    def summary(self, objective: nn.Module) -> dict[str, float]:
+        """A row of the history; for several labels the mean over them. ValueError if the loss is no number."""
+        if self.loss is None:
+            return {}
+        loss = self.loss.item() / self.steps
+        if not np.isfinite(loss):
+            raise ValueError("the training loss is NaN or infinite: bound the scores (bound='sigmoid'), or lower lr.")
+        row = {"loss": loss}
+        if self.alpha_zero is None or not isinstance(objective, SaddleLoss):
+            return row
+        scores, labels = torch.cat(self.scores), torch.cat(self.labels)
+        row["alpha_zero_share"] = self.alpha_zero.item() / self.steps
+        if bool((labels > 0).any()) and bool((labels < 1).any()):
+            found = objective.diagnose(scores, labels)
+            for name, column in (("value", "A_M"), ("gap", "gap"), ("a", "a"), ("b", "b"), ("alpha", "alpha")):
+                row[column] = float(np.nanmean(getattr(found, name)))
+            for name in ("a_optimal", "b_optimal", "alpha_optimal"):
+                row[name] = float(np.nanmean(getattr(found, name)))
+        return row
+
+    def state(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def of(cls, state: dict[str, Any], device: torch.device) -> EpochTally:
+        tally = cls()
+        for name, value in state.items():
+            moved = value.to(device) if isinstance(value, Tensor) else value
+            setattr(tally, name, [t.to(device) for t in value] if isinstance(value, list) else moved)
+        return tally

@@ -1,0 +1,71 @@
+"""Specs as plain JSON and back: what run.json holds, what names a run, and what a bundle is rebuilt from."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from deepauc.data.augment import Augment
+from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.auc_square import AUCSquare
+from deepauc.objectives.baselines import CrossEntropy, Focal
+from deepauc.objectives.pairwise import Pairwise
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
+
+SPECS: tuple[type, ...] = (
+    *(Recipe, Stage, Augment),
+    *(AUCMargin, AUCSquare, CrossEntropy, Focal, Pairwise),
+    *(PESGSpec, SGDSpec, AdamSpec, AdamWSpec),
+    *(Constant, Steps, Cosine, Cyclic),
+    *(FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec),
+)
+
+
+def to_plain(value: Any) -> Any:
+    """A spec as {"type": its class, its fields...}, everything inside likewise."""
+    if is_dataclass(value) and not isinstance(value, type):
+        options = {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
+        return {"type": type(value).__name__, **options}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(v) for v in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"a recipe holds specs, numbers, strings and tuples; {type(value).__name__} is none of these.")
+
+
+def from_plain(value: Any) -> Any:
+    """What `to_plain` was given; unknown types and options are refused with the nearest valid name."""
+    if isinstance(value, list):
+        return tuple(from_plain(v) for v in value)
+    if not isinstance(value, dict):
+        return value
+    inner = {k: from_plain(v) for k, v in value.items() if k != "type"}
+    if "type" not in value:
+        return inner
+    known = {cls.__name__: cls for cls in SPECS}
+    cls = known[_valid(value["type"], list(known), "type")]
+    options = [f.name for f in fields(cls) if f.init]
+    return cls(**{_valid(name, options, f"option of {cls.__name__}"): inner[name] for name in inner})
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """SHA-256 of a recipe's plain form."""
+    return hashlib.sha256(json.dumps(to_plain(recipe), sort_keys=True).encode()).hexdigest()
+
+
+def _valid(name: str, names: list[str], what: str) -> str:
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}."
+    raise ValueError(f"{name!r} is no {what}; {hint}")

@@ -1,0 +1,97 @@
+"""`predict`: scores by one run or many, with test-time augmentation, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from deepauc.data.augment import Augment
+from deepauc.data.counter import hash_key
+from deepauc.data.task import Task
+from deepauc.models.fusion import MetadataEncoder, ensemble
+from deepauc.training.bundle import Bundle
+from deepauc.training.metadata import metadata_task
+from deepauc.training.plain import from_plain
+from deepauc.training.run import Run
+from deepauc.training.scoring import score_rows
+
+Scores = npt.NDArray[np.float32]
+
+
+def predict(
+    runs: Run | str | Path | Sequence[Run | str | Path],
+    task: Task,
+    *,
+    rows: npt.ArrayLike | None = None,
+    tta: int = 0,
+    augment: Augment | None = None,
+    scale: Literal["sigmoid", "rank"] = "sigmoid",
+    weights: Sequence[float] | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+) -> Scores:
+    """Scores of the task's rows (all by default), (n,) or (n, L).
+
+    One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
+    have no common scale. tta: the mean raw output over so many augmented copies of each image, deterministic by seed;
+    `augment` defaults to that of the run's last stage, without mixup. A run on metadata reads the task's metadata.
+    """
+    members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    if not members:
+        raise ValueError("predict needs at least one run.")
+    if tta < 0:
+        raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
+    chosen = np.arange(len(task)) if rows is None else np.asarray(rows, dtype=np.int64)
+    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    folders = [member.path if isinstance(member, Run) else Path(member) for member in members]
+    bundles = [Bundle.load(folder) for folder in folders]
+    if len({bundle.label_names for bundle in bundles}) > 1:
+        raise ValueError("the runs have different labels and cannot be averaged.")
+    scores = [
+        _predict_one(folder, bundle, task, chosen, tta=tta, augment=augment, seed=seed, device=target)
+        for folder, bundle in zip(folders, bundles, strict=True)
+    ]
+    mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=scale, weights=weights).astype(np.float32)
+    return mean[:, 0] if bundles[0].kind == "binary" else mean
+
+
+def _predict_one(
+    folder: Path,
+    bundle: Bundle,
+    task: Task,
+    rows: npt.NDArray[np.int64],
+    *,
+    tta: int,
+    augment: Augment | None,
+    seed: int,
+    device: torch.device,
+) -> Scores:
+    if bundle.metadata is not None:
+        task, _ = metadata_task(task, MetadataEncoder.from_dict(bundle.metadata))
+    if tuple(task.source.shape) != bundle.shape:
+        raise ValueError(
+            f"{folder} was trained on inputs of shape {bundle.shape}, the task has {tuple(task.source.shape)}: "
+            "read the images at that size."
+        )
+    model = bundle.network(folder).to(device)
+    if not tta or not bundle.preprocessing.images:
+        return score_rows(model, task, rows, bundle.preprocessing, device)
+    change = augment or _last_augment(folder)
+    total = np.zeros((len(rows), len(bundle.label_names)))
+    for copy in range(tta):
+        table = change.draw(len(task), seed=hash_key(seed, copy) >> 1, epoch=0, view=1)
+        total += score_rows(model, task, rows, bundle.preprocessing, device, augment=change, parameters=table.values)
+    return (total / tta).astype(np.float32)
+
+
+def _last_augment(folder: Path) -> Augment:
+    stages = Run(folder).record["recipe"]["stages"]
+    found = [stage["augment"] for stage in stages if stage["augment"] is not None]
+    if not found:
+        raise ValueError(f"{folder} was trained without augmentation: pass augment=Augment(...) for tta.")
+    return from_plain({**found[-1], "mixup": 0.0})

@@ -1,0 +1,50 @@
+"""From a task's uint8 images or float features to what the network eats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepauc.data.colour import normalise, to_unit
+from deepauc.data.task import Task
+
+SAMPLE = 10_000  # rows that mean and standard deviation are taken from, evenly spaced over the training part
+CHUNK = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """Mean and standard deviation per channel (images in [0, 1]) or per feature, from the training part."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    images: bool
+
+    @classmethod
+    def of(cls, task: Task) -> Preprocessing:
+        rows = np.sort(task.part("train"))
+        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64)]
+        images = len(task.source.shape) == 3
+        count, total, squares = 0, 0.0, 0.0
+        for start in range(0, len(rows), CHUNK):
+            values = task.inputs(rows[start : start + CHUNK]).astype(np.float64)
+            values = values.reshape(-1, values.shape[-1]) / (255 if images else 1)
+            count += len(values)
+            total = total + values.sum(0)
+            squares = squares + (values**2).sum(0)
+        mean = np.atleast_1d(total / count)
+        spread = np.sqrt(np.maximum(squares / count - mean**2, 0))
+        std = np.where(spread > 1e-6, spread, 1.0)  # a constant channel or feature stays as it is
+        return cls(mean=tuple(map(float, mean)), std=tuple(map(float, std)), images=images)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """(B, H, W, C) uint8, (B, C, H, W) floating in [0, 1], or (B, F) features -> what the network is trained on."""
+        if inputs.dtype == torch.uint8:
+            inputs = to_unit(inputs.permute(0, 3, 1, 2))
+        mean, std = (torch.tensor(x, device=inputs.device, dtype=inputs.dtype) for x in (self.mean, self.std))
+        if not self.images:
+            return (inputs - mean) / std
+        return normalise(inputs, mean, std)

@@ -1,0 +1,61 @@
+"""Scores of a task's rows by a network, and their AUC."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from deepauc.data.augment import Augment
+from deepauc.data.task import Task
+from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.training.preprocessing import Preprocessing
+
+BATCH = 256
+
+
+@torch.no_grad()
+def score_rows(
+    model: nn.Module,
+    task: Task,
+    rows: npt.NDArray[np.int64],
+    preprocessing: Preprocessing,
+    device: torch.device,
+    *,
+    augment: Augment | None = None,
+    parameters: Tensor | None = None,
+) -> npt.NDArray[np.float32]:
+    """The network's raw output for these rows in eval mode, (n, L). One row's score never depends on others.
+
+    augment, parameters: change each image by its row of `parameters`, (len(task), k), first.
+    """
+    training = model.training
+    model.eval()
+    pieces = []
+    for start in range(0, len(rows), BATCH):
+        some = rows[start : start + BATCH]
+        inputs = torch.from_numpy(task.inputs(some)).to(device)
+        if augment is not None and parameters is not None:
+            inputs = augment.apply(inputs, parameters[some].to(device))
+        pieces.append(model(preprocessing(inputs)).float())
+    model.train(training)
+    return torch.cat(pieces).cpu().numpy() if pieces else np.zeros((0, task.num_labels), dtype=np.float32)
+
+
+def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str, Estimate]:
+    """AUC with its DeLong interval by label name; a label with one class only in this part is left out."""
+    rows = task.labelled(part)
+    labels = task.labels[rows].reshape(len(rows), -1)
+    columns = scores.reshape(len(rows), -1)
+    found = {}
+    for name, y, s in zip(task.label_names, labels.T, columns.T, strict=True):
+        known = (y == 0) | (y == 1)
+        if len(np.unique(y[known])) == 2:
+            found[name] = auroc_interval(s[known], y[known])
+    return found
+
+
+def mean_auc(estimates: dict[str, Estimate]) -> float:
+    """Mean over labels; NaN where no label has both classes."""
+    return float(np.mean([e.value for e in estimates.values()])) if estimates else float("nan")

@@ -1,0 +1,69 @@
+"""Forward, bound, loss, backward for one batch, whole or in pieces."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from deepauc.data.counter import hash_key
+from deepauc.objectives.score_norm import unit_norm
+from deepauc.training.recipe import Stage
+
+
+def bounded(scores: Tensor, bound: str) -> Tensor:
+    """What the loss sees of the network's output; in training only."""
+    if bound == "sigmoid":
+        return torch.sigmoid(scores)
+    if bound == "l2":
+        return unit_norm(scores)
+    if bound == "rms":
+        return unit_norm(scores) * scores.shape[0] ** 0.5
+    return scores
+
+
+def backward_whole_batch(
+    model: nn.Module, inputs: Tensor, labels: Tensor, weights: Tensor | None, objective: nn.Module, stage: Stage
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the loss of this batch; returns the loss and the bounded scores, detached.
+
+    With stage.accumulate > 1 the network sees the batch in pieces but the loss sees it whole, so class means and score
+    norms are exact: one pass without gradient for the scores, the loss on all of them, then piece by piece again with
+    the scores' gradients. Costs one more forward pass. Batch normalisation, if any, works on the pieces.
+    """
+    if labels.shape[1] == 1:
+        labels = labels.squeeze(1)
+    if stage.accumulate == 1:
+        scores = _scores(model, inputs, stage)
+        seen = bounded(scores, stage.resolved_bound)
+        loss = objective(seen, labels, weights)
+        loss.backward()
+        return loss.detach(), seen.detach()
+
+    pieces = torch.split(inputs, -(-len(inputs) // stage.accumulate))
+    step_seed = torch.initial_seed()
+    buffers = [b.clone() for b in model.buffers()]
+    with torch.no_grad():
+        parts = [_piece_scores(model, piece, stage, step_seed, i) for i, piece in enumerate(pieces)]
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(before)  # running statistics count each image once
+    scores = torch.cat(parts).requires_grad_()
+    seen = bounded(scores, stage.resolved_bound)
+    loss = objective(seen, labels, weights)
+    loss.backward()
+    assert scores.grad is not None
+    gradients = torch.split(scores.grad, [len(part) for part in parts])
+    for i, (piece, gradient) in enumerate(zip(pieces, gradients, strict=True)):
+        _piece_scores(model, piece, stage, step_seed, i).backward(gradient)  # type: ignore[no-untyped-call]
+    return loss.detach(), seen.detach()
+
+
+def _scores(model: nn.Module, inputs: Tensor, stage: Stage) -> Tensor:
+    with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
+        scores: Tensor = model(inputs)
+    scores = scores.float()
+    return scores.squeeze(1) if scores.shape[1] == 1 else scores
+
+
+def _piece_scores(model: nn.Module, piece: Tensor, stage: Stage, step_seed: int, number: int) -> Tensor:
+    torch.manual_seed(hash_key(step_seed, number) >> 1)  # the same dropout in both passes
+    return _scores(model, piece, stage)

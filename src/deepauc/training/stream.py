@@ -1,0 +1,75 @@
+"""Which rows a stage sees, in which order, and the prior that follows from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.counter import hash_key
+from deepauc.data.samplers import ClassQuotaSampler
+from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.task import UNCERTAIN, Task
+from deepauc.data.uncertain import resolve_task
+from deepauc.training.recipe import Stage
+
+Rows = npt.NDArray[np.int64]
+
+
+class Stream:
+    """The batches of a stage: tables of row numbers drawn from (seed, stage, epoch) alone; step t reads row t.
+
+    labels: (N, L) of the task as the stage sees them, uncertain ones resolved. prior: per label, the (weighted) mean
+    label of the stream. per_epoch: steps of an epoch; the incomplete tail of an epoch is dropped.
+    """
+
+    def __init__(self, task: Task, stage: Stage, *, seed: int, number: int) -> None:
+        self.seed = hash_key(seed, number) >> 1  # of this stage's orders and augmentations
+        resolved = task if stage.uncertain is None else resolve_task(task, stage.uncertain, seed=seed)
+        self.labels = resolved.labels.reshape(len(task), task.num_labels)
+        self.rows = resolved.labelled("train")
+        seen = self.labels[self.rows]
+        if (seen == UNCERTAIN).any():
+            raise ValueError("the training labels hold uncertain entries (-1): name what becomes of them in the stage.")
+        if not stage.objective.soft_labels and ((seen > 0) & (seen < 1)).any():
+            raise ValueError(
+                "the training labels are soft (smoothed uncertain ones, for example), the stage's objective takes hard "
+                "ones: set soft_labels=True there, or choose zeros, ones or ignore for this stage."
+            )
+        self.weights = None if task.weights is None else task.weights
+        self.batch_size = min(stage.batch_size, len(self.rows))
+        self._sampler: ClassQuotaSampler | None = None
+        if stage.positives_per_batch is not None:
+            hard = np.where(np.isnan(seen), np.nan, seen >= 0.5)
+            self._sampler = ClassQuotaSampler(
+                hard[:, 0] if task.num_labels == 1 else hard,
+                self.batch_size,
+                stage.positives_per_batch,
+                seed=self.seed,
+            )
+        self.per_epoch = len(self._sampler) if self._sampler else len(self.rows) // self.batch_size
+        self.prior = self._prior()
+
+    def table(self, epoch: int) -> Rows:
+        """All batches of an epoch, (steps, batch_size)."""
+        if self._sampler is not None:
+            return self.rows[self._sampler.epoch_table(epoch)]
+        order = fixed_permutation(len(self.rows), seed=self.seed, stream=f"order {epoch}")
+        return self.rows[order[: self.per_epoch * self.batch_size].reshape(self.per_epoch, self.batch_size)]
+
+    def _prior(self) -> tuple[float, ...]:
+        """Mean label where drawn: exact for plain shuffling, in expectation for a quota (through its own shares)."""
+        seen = self.labels[self.rows].astype(np.float64)
+        weights = np.ones(len(self.rows)) if self.weights is None else self.weights[self.rows].astype(np.float64)
+        if self._sampler is not None:
+            weights = weights * self._sampler.draw_rates()
+        known = ~np.isnan(seen)
+        total = (known * weights[:, None]).sum(0)
+        positive = (np.where(known, seen, 0) * weights[:, None]).sum(0)
+        shares = positive / np.where(total > 0, total, np.nan)
+        if not ((shares > 0) & (shares < 1)).all():
+            wrong = int(np.flatnonzero(~((shares > 0) & (shares < 1)))[0])
+            raise ValueError(
+                f"label {wrong} of the training part has one class only, or no label at all: "
+                "nothing can be ranked. Check the labels and the split, or leave this label out."
+            )
+        return tuple(float(s) for s in shares)

@@ -1,0 +1,134 @@
+"""Scores from run folders: alone or together, augmented, fused with metadata; bundles that plain torch can load."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from deepauc.data.augment import Augment
+from deepauc.models.build import MLPSpec, SmallCNNSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import SGDSpec
+from deepauc.training.bundle import Bundle, load_weights
+from deepauc.training.loop import train
+from deepauc.training.metadata import train_on_metadata
+from deepauc.training.predict import predict
+from deepauc.training.recipe import Recipe, Stage
+
+MODEL = SmallCNNSpec(widths=(4, 8))
+
+
+def ce(**options):
+    return Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=4, batch_size=16, **options)
+
+
+def auc(**options):
+    return Stage(objective=AUCMargin(), optimizer=PESGSpec(), epochs=4, batch_size=16, **options)
+
+
+@pytest.fixture
+def runs(image_task, tmp_path):
+    first = train(Recipe(model=MODEL, stages=(ce(augment=Augment(crop_padding=1)),)), image_task, seed=0,
+                  run_dir=tmp_path / "ce")  # fmt: skip
+    second = train(Recipe(model=MODEL, stages=(auc(),)), image_task, seed=1, run_dir=tmp_path / "auc")
+    return first, second
+
+
+def test_predict_gives_the_scores_of_the_run(runs, image_task):
+    first, _ = runs
+    np.testing.assert_allclose(predict(first, image_task, rows=np.arange(128, 160)), first.scores("test")[0], rtol=1e-6)
+    assert predict(str(first.path), image_task).shape == (160,)
+
+
+def test_one_image_scores_the_same_alone_and_in_a_batch(runs, image_task):
+    whole = predict(runs[0], image_task)
+    alone = np.concatenate([predict(runs[0], image_task, rows=[i]) for i in range(0, 160, 23)])
+    np.testing.assert_allclose(alone, whole[::23], atol=1e-5)
+
+
+def test_tta_is_deterministic_differs_by_seed_and_does_not_depend_on_the_batch(runs, image_task):
+    one, two = (predict(runs[0], image_task, tta=5, seed=3) for _ in range(2))
+    assert (one == two).all()
+    assert (one != predict(runs[0], image_task, tta=5, seed=4)).any()
+    assert (one != predict(runs[0], image_task)).any()
+    some = predict(runs[0], image_task, rows=[7, 50], tta=5, seed=3)
+    np.testing.assert_allclose(some, one[[7, 50]], atol=1e-5)
+    with pytest.raises(ValueError, match="augment="):
+        predict(runs[1], image_task, tta=2)
+    given = predict(runs[1], image_task, tta=2, augment=Augment(crop_padding=1))
+    assert given.shape == (160,)
+
+
+def test_ensembles_after_a_sigmoid_or_as_ranks(runs, image_task):
+    parts = [predict(run, image_task).astype(float) for run in runs]
+    expected = np.mean([1 / (1 + np.exp(-p)) for p in parts], axis=0)
+    np.testing.assert_allclose(predict(runs, image_task), expected, rtol=1e-5)
+    ranks = predict(runs, image_task, scale="rank")
+    assert ranks.min() > 0
+    assert ranks.max() <= 1
+    weighted = predict(runs, image_task, weights=(1.0, 0.0))
+    assert (np.argsort(weighted) == np.argsort(parts[0])).all()
+
+
+def test_several_labels(multilabel_task, tmp_path):
+    made = [
+        train(Recipe(model=MODEL, stages=(auc(),)), multilabel_task, seed=s, run_dir=tmp_path / str(s)) for s in (0, 1)
+    ]
+    assert predict(made, multilabel_task, scale="rank").shape == (160, 2)
+    assert predict(made[0], multilabel_task, rows=[3]).shape == (1, 2)
+
+
+def test_metadata_fusion(runs, image_task, tmp_path):
+    recipe = Recipe(model=MLPSpec(hidden=(8, 4)), stages=(auc(),))
+    run = train_on_metadata(recipe, image_task, seed=0, run_dir=tmp_path / "metadata")
+    assert run.auc("test")["spot"].value > 0.6  # older patients have the spot
+    fused = predict([runs[1], run], image_task)
+    parts = [predict(r, image_task).astype(float) for r in (runs[1], run)]
+    np.testing.assert_allclose(fused, np.mean([1 / (1 + np.exp(-p)) for p in parts], axis=0), rtol=1e-5)
+    again = train_on_metadata(recipe, image_task, seed=0, run_dir=tmp_path / "metadata")
+    assert (predict(again, image_task) == parts[1].astype(np.float32)).all()
+
+
+def test_ten_lines_of_plain_torch_load_a_bundle(runs, image_task):
+    from safetensors.torch import load_file
+
+    folder = runs[0].path
+    card = json.loads((folder / "bundle.json").read_text())
+    model = MODEL.build(in_channels=card["shape"][-1], num_outputs=len(card["label_names"]))
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    model.eval()
+    x = torch.from_numpy(image_task.inputs(np.arange(5))).permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(card["preprocessing"][k])[None, :, None, None] for k in ("mean", "std"))
+    with torch.no_grad():
+        scores = model((x - mean) / std).squeeze(1).numpy()
+    np.testing.assert_allclose(scores, predict(runs[0], image_task, rows=np.arange(5)), atol=1e-5)
+
+
+def test_bad_input_names_the_remedy(runs, image_task, multilabel_task, tmp_path):
+    with pytest.raises(ValueError, match="at least one run"):
+        predict([], image_task)
+    with pytest.raises(ValueError, match="no trained network"):
+        predict(tmp_path, image_task)
+    with pytest.raises(ValueError, match="at least 0"):
+        predict(runs[0], image_task, tta=-1)
+    from deepauc.data.task import ArrayInputs, Task
+
+    larger = Task(name="l", kind="binary", source=ArrayInputs(np.zeros((2, 9, 9, 1), np.uint8)), labels=[0, 1],
+                  label_names=("y",), parts={})  # fmt: skip
+    with pytest.raises(ValueError, match="at that size"):
+        predict(runs[0], larger)
+    other = train(Recipe(model=MODEL, stages=(auc(),)), multilabel_task, seed=0, run_dir=tmp_path / "two")
+    with pytest.raises(ValueError, match="different labels"):
+        predict([runs[0], other], image_task)
+    torch.save({"w": torch.ones(2)}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match="refused"):
+        load_weights(tmp_path / "weights.pt", MODEL.build(in_channels=1, num_outputs=1))
+    with pytest.raises(ValueError, match="another network"):
+        load_weights(runs[0].path / "model.safetensors", MODEL.build(in_channels=3, num_outputs=1))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "bundle.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged"):
+        Bundle.load(tmp_path / "broken")
