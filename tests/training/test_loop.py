@@ -18,7 +18,7 @@ from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.objectives.pairwise import Pairwise
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
-from deepauc.training import loop
+from deepauc.training import loop, trainer
 from deepauc.training.interrupt import TrainingStopped, fitting_batch
 from deepauc.training.loop import train
 from deepauc.training.recipe import Recipe, Stage
@@ -86,7 +86,7 @@ class Killed(BaseException):
 def test_killed_at_any_checkpoint_it_resumes_to_the_bit(image_task, tmp_path, monkeypatch, moment):
     whole = train(two_stage(), image_task, seed=1, run_dir=tmp_path / "whole")
     saves = 0
-    save = loop.save_state
+    save = trainer.save_state
 
     def save_then_die(path, state):
         nonlocal saves
@@ -95,12 +95,12 @@ def test_killed_at_any_checkpoint_it_resumes_to_the_bit(image_task, tmp_path, mo
             raise Killed  # before this checkpoint is written
         save(path, state)
 
-    monkeypatch.setattr(loop, "save_state", save_then_die)
+    monkeypatch.setattr(trainer, "save_state", save_then_die)
     try:
         train(two_stage(), image_task, seed=1, run_dir=tmp_path / "killed")
     except Killed:
         assert not (tmp_path / "killed" / "DONE").exists()
-    monkeypatch.setattr(loop, "save_state", save)
+    monkeypatch.setattr(trainer, "save_state", save)
     resumed = train(two_stage(), image_task, seed=1, run_dir=tmp_path / "killed")
     assert files(resumed) == files(whole)
 
@@ -125,7 +125,7 @@ def test_ctrl_c_in_the_middle_of_an_epoch_saves_and_resumes_to_the_bit(image_tas
 
 def test_saving_on_the_way_changes_nothing(image_task, tmp_path, monkeypatch):
     whole = train(two_stage(), image_task, seed=1, run_dir=tmp_path / "a")
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1)
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1)
     assert files(train(two_stage(), image_task, seed=1, run_dir=tmp_path / "b")) == files(whole)
 
 
@@ -155,14 +155,14 @@ def test_the_global_generator_is_left_alone(image_task, tmp_path):
 
 def test_second_stage_starts_from_the_first_with_a_fresh_classifier(image_task, tmp_path, monkeypatch):
     seen = {}
-    reset = loop.reset_classifier
+    reset = trainer.reset_classifier
 
     def watch(model, *, seed):
         seen["before"] = {k: v.clone() for k, v in model.state_dict().items()}
         reset(model, seed=seed)
         seen["after"] = {k: v.clone() for k, v in model.state_dict().items()}
 
-    monkeypatch.setattr(loop, "reset_classifier", watch)
+    monkeypatch.setattr(trainer, "reset_classifier", watch)
     train(two_stage(), image_task, seed=1, run_dir=tmp_path / "a")
     first = train(Recipe(model=MODEL, stages=(ce(),)), image_task, seed=1, run_dir=tmp_path / "b")
     from safetensors.torch import load_file

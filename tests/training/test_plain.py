@@ -35,7 +35,7 @@ STAGES = (
         ResNet20Spec(),
         TimmSpec(name="densenet121"),
         MLPSpec(hidden=(3, 4)),
-        FactorySpec(factory="a.b:c", arguments={"d": 1}),
+        FactorySpec(factory="a.b:c", arguments={"type": "x", "d": 1}),
     ],
 )
 def test_there_and_back(model):

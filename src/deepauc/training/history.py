@@ -31,6 +31,17 @@ class EpochTally:
             self.scores.append(scores)
             self.labels.append(labels.reshape(scores.shape))
 
+    def add_epoch(self, losses: Tensor, alphas: Tensor, scores: Tensor, labels: Tensor, objective: nn.Module) -> None:
+        """The same for many steps at once: losses (T,), alphas (T, L), scores and labels (T, B, L)."""
+        self.steps += len(losses)
+        self.loss = losses.sum() if self.loss is None else self.loss + losses.sum()
+        if isinstance(objective, SaddleLoss):
+            zero = (alphas == 0).float().mean(1).sum()
+            self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
+            shape = (-1,) if scores.shape[2] == 1 else (-1, scores.shape[2])
+            self.scores.append(scores.reshape(shape).clone())
+            self.labels.append(labels.reshape(shape).clone())
+
     def summary(self, objective: nn.Module) -> dict[str, float]:
         """A row of the history; for several labels the mean over them. ValueError if the loss is no number."""
         if self.loss is None:

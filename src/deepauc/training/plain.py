@@ -49,9 +49,10 @@ def from_plain(value: Any) -> Any:
         return tuple(from_plain(v) for v in value)
     if not isinstance(value, dict):
         return value
-    inner = {k: from_plain(v) for k, v in value.items() if k != "type"}
     if "type" not in value:
-        return inner
+        return {k: from_plain(v) for k, v in value.items()}
+    # A user's factory may have an argument called "type": its arguments are left as they are.
+    inner = {k: v if k == "arguments" else from_plain(v) for k, v in value.items() if k != "type"}
     known = {cls.__name__: cls for cls in SPECS}
     cls = known[_valid(value["type"], list(known), "type")]
     options = [f.name for f in fields(cls) if f.init]

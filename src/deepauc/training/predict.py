@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from deepauc.training.plain import from_plain
 from deepauc.training.run import Run
 from deepauc.training.scoring import score_rows
 
-Scores = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.floating[Any]]
 
 
 def predict(
@@ -38,8 +38,9 @@ def predict(
     """Scores of the task's rows (all by default), (n,) or (n, L).
 
     One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
-    have no common scale. tta: the mean raw output over so many augmented copies of each image, deterministic by seed;
-    `augment` defaults to that of the run's last stage, without mixup. A run on metadata reads the task's metadata.
+    have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean raw output over so many augmented
+    copies of each image, deterministic by seed; `augment` defaults to that of the run's last stage, without mixup.
+    A run on metadata reads the task's metadata.
     """
     members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     if not members:
@@ -56,7 +57,7 @@ def predict(
         _predict_one(folder, bundle, task, chosen, tta=tta, augment=augment, seed=seed, device=target)
         for folder, bundle in zip(folders, bundles, strict=True)
     ]
-    mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=scale, weights=weights).astype(np.float32)
+    mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=scale, weights=weights)
     return mean[:, 0] if bundles[0].kind == "binary" else mean
 
 

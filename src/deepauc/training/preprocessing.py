@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -44,7 +45,17 @@ class Preprocessing:
         """(B, H, W, C) uint8, (B, C, H, W) floating in [0, 1], or (B, F) features -> what the network is trained on."""
         if inputs.dtype == torch.uint8:
             inputs = to_unit(inputs.permute(0, 3, 1, 2))
-        mean, std = (torch.tensor(x, device=inputs.device, dtype=inputs.dtype) for x in (self.mean, self.std))
-        if not self.images:
-            return (inputs - mean) / std
-        return normalise(inputs, mean, std)
+        return self.standardised(inputs, *self.constants(inputs.device))
+
+    def constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation on the device."""
+        return _on_device(self.mean, device), _on_device(self.std, device)
+
+    def standardised(self, inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Floating images (B, C, H, W) or features, standardised by these constants; nothing is read from the host."""
+        return normalise(inputs, mean, std) if self.images else (inputs - mean) / std
+
+
+@cache
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device, dtype=torch.float32)

@@ -9,18 +9,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
 
-from deepauc.data.task import Task
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import Estimate
 from deepauc.training.bundle import Bundle, load_weights, save_weights
 from deepauc.training.folder import RunFolder
 from deepauc.training.operating import calibrations, thresholds
-from deepauc.training.preprocessing import Preprocessing
-from deepauc.training.recipe import Recipe
-from deepauc.training.scoring import mean_auc, part_auc, score_rows
+from deepauc.training.scoring import mean_auc, part_auc
+from deepauc.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -66,27 +62,16 @@ class Run:
         return values("score"), values("label")
 
 
-def finish_run(
-    folder: RunFolder,
-    recipe: Recipe,
-    task: Task,
-    model: nn.Module,
-    preprocessing: Preprocessing,
-    device: torch.device,
-    seconds: float,
-) -> Run:
+def finish_run(trainer: Trainer) -> Run:
     """Scores of every part, weights, bundle, results; DONE comes last."""
-
-    def all_scores() -> dict[str, npt.NDArray[np.float32]]:
-        return {p: score_rows(model, task, task.labelled(p), preprocessing, device) for p in task.parts}
-
-    scores = all_scores()
+    folder, recipe, task = trainer.folder, trainer.recipe, trainer.task
+    scores = {part: trainer.scores(part) for part in task.parts}
     guard = None
     if recipe.guard and "validation" in task.parts:
-        guard = _guard(folder, recipe, task, model, scores["validation"], preprocessing, device)
+        guard = _guard(trainer, scores["validation"])
         if guard["winner"] != len(recipe.stages) - 1:
-            scores = all_scores()
-    save_weights(folder.model_path, model)
+            scores = {part: trainer.scores(part) for part in task.parts}
+    save_weights(folder.model_path, trainer.model)
     folder.write_scores(task, scores)
     validation = scores.get("validation")
     Bundle(
@@ -94,7 +79,7 @@ def finish_run(
         shape=tuple(task.source.shape),
         kind=task.kind,
         label_names=task.label_names,
-        preprocessing=preprocessing,
+        preprocessing=trainer.preprocessing,
         thresholds={} if validation is None else thresholds(task, validation),
         calibration={} if validation is None else calibrations(task, validation),
     ).save(folder.path)
@@ -102,28 +87,21 @@ def finish_run(
         part: {name: [e.value, e.low, e.high] for name, e in part_auc(task, part, values).items()}
         for part, values in scores.items()
     }
-    results = {"auc": auc, "seconds": round(seconds, 3)} | ({"guard": guard} if guard else {})
+    results = {"auc": auc, "seconds": round(trainer.seconds(), 3)} | ({"guard": guard} if guard else {})
     folder.write_record({**folder.record(), "results": results})
     folder.finish()
     return Run(folder.path)
 
 
-def _guard(
-    folder: RunFolder,
-    recipe: Recipe,
-    task: Task,
-    model: nn.Module,
-    last_scores: npt.NDArray[np.float32],
-    preprocessing: Preprocessing,
-    device: torch.device,
-) -> dict[str, Any]:
-    """Which stage's network is best on validation, with the paired test against the last; leaves it in `model`."""
+def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, Any]:
+    """Which stage's network is best on validation, with the paired test against the last; leaves it in the trainer."""
+    folder, task, model = trainer.folder, trainer.task, trainer.model
     rows = task.labelled("validation")
-    last = len(recipe.stages) - 1
+    last = len(trainer.recipe.stages) - 1
     scores = {last: last_scores}
     for number in range(last):
         load_weights(folder.stage_path(number), model)
-        scores[number] = score_rows(model, task, rows, preprocessing, device)
+        scores[number] = trainer.scores("validation")
     aucs = {number: mean_auc(part_auc(task, "validation", values)) for number, values in scores.items()}
     winner = max(aucs, key=lambda number: (aucs[number], number))  # of equals the later stage
     load_weights(folder.stage_path(winner), model)

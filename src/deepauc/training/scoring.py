@@ -25,17 +25,22 @@ def score_rows(
     *,
     augment: Augment | None = None,
     parameters: Tensor | None = None,
+    resident: Tensor | None = None,
 ) -> npt.NDArray[np.float32]:
     """The network's raw output for these rows in eval mode, (n, L). One row's score never depends on others.
 
     augment, parameters: change each image by its row of `parameters`, (len(task), k), first.
+    resident: all inputs, where they lie on the device already.
     """
     training = model.training
     model.eval()
     pieces = []
     for start in range(0, len(rows), BATCH):
         some = rows[start : start + BATCH]
-        inputs = torch.from_numpy(task.inputs(some)).to(device)
+        if resident is not None:
+            inputs = resident[torch.from_numpy(some).to(device)]
+        else:
+            inputs = torch.from_numpy(task.inputs(some)).to(device)
         if augment is not None and parameters is not None:
             inputs = augment.apply(inputs, parameters[some].to(device))
         pieces.append(model(preprocessing(inputs)).float())

@@ -25,7 +25,7 @@ class Stream:
     def __init__(self, task: Task, stage: Stage, *, seed: int, number: int) -> None:
         self.seed = hash_key(seed, number) >> 1  # of this stage's orders and augmentations
         resolved = task if stage.uncertain is None else resolve_task(task, stage.uncertain, seed=seed)
-        self.labels = resolved.labels.reshape(len(task), task.num_labels)
+        self.labels = resolved.labels.reshape(len(task), task.num_labels).copy()
         self.rows = resolved.labelled("train")
         seen = self.labels[self.rows]
         if (seen == UNCERTAIN).any():
@@ -35,7 +35,7 @@ class Stream:
                 "the training labels are soft (smoothed uncertain ones, for example), the stage's objective takes hard "
                 "ones: set soft_labels=True there, or choose zeros, ones or ignore for this stage."
             )
-        self.weights = None if task.weights is None else task.weights
+        self.weights = None if task.weights is None else task.weights.copy()
         self.batch_size = min(stage.batch_size, len(self.rows))
         self._sampler: ClassQuotaSampler | None = None
         if stage.positives_per_batch is not None:

@@ -1,0 +1,34 @@
+"""What a network costs, counted and never measured: the same on every machine."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from deepauc.models.build import ModelSpec
+
+TRAINING_FACTOR = 3  # forward, gradient of the inputs, gradient of the weights
+
+
+def multiply_adds(spec: ModelSpec, shape: tuple[int, ...]) -> int:
+    """Multiply-adds of one forward pass over one input, (H, W, C) or (F,): convolutions and linear layers.
+
+    The network is built without memory (torch's meta device), so the largest one costs no more than its Python.
+    """
+    total = 0
+
+    def count(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        assert isinstance(module.weight, Tensor)
+        total += output.numel() * prod(module.weight.shape[1:])
+
+    with torch.device("meta"):
+        model = spec.build(in_channels=shape[-1], num_outputs=1).eval()
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.register_forward_hook(count)
+        with torch.no_grad():
+            model(torch.zeros(1, shape[-1], *shape[:-1]))
+    return total

@@ -1,0 +1,63 @@
+"""Images for the fast engine: all of them on the device, or batch by batch through pinned memory."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from deepauc.data.task import Task
+
+SHARE_OF_FREE_MEMORY = 0.5
+HOST_BYTES = 1 << 30
+CHUNK = 4096
+AHEAD = 3
+
+
+def images_on_device(task: Task, device: torch.device) -> Tensor | None:
+    """All inputs as they are, (N, H, W, C) uint8 or (N, F) float32; None where they would crowd the device."""
+    size = len(task) * int(np.prod(task.source.shape)) * task.source.dtype.itemsize
+    room = torch.cuda.mem_get_info(device)[0] * SHARE_OF_FREE_MEMORY if device.type == "cuda" else HOST_BYTES
+    if size > room:
+        return None
+    dtype = torch.uint8 if task.source.dtype == np.uint8 else torch.float32
+    images = torch.empty(len(task), *task.source.shape, dtype=dtype, device=device)
+    for start in range(0, len(task), CHUNK):
+        rows = np.arange(start, min(start + CHUNK, len(task)))
+        images[start : start + CHUNK] = torch.from_numpy(task.inputs(rows)).to(device)
+    return images
+
+
+class HostFeed:
+    """Reads batches ahead in a thread and brings them to one place on the device, `staged`."""
+
+    def __init__(self, task: Task, batch_size: int, device: torch.device) -> None:
+        self.task, self.device = task, device
+        dtype = torch.uint8 if task.source.dtype == np.uint8 else torch.float32
+        self.staged = torch.zeros(batch_size, *task.source.shape, dtype=dtype, device=device)
+        self._ready: queue.Queue[Tensor | BaseException] = queue.Queue(maxsize=AHEAD)
+
+    def start(self, table: npt.NDArray[np.int64]) -> None:
+        """Begin to read these batches, (steps, batch_size)."""
+        self._ready = queue.Queue(maxsize=AHEAD)
+        threading.Thread(target=self._read, args=(table, self._ready), daemon=True).start()
+
+    def next(self) -> None:
+        """The next batch into `staged`, in the order of the stream that calls."""
+        batch = self._ready.get()
+        if isinstance(batch, BaseException):
+            raise batch
+        self.staged.copy_(batch, non_blocking=True)
+
+    def _read(self, table: npt.NDArray[np.int64], ready: queue.Queue[Tensor | BaseException]) -> None:
+        try:
+            for rows in table:
+                batch = torch.from_numpy(self.task.inputs(rows))
+                # The allocator of pinned memory hands a block out again only when its copy is over.
+                ready.put(batch.pin_memory() if self.device.type == "cuda" else batch)
+        except BaseException as error:  # raised where the batch is asked for
+            ready.put(error)

@@ -1,0 +1,67 @@
+"""Several runs of one shape on one GPU, side by side in one graph: a grid of margins, seeds, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from deepauc.data.task import Task
+from deepauc.training.fast_step import FastEngine
+from deepauc.training.interrupt import InterruptFlag
+from deepauc.training.loop import can_be_fast, chosen_device, claim_folder
+from deepauc.training.recipe import Recipe
+from deepauc.training.run import Run, finish_run
+from deepauc.training.trainer import Epoch, Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The arguments of one `train`."""
+
+    recipe: Recipe
+    task: Task
+    seed: int
+    run_dir: str | Path
+
+
+def train_together(
+    jobs: Sequence[Job], *, device: str | torch.device | None = None, compiled: bool = True
+) -> list[Run]:
+    """What `train` would leave for each job, trained side by side. Finished folders are skipped, others resumed.
+
+    The jobs need the same number of steps in an epoch (a grid over one training set, or its seeds); the losses,
+    margins, learning rates and lengths may differ.
+    """
+    target = chosen_device(device)
+    folders = [claim_folder(job.recipe, job.task, seed=job.seed, run_dir=job.run_dir, device=target) for job in jobs]
+    devices = [target] if target.type == "cuda" else []
+    with torch.random.fork_rng(devices), InterruptFlag() as interrupt:
+        active: list[Trainer] = []
+        for job, folder in zip(jobs, folders, strict=True):
+            if not folder.done:
+                if not can_be_fast(job.recipe):
+                    raise ValueError(f"{folder.path}: this recipe needs the plain engine; train it on its own.")
+                active.append(Trainer(job.recipe, job.task, job.seed, folder, target, interrupt, None))
+        _run_all(active, compiled=compiled)
+    return [Run(folder.path) for folder in folders]
+
+
+def _run_all(trainers: list[Trainer], *, compiled: bool) -> None:
+    going = [(trainer, trainer.epochs()) for trainer in trainers]
+    engine: FastEngine | None = None
+    while going:
+        asked: list[tuple[Trainer, Epoch]] = []
+        for trainer, epochs in list(going):
+            epoch = next(epochs, None)
+            if epoch is not None:
+                asked.append((trainer, epoch))
+                continue
+            finish_run(trainer)  # a run that ends early leaves the others to go on
+            going = [pair for pair in going if pair[0] is not trainer]
+            engine = None
+        if asked:
+            engine = engine or FastEngine([trainer for trainer, _ in asked], compiled=compiled)
+            engine.run_epoch([epoch for _, epoch in asked])

@@ -1,0 +1,239 @@
+"""The state of a run between its epochs: stages, validation, history, selection, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from deepauc.data.counter import hash_key
+from deepauc.data.task import Task
+from deepauc.models.build import build_model, reset_classifier
+from deepauc.training.bundle import load_weights, save_weights
+from deepauc.training.checkpoint import load_state, save_state
+from deepauc.training.ema import WeightAverage
+from deepauc.training.folder import RunFolder
+from deepauc.training.history import EpochTally
+from deepauc.training.interrupt import InterruptFlag
+from deepauc.training.preprocessing import Preprocessing
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.scoring import mean_auc, part_auc, score_rows
+from deepauc.training.stream import Stream
+
+CHECKPOINT_SECONDS = 300  # a long epoch is saved on the way; when does not change the result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a progress bar needs."""
+
+    stage: int
+    stages: int
+    iteration: int
+    iterations: int
+    epoch: int
+    validation_auc: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """The steps `start` to `stop` - 1 of an epoch of a stage; `start` is not 0 only after a resume."""
+
+    stage: Stage
+    number: int
+    start: int
+    stop: int
+
+
+class Trainer:
+    """What changes during a run, its checkpoint, and what happens between epochs; an engine runs the epochs.
+
+    The plain engine is `loop.run_epoch`, the fast one `fast_step.FastEngine`.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        task: Task,
+        seed: int,
+        folder: RunFolder,
+        device: torch.device,
+        interrupt: InterruptFlag,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.recipe, self.task, self.seed, self.folder, self.device = recipe, task, seed, folder, device
+        self.interrupt, self.progress = interrupt, progress
+        self.preprocessing = Preprocessing.of(task)
+        shape = task.source.shape
+        self.model = build_model(
+            recipe.model,
+            in_channels=shape[-1],
+            num_outputs=task.num_labels,
+            seed=seed,
+            input_shape=(shape[-1], *shape[:-1]),
+        )
+        self.model.to(device)
+        if device.type == "cuda" and len(shape) == 3:
+            self.model.to(memory_format=torch.channels_last)
+        self.images: Tensor | None = None  # all inputs on the device, where an engine has put them there
+        self.stage_number = self.iteration = 0
+        self.history: list[dict[str, Any]] = []
+        self.test_curve: list[dict[str, Any]] = []
+        self.alphas: list[Tensor] = []
+        self.best: dict[str, Any] | None = None  # the stage's best epoch on validation: auc, epoch, weights
+        self._seconds_before, self._began = 0.0, time.monotonic()
+        self._saved_at = time.monotonic()
+
+    def epochs(self) -> Iterator[Epoch]:
+        """The epochs that are left, one after the other, each to be run before the next is asked for."""
+        saved = load_state(self.folder.checkpoint_path) if self.folder.checkpoint_path.exists() else None
+        if saved is not None:
+            self.stage_number = saved["stage"]
+        for number in range(self.stage_number, len(self.recipe.stages)):
+            self.stage_number = number
+            stage = self.recipe.stages[number]
+            self._begin_stage(stage, resumed=saved is not None)
+            if saved is not None:
+                self._restore(saved)
+                saved = None
+            while self.iteration < self.total and not self._out_of_patience(stage):
+                epoch, start = divmod(self.iteration, self.stream.per_epoch)
+                if start == 0:
+                    self.tally = EpochTally()
+                stop = min(self.stream.per_epoch, start + self.total - self.iteration)
+                yield Epoch(stage=stage, number=epoch, start=start, stop=stop)
+                self._end_epoch(stage, epoch)
+            self._end_stage(stage)
+
+    def _begin_stage(self, stage: Stage, *, resumed: bool) -> None:
+        """Stream, prior, loss and optimizer of a stage; its weights unless a checkpoint brings them."""
+        if not resumed:
+            if stage.start_from is not None:
+                load_weights(Path(stage.start_from) / "model.safetensors", self.model)
+            if stage.reset_classifier:
+                reset_classifier(self.model, seed=hash_key(self.seed, self.stage_number) >> 1)
+        self.iteration = 0
+        self.best = None
+        self.stream = Stream(self.task, stage, seed=self.seed, number=self.stage_number)
+        self.total = stage.iterations or (stage.epochs or 0) * self.stream.per_epoch
+        self.objective = stage.objective.build(prior=self.stream.prior).to(self.device)
+        self.optimizer = stage.optimizer.build(self.model.parameters(), self.objective)
+        self.average = WeightAverage(self.model, stage.ema) if stage.ema else None
+        self.tally = EpochTally()
+
+    def _end_stage(self, stage: Stage) -> None:
+        if self.average is not None:
+            self.average.write_to(self.model)
+        if stage.keep == "best" and self.best is not None:
+            self.model.load_state_dict(self.best["weights"])
+        if self.recipe.guard:
+            save_weights(self.folder.stage_path(self.stage_number), self.model)
+
+    def after_step(self, epoch: Epoch, position: int) -> None:
+        """Between steps: progress, and a checkpoint where one is due. The end of the epoch saves itself."""
+        if self.progress is not None:
+            self.progress(self._progress(epoch.number))
+        due = self.interrupt.raised or time.monotonic() - self._saved_at > CHECKPOINT_SECONDS
+        if due and position + 1 < epoch.stop:
+            self._save()
+            self.interrupt.leave(self.folder)
+
+    def _end_epoch(self, stage: Stage, epoch: int) -> None:
+        """Validation, history, checkpoint."""
+        row: dict[str, Any] = {"stage": self.stage_number, "epoch": epoch, "iteration": self.iteration}
+        row |= {"lr": float(self.optimizer.param_groups[0]["lr"]), **self.tally.summary(self.objective)}
+        with self._evaluated_weights():
+            if "validation" in self.task.parts:
+                found = part_auc(self.task, "validation", self.scores("validation"))
+                row["validation_auc"] = mean_auc(found)
+                if len(found) == 1:
+                    (only,) = found.values()
+                    row |= {"validation_low": only.low, "validation_high": only.high}
+                if stage.keep == "best" and (self.best is None or row["validation_auc"] > self.best["auc"]):
+                    weights = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+                    self.best = {"auc": row["validation_auc"], "epoch": epoch, "weights": weights}
+            if self.recipe.test_curve and "test" in self.task.parts:
+                auc = mean_auc(part_auc(self.task, "test", self.scores("test")))
+                self.test_curve.append({"stage": self.stage_number, "epoch": epoch, "test_auc": auc})
+        self.history.append(row)
+        self._write_curves()
+        self._save()
+        self.interrupt.leave(self.folder)
+
+    def _out_of_patience(self, stage: Stage) -> bool:
+        """So many epochs of this stage without a better validation AUC; read off the history, so a resume agrees."""
+        if stage.patience is None or "validation" not in self.task.parts:
+            return False
+        aucs = [row["validation_auc"] for row in self.history if row["stage"] == self.stage_number]
+        return bool(aucs) and len(aucs) - 1 - aucs.index(max(aucs)) >= stage.patience
+
+    def seconds(self) -> float:
+        """Spent on this run so far, over all its starts."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    def scores(self, part: str) -> npt.NDArray[np.float32]:
+        """Scores of the labelled rows of a part by the network as it is, (n, L)."""
+        rows = self.task.labelled(part)
+        return score_rows(self.model, self.task, rows, self.preprocessing, self.device, resident=self.images)
+
+    def _evaluated_weights(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.average is None else self.average.in_place_of(self.model)
+
+    def _write_curves(self) -> None:
+        self.folder.write_rows("history.csv", self.history)
+        if self.test_curve:
+            self.folder.write_rows("test_curve.csv", self.test_curve)
+        if self.alphas:
+            rows = [
+                {"step": i, **{f"alpha{j}": v for j, v in enumerate(alpha.tolist())}}
+                for i, alpha in enumerate(self.alphas)
+            ]
+            self.folder.write_rows("alpha.csv", rows)
+
+    def _progress(self, epoch: int) -> Progress:
+        last = self.history[-1].get("validation_auc") if self.history else None
+        return Progress(
+            stage=self.stage_number,
+            stages=len(self.recipe.stages),
+            iteration=self.iteration,
+            iterations=self.total,
+            epoch=epoch,
+            validation_auc=last,
+        )
+
+    def _save(self) -> None:
+        state = {
+            "stage": self.stage_number,
+            "iteration": self.iteration,
+            "model": self.model.state_dict(),
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": None if self.average is None else self.average.average,
+            "tally": self.tally.state(),
+            "history": self.history,
+            "test_curve": self.test_curve,
+            "alphas": self.alphas,
+            "best": self.best,
+            "seconds": self.seconds(),
+        }
+        save_state(self.folder.checkpoint_path, state)
+        self._saved_at = time.monotonic()
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self.iteration = saved["iteration"]
+        self.model.load_state_dict(saved["model"])
+        self.objective.load_state_dict(saved["objective"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        if self.average is not None:
+            self.average.average = [t.to(self.device) for t in saved["average"]]
+        self.tally = EpochTally.of(saved["tally"], self.device)
+        self.history, self.test_curve, self.best = saved["history"], saved["test_curve"], saved["best"]
+        self.alphas, self._seconds_before = saved["alphas"], saved["seconds"]
