@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from deepauc.data.augment import Augment
+from deepauc.metrics.recalibration import recalibration_from_dict
 from deepauc.models.build import MLPSpec, SmallCNNSpec, build_model
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
@@ -19,6 +20,7 @@ from deepauc.objectives.pairwise import Pairwise
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training import loop, trainer
+from deepauc.training.bundle import Bundle
 from deepauc.training.interrupt import TrainingStopped, fitting_batch
 from deepauc.training.loop import train
 from deepauc.training.recipe import Recipe, Stage
@@ -69,6 +71,11 @@ def test_a_run_leaves_its_folder_and_learns(image_task, tmp_path):
     assert record["recipe"]["stages"][1]["objective"]["type"] == "AUCMargin"
     assert {"code_version", "versions", "hardware", "identity"} <= set(record)
     assert record["identity"]["data"] == image_task.data_hash()
+    bundle = Bundle.load(run.path)
+    negatives = scores[labels == 0]
+    assert (negatives < bundle.thresholds["spot"]["specificity 0.9"]).mean() >= 0.9
+    probability = recalibration_from_dict(bundle.calibration["spot"]).apply(scores)
+    assert probability.mean() == pytest.approx(labels.mean(), abs=0.05)
 
 
 def test_same_seed_same_run_and_another_seed_another(image_task, tmp_path):

@@ -7,6 +7,7 @@ replayed, so that nothing waits for the host inside an epoch. On a CPU the same 
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from deepauc.training.step import bounded
 from deepauc.training.trainer import Epoch, Trainer
 
 WARM_UP_STEPS = 3
+PROGRAMS = 256
 Forward = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
@@ -34,6 +36,7 @@ def make_forward(model: nn.Module, objective: nn.Module, stage: Stage, preproces
     Weights come as arguments, so that runs share one compiled form; model and objective are templates for them.
     """
     augment, bound = stage.augment, stage.resolved_bound
+    template = copy.deepcopy(model).to("meta")  # not the first run's own: the program would be bound to its weights
 
     def forward(
         weights: dict[str, Tensor],
@@ -53,7 +56,7 @@ def make_forward(model: nn.Module, objective: nn.Module, stage: Stage, preproces
             images = images.permute(0, 3, 1, 2) * (1 / 255)
         inputs = preprocessing.standardised(images, *constants)
         with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
-            scores = functional_call(model, weights, (inputs,))
+            scores = functional_call(template, weights, (inputs,))
         seen = bounded(scores.float(), bound)
         if isinstance(objective, SaddleLoss):
             loss = _saddle_value(objective, seen, labels, sample_weights, variables, prior, margin)
@@ -199,6 +202,8 @@ class FastEngine:
         self.captures = self.device.type == "cuda"
         self.compiled = compiled and self.captures
         self.start_up_seconds = 0.0
+        # A study compiles many stages; past torch's limit of 8 it would silently run them uncompiled.
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
         self._steps: list[FastStep] = []
         self._graph: torch.cuda.CUDAGraph | None = None
         there: dict[int, Tensor | None] = {}  # runs on the same images share them

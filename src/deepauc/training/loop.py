@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -35,15 +35,16 @@ def train(
     device: str | torch.device | None = None,
     engine: Engine = "auto",
     progress: Callable[[Progress], None] | None = None,
+    notes: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train by the recipe, and leave a run folder. The same call again goes on where it was stopped, to the bit.
 
     device: None takes a GPU when there is one. engine: `plain` is the loop below; `fast` captures whole steps on a GPU;
     `auto` is fast on a GPU where the recipe allows it. A finished folder is returned as it is; one that holds another
-    run (other recipe, data or seed) is refused.
+    run (other recipe, data or seed) is refused. notes: further entries of run.json (JSON), no part of the identity.
     """
     device = chosen_device(device)
-    folder = claim_folder(recipe, task, seed=seed, run_dir=run_dir, device=device)
+    folder = claim_folder(recipe, task, seed=seed, run_dir=run_dir, device=device, notes=notes)
     if folder.done:
         return Run(folder.path)
     devices = [device] if device.type == "cuda" else []
@@ -111,7 +112,15 @@ def chosen_device(device: str | torch.device | None) -> torch.device:
     return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def claim_folder(recipe: Recipe, task: Task, *, seed: int, run_dir: str | Path, device: torch.device) -> RunFolder:
+def claim_folder(
+    recipe: Recipe,
+    task: Task,
+    *,
+    seed: int,
+    run_dir: str | Path,
+    device: torch.device,
+    notes: Mapping[str, Any] | None = None,
+) -> RunFolder:
     """The run's folder, its identity and surroundings written down before anything else happens."""
     rows = {part: len(task.labelled(part)) for part in task.parts}
     return RunFolder.claim(
@@ -127,6 +136,7 @@ def claim_folder(recipe: Recipe, task: Task, *, seed: int, run_dir: str | Path, 
                 "rows": rows,
             },
             **surroundings(device),
+            **(notes or {}),
         },
     )
 

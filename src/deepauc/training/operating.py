@@ -1,6 +1,39 @@
-def thresholds(task, scores):
-    return {}
+"""Thresholds and recalibration from the validation part: what turns raw scores into decisions and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.task import Task
+from deepauc.metrics.operating_points import threshold_at_specificity
+from deepauc.metrics.recalibration import fit_temperature
+
+SPECIFICITIES = (0.8, 0.9, 0.95)
 
 
-def calibrations(task, scores):
-    return {}
+def thresholds(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, dict[str, float]]:
+    """By label, the raw score at which validation reaches a specificity of 80, 90 and 95 %."""
+    return {
+        name: {f"specificity {s:g}": float(threshold_at_specificity(h, y, s)) for s in SPECIFICITIES}
+        for name, h, y in _labels_with_both_classes(task, scores)
+    }
+
+
+def calibrations(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, Any]:
+    """By label, the temperature and intercept that make validation scores probabilities, as plain data."""
+    return {name: fit_temperature(h, y).to_dict() for name, h, y in _labels_with_both_classes(task, scores)}
+
+
+def _labels_with_both_classes(
+    task: Task, scores: npt.NDArray[np.float32]
+) -> Iterator[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
+    rows = task.labelled("validation")
+    labels = task.labels[rows].reshape(len(rows), -1)
+    for name, h, y in zip(task.label_names, scores.T, labels.T, strict=True):
+        known = (y == 0) | (y == 1)
+        if len(np.unique(y[known])) == 2:
+            yield name, h[known], y[known]

@@ -54,9 +54,9 @@ def from_plain(value: Any) -> Any:
     # A user's factory may have an argument called "type": its arguments are left as they are.
     inner = {k: v if k == "arguments" else from_plain(v) for k, v in value.items() if k != "type"}
     known = {cls.__name__: cls for cls in SPECS}
-    cls = known[_valid(value["type"], list(known), "type")]
+    cls = known[valid_name(value["type"], list(known), "type")]
     options = [f.name for f in fields(cls) if f.init]
-    return cls(**{_valid(name, options, f"option of {cls.__name__}"): inner[name] for name in inner})
+    return cls(**{valid_name(name, options, f"option of {cls.__name__}"): inner[name] for name in inner})
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -64,7 +64,8 @@ def recipe_hash(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(to_plain(recipe), sort_keys=True).encode()).hexdigest()
 
 
-def _valid(name: str, names: list[str], what: str) -> str:
+def valid_name(name: str, names: list[str], what: str) -> str:
+    """The name, if it is one of these; else a ValueError with the nearest of them."""
     if name in names:
         return name
     near = difflib.get_close_matches(name, names, n=1)

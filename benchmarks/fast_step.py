@@ -1,0 +1,175 @@
+"""A whole training step on one GPU: ours alone and packed, plain, CE + fused SGD, and LibAUC 2.0.1 where importable.
+
+The set has the size of C10 at 1 % (25,253 images of 32x32, 253 positives, batch 128, 197 steps an epoch); its pixels
+are random with a signal, which costs the same as real ones. A step's time is an epoch's over its steps, tables
+included.
+
+    PYTHONPATH=src python3 benchmarks/fast_step.py --json fast.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from deepauc.data.augment import Augment
+from deepauc.data.task import ArrayInputs, Task
+from deepauc.models.build import ResNet20Spec, TimmSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import SGDSpec
+from deepauc.training.fast_step import FastEngine
+from deepauc.training.interrupt import InterruptFlag
+from deepauc.training.loop import claim_folder, run_epoch
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.trainer import Trainer
+
+MODELS = {
+    "ResNet20": ResNet20Spec(activation="elu"),
+    "DenseNet121": TimmSpec(name="densenet121", activation="elu", small_stem=True),
+}
+
+
+def c10_like(size: int = 32, negatives: int = 25_000, positives: int = 253) -> Task:
+    """As many images as C10 at 1 % has."""
+    generator = np.random.default_rng(0)
+    labels = (np.arange(negatives + positives) < positives).astype(np.float32)
+    images = generator.integers(0, 200, (len(labels), size, size, 3), dtype=np.uint8)
+    images[:positives, :8, :8] += 50
+    parts = {"train": np.arange(len(labels))}
+    return Task(
+        name="C10-like", kind="binary", source=ArrayInputs(images), labels=labels, label_names=("y",), parts=parts
+    )
+
+
+def recipe(model: str, loss: str, *, precision: str = "bfloat16", augment: bool = True, batch: int = 128) -> Recipe:
+    """AUC-M + BSN + PESG, or CE + SGD with momentum, over plain batches."""
+    common = {"epochs": 1000, "batch_size": batch, "precision": precision, "augment": Augment() if augment else None}
+    if loss == "AUC-M":
+        stage = Stage(objective=AUCMargin(), optimizer=PESGSpec(weight_decay=1e-4), bound="l2", **common)
+    else:
+        stage = Stage(objective=CrossEntropy(), optimizer=SGDSpec(weight_decay=1e-4), **common)
+    return Recipe(model=MODELS[model], stages=(stage,))
+
+
+def epoch_seconds(recipes: list[Recipe], task: Task, *, engine: str, epochs: int, compiled: bool = True) -> dict:
+    """Best of some epochs after one that warms up; the start-up beside it."""
+    device = torch.device("cuda")
+    torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory() as folder:
+        trainers = [
+            Trainer(r, task, i, claim_folder(r, task, seed=i, run_dir=Path(folder) / str(i), device=device), device,
+                    InterruptFlag(), None)
+            for i, r in enumerate(recipes)
+        ]  # fmt: skip
+        waiting = [trainer.epochs() for trainer in trainers]
+        began = time.perf_counter()
+        fast = FastEngine(trainers, compiled=compiled) if engine == "fast" else None
+        times = []
+        for number in range(epochs + 1):
+            work = [next(epoch) for epoch in waiting]
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            if fast is not None:
+                fast.run_epoch(work)
+            else:
+                for trainer, epoch in zip(trainers, work, strict=True):
+                    run_epoch(trainer, epoch)
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+            if number == 0:
+                start_up = time.perf_counter() - began
+        steps = trainers[0].stream.per_epoch
+    best = min(times[1:])
+    result = {
+        "runs": len(recipes),
+        "step_ms": 1e3 * best / steps,
+        "step_ms_a_run": 1e3 * best / steps / len(recipes),
+        "start_up_s": start_up,
+        "memory_gb": torch.cuda.max_memory_allocated() / 1e9,
+        "images_a_second": trainers[0].stream.batch_size * steps * len(recipes) / best,
+    }
+    del trainers, waiting, fast
+    torch.cuda.empty_cache()
+    return result
+
+
+def libauc_step(model_name: str, task: Task, steps: int = 40) -> dict | None:
+    """LibAUC 2.0.1's AUCMLoss and PESG in a plain loop in float32, data already on the GPU."""
+    try:
+        from libauc.losses import AUCMLoss
+        from libauc.optimizers import PESG as TheirPESG
+    except ImportError:
+        return None
+    torch.manual_seed(0)
+    model = MODELS[model_name].build(in_channels=3, num_outputs=1).cuda()
+    loss_fn = AUCMLoss()
+    optimizer = TheirPESG(model.parameters(), loss_fn=loss_fn, lr=0.1, margin=1.0, epoch_decay=0.002, weight_decay=1e-4)
+    images = torch.from_numpy(task.source.array).cuda()
+    labels = torch.from_numpy(task.labels.copy()).cuda()
+    times = []
+    for _ in range(steps):
+        rows = torch.randint(len(labels), (128,), device="cuda")
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        x = images[rows].permute(0, 3, 1, 2).float() / 255
+        loss = loss_fn(torch.sigmoid(model(x)), labels[rows].unsqueeze(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return {"runs": 1, "step_ms": 1e3 * float(np.median(times[5:])), "step_ms_a_run": 1e3 * float(np.median(times[5:]))}
+
+
+def gpu_rows(cases: list[str], *, deadline: float) -> list[dict]:
+    """Each case is MODEL/LOSS/ENGINE/RUNS, ENGINE one of fast, uncompiled, plain, libauc."""
+    task = c10_like()
+    rows: list[dict] = []
+    began = time.perf_counter()
+    for case in cases:
+        if time.perf_counter() - began > deadline:
+            print(f"not run for lack of time: {case}", flush=True)
+            continue
+        model, loss, engine, runs = case.split("/")
+        try:
+            if engine == "libauc":
+                found = libauc_step(model, task)
+            else:
+                epochs = 3 if model == "ResNet20" else 1
+                found = epoch_seconds(
+                    [recipe(model, loss)] * int(runs),
+                    task,
+                    engine="plain" if engine == "plain" else "fast",
+                    epochs=1 if engine == "plain" else epochs,
+                    compiled=engine == "fast",
+                )
+        except Exception as error:  # a case that fails must not cost the others
+            print(f"failed: {case}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            continue
+        if found is not None:
+            rows.append({"model": model, "loss": loss, "engine": engine, **found})
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", nargs="+", default=["ResNet20/AUC-M/fast/1", "ResNet20/CE/fast/1"])
+    parser.add_argument("--deadline", type=float, default=400.0, help="seconds after which no case is started")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = gpu_rows(options.cases, deadline=options.deadline)
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The first stage of a finished run as a run of its own: what the stages after it have to beat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from deepauc.data.task import Task
+from deepauc.training.bundle import Bundle, load_weights, save_weights
+from deepauc.training.folder import RunFolder
+from deepauc.training.loop import chosen_device
+from deepauc.training.operating import calibrations, thresholds
+from deepauc.training.plain import from_plain, recipe_hash, to_plain
+from deepauc.training.recipe import Recipe
+from deepauc.training.run import Run
+from deepauc.training.scoring import part_auc, score_rows
+
+FOLDER = "baseline"
+
+
+def first_stage_run(run: Run, task: Task, *, device: str | torch.device | None = None) -> Run | None:
+    """`RUN/baseline`: what `train` leaves for the first stage alone, from the weights the guard kept. None without.
+
+    Its identity is that of such a run: same data, same seed, the recipe cut after its first stage.
+    """
+    record, weights = run.record, RunFolder(run.path).stage_path(0)
+    recipe: Recipe = from_plain(record["recipe"])
+    if len(recipe.stages) < 2 or not weights.exists():
+        return None
+    alone = replace(recipe, stages=recipe.stages[:1], guard=False)
+    kept = {name: value for name, value in record.items() if name not in ("results", "plan")}
+    identity = {**record["identity"], "recipe": recipe_hash(alone)}
+    folder = RunFolder.claim(run.path / FOLDER, identity, {**kept, "identity": identity, "recipe": to_plain(alone)})
+    if folder.done:
+        return Run(folder.path)
+    target = chosen_device(device)
+    bundle = Bundle.load(run.path)
+    model = bundle.network(run.path).to(target)
+    load_weights(weights, model)
+    scores = {part: score_rows(model, task, task.labelled(part), bundle.preprocessing, target) for part in task.parts}
+    save_weights(folder.model_path, model)
+    folder.write_scores(task, scores)
+    folder.write_rows("history.csv", [row for row in run.history if row["stage"] == "0"])
+    validation = scores.get("validation")
+    replace(
+        bundle,
+        thresholds={} if validation is None else thresholds(task, validation),
+        calibration={} if validation is None else calibrations(task, validation),
+    ).save(folder.path)
+    auc = {
+        part: {name: [e.value, e.low, e.high] for name, e in part_auc(task, part, values).items()}
+        for part, values in scores.items()
+    }
+    folder.write_record({**folder.record(), "results": {"auc": auc}})
+    folder.finish()
+    return Run(folder.path)

@@ -1,0 +1,336 @@
+"""A recipe from the look of the data: a pure function that says why for each of its choices.
+
+It sees counts, sizes and the kind of device, never a measured time, so the same table gives the same plan everywhere.
+The length of training follows from a budget of multiply-adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from deepauc.data.augment import Augment
+from deepauc.data.task import Task
+from deepauc.models.build import MLPSpec, ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import SGDSpec
+from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.schedule import Cosine, Steps
+
+DeviceKind = Literal["cpu", "cuda"]
+Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how many
+
+LARGEST_SIDE: dict[str, int] = {"cpu": 64, "cuda": 224}
+# Two shared CPU cores do 1e10 to 3e10 of these multiply-adds a second: two to five minutes.
+BUDGET: dict[str, float] = {"cpu": 3e12, "cuda": 1e16}
+SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
+STEPS = 1500  # of each stage, where the budget allows
+EPOCHS = {"least": 3, "most": 50}
+STEPS_AN_EPOCH = 16  # the batch is made small enough for so many
+LEAST_SHARE = 1 / 8  # of positives in a batch of the AUC stage
+ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
+MARGIN, GAMMA = 1.0, 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What was chosen, and why; for people."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What the user decides; None leaves it to the plan. epochs: of each stage. model: see `named_model`."""
+
+    model: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 2)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """All that a plan may know of the data. Counts are of labelled rows, by part; positives and negatives by label."""
+
+    rows: Mapping[str, int]
+    positives: Mapping[str, tuple[int, ...]]
+    negatives: Mapping[str, tuple[int, ...]]
+    shape: tuple[int, ...]  # of one input: (H, W, C) or (F,)
+    file_sizes: Sizes
+    groups: int | None
+
+    @classmethod
+    def of(cls, task: Task, *, file_sizes: Sizes | None = None) -> Fingerprint:
+        labels = task.labels.reshape(len(task), task.num_labels)
+        parts = {part: labels[task.labelled(part)] for part in task.parts}
+        return cls(
+            rows={part: len(values) for part, values in parts.items()},
+            positives={part: tuple(map(int, (values == 1).sum(0))) for part, values in parts.items()},
+            negatives={part: tuple(map(int, (values == 0).sum(0))) for part, values in parts.items()},
+            shape=tuple(task.source.shape),
+            file_sizes=dict(file_sizes or {}),
+            groups=None if task.groups is None else len(set(task.groups.tolist())),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A recipe, and the reasons for it."""
+
+    recipe: Recipe
+    choices: tuple[Choice, ...]
+
+
+def planned_size(sizes: Sizes, device_kind: DeviceKind) -> tuple[int, int] | None:
+    """(height, width): the medians over the files, both shrunk until the longer side is within reach of the device."""
+    if not sizes:
+        return None
+    height, width = (_median(sizes, side) for side in (0, 1))
+    shrink = min(1.0, LARGEST_SIDE[device_kind] / max(height, width))
+    return max(1, round(height * shrink)), max(1, round(width * shrink))
+
+
+def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> Plan:
+    """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device."""
+    images = len(fingerprint.shape) == 3
+    model, choices = _model(fingerprint, options, device_kind)
+    batch, positives, of_batch = _batch(fingerprint, options)
+    choices += of_batch
+    augment = _augment(fingerprint.shape) if images else None
+    epochs, of_length = _length(fingerprint, options, device_kind, model, batch, positives)
+    choices += of_length
+    keep, of_keep = _keep(fingerprint)
+    precision: Literal["float32", "bfloat16"] = "bfloat16" if device_kind == "cuda" and images else "float32"
+    first = Stage(
+        objective=CrossEntropy(),
+        optimizer=SGDSpec(lr=0.05, weight_decay=5e-4),
+        epochs=epochs[0],
+        schedule=Cosine(),
+        batch_size=batch,
+        augment=augment,
+        keep=keep,
+        precision=precision,
+    )
+    second = Stage(
+        objective=AUCMargin(margin=MARGIN),
+        optimizer=PESGSpec(lr=0.1, gamma=GAMMA, weight_decay=1e-4),
+        epochs=epochs[1],
+        schedule=_decay(epochs[1]),
+        positives_per_batch=positives,
+        reset_classifier=True,
+        batch_size=batch,
+        augment=augment,
+        keep=keep,
+        precision=precision,
+    )
+    choices += [
+        Choice(
+            name="stages",
+            value="cross-entropy, then AUC-M with a fresh last layer",
+            reason="cross-entropy learns the features, the AUC margin loss then ranks with them (section 3.4)",
+        ),
+        Choice(
+            name="learning rates",
+            value="0.05 with momentum along a cosine, then 0.1 (PESG), divided by 10 at half and three quarters",
+            reason="0.1 and its steps are the paper's; scores pass a sigmoid first, as raw ones diverge at this rate",
+        ),
+        Choice(
+            name="margin",
+            value=f"{MARGIN:g}",
+            reason="the largest that scores behind a sigmoid can reach; --tune N tries others on validation",
+        ),
+        Choice(
+            name="gamma",
+            value=f"{GAMMA:g}",
+            reason="1/500, the middle of the paper's grid; --tune N tries others on validation",
+        ),
+        *of_keep,
+    ]
+    if augment is not None:
+        choices.append(
+            Choice(
+                name="augmentation",
+                value=f"shifts of {augment.crop_padding} pixels, turns of {augment.rotation:g} degrees, zoom by 5 %",
+                reason="careful, since a table does not say what may be changed: no mirror image (left and right may "
+                "matter, as in a chest X-ray), no colours; a config file can ask for more",
+            )
+        )
+    guard = "validation" in fingerprint.rows
+    return Plan(recipe=Recipe(model=model, stages=(first, second), guard=guard), choices=tuple(choices))
+
+
+def named_model(name: str, shape: tuple[int, ...]) -> ModelSpec:
+    """`small-cnn`, `resnet20`, `mlp`, or any network of timm's by its name there."""
+    if len(shape) == 1 and name != "mlp":
+        raise ValueError(f"the model for a table of numbers is mlp, not {name}.")
+    if len(shape) == 3 and name == "mlp":
+        raise ValueError("mlp is for tables of numbers; for images: small-cnn, resnet20 or a network of timm's.")
+    match name:
+        case "mlp":
+            return MLPSpec(hidden=(64, 32))
+        case "small-cnn":
+            return SmallCNNSpec(widths=_widths(max(shape[:2])))
+        case "resnet20":
+            return ResNet20Spec()
+        case _:
+            return TimmSpec(name=name)
+
+
+def _model(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> tuple[ModelSpec, list[Choice]]:
+    shape = fingerprint.shape
+    if len(shape) == 1:
+        reason = "a table of numbers needs no more" if options.model is None else "asked for"
+        model = named_model(options.model or "mlp", shape)
+        return model, [Choice(name="network", value="MLP, 64 and 32 hidden units, standardised inputs", reason=reason)]
+    size = _size_choice(fingerprint, device_kind)
+    side = max(shape[:2])
+    if options.model is not None:
+        return named_model(options.model, shape), [
+            size,
+            Choice(name="network", value=options.model, reason="asked for"),
+        ]
+    if device_kind == "cpu":
+        name, reason = "small-cnn", "a plain convolutional network is what a CPU trains in minutes"
+    elif side <= SMALL_SIDE:
+        name, reason = "resnet20", f"made for images of up to {SMALL_SIDE} pixels"
+    else:
+        name = "densenet121"
+        reason = "the paper's network for medical images; from random weights, since nothing is ever downloaded: give "
+        reason += "pretrained ones in a config file (weights)"
+    return named_model(name, shape), [size, Choice(name="network", value=name, reason=reason)]
+
+
+def _size_choice(fingerprint: Fingerprint, device_kind: DeviceKind) -> Choice:
+    size, sizes = fingerprint.shape[:2], fingerprint.file_sizes
+    if sizes and size != planned_size(sizes, device_kind):
+        reason = "asked for"
+    elif not sizes or set(sizes) == {size}:
+        reason = "that is how the files are"
+    else:
+        (height, width), count = max(sizes.items(), key=lambda item: item[1])
+        reason = f"the files have {len(sizes)} size{'s' * (len(sizes) != 1)}, most often {height} x {width} ({count:,})"
+        if max(size) == LARGEST_SIDE[device_kind]:
+            device = "CPU" if device_kind == "cpu" else "GPU"
+            reason += f"; {max(size)} pixels are what a {device} plan takes, --image-size asks for more"
+    return Choice(name="image size", value=f"{size[0]} x {size[1]}", reason=reason)
+
+
+def _batch(fingerprint: Fingerprint, options: PlanOptions) -> tuple[int, int, list[Choice]]:
+    """Batch size, positives in a batch of the AUC stage."""
+    rows = fingerprint.rows["train"]
+    positives, negatives = fingerprint.positives["train"], fingerprint.negatives["train"]
+    if not all(positives) or not all(negatives):
+        raise ValueError("a label of the training part has one class only: nothing can be ranked.")
+    side = max(fingerprint.shape[:2]) if len(fingerprint.shape) == 3 else 1
+    most = 128 if side <= 128 else 32
+    batch = 1 << max(2, int(math.log2(max(4, rows / STEPS_AN_EPOCH))))
+    batch, reason = min(batch, most), f"about {STEPS_AN_EPOCH} or more steps a pass over {rows:,} rows"
+    if options.batch_size is not None:
+        batch, reason = min(options.batch_size, rows), "asked for"
+    share = min(p / (p + n) for p, n in zip(positives, negatives, strict=True))
+    wanted = round(batch * max(share, LEAST_SHARE))
+    quota = max(1, min(wanted, batch // 2, *positives))
+    if batch - quota > min(negatives):  # so few negatives that a batch would not be filled
+        batch = min(negatives) + quota
+        reason = f"there are only {min(negatives):,} negatives"
+    why = f"{share:.1%} of the rows are positive"
+    if len(positives) > 1:
+        why = f"{share:.1%} of the rows are positive for the rarest label; batch by batch the labels take turns"
+    if quota > round(batch * share):
+        why += f", so in a plain batch there would be {batch * share:.1f}: too few to rank against"
+    elif quota < wanted:
+        why += "; more than that would repeat them or leave too few negatives"
+    return (
+        batch,
+        quota,
+        [
+            Choice(name="batch size", value=str(batch), reason=reason),
+            Choice(name="positives per batch", value=f"{quota} of {batch}, in the AUC stage", reason=why),
+        ],
+    )
+
+
+def _length(
+    fingerprint: Fingerprint,
+    options: PlanOptions,
+    device_kind: DeviceKind,
+    model: ModelSpec,
+    batch: int,
+    positives: int,
+) -> tuple[tuple[int, int], list[Choice]]:
+    """Epochs of the two stages."""
+    negatives = fingerprint.negatives["train"]
+    steps = (fingerprint.rows["train"] // batch, sum(n // (batch - positives) for n in negatives))
+    if options.epochs is not None:
+        value = f"{options.epochs} + {options.epochs}"
+        return (options.epochs, options.epochs), [Choice(name="epochs", value=value, reason="asked for")]
+    wanted = [min(max(math.ceil(STEPS / s), EPOCHS["least"]), EPOCHS["most"]) for s in steps]
+    step_cost = TRAINING_FACTOR * batch * multiply_adds(model, fingerprint.shape)
+    cost = step_cost * sum(e * s for e, s in zip(wanted, steps, strict=True))
+    budget = BUDGET[device_kind]
+    shrink = min(1.0, budget / cost)
+    first, second = (max(EPOCHS["least"], int(e * shrink)) for e in wanted)
+    planned = step_cost * (first * steps[0] + second * steps[1])
+    reason = f"about {first * steps[0]:,} + {second * steps[1]:,} steps, {planned:.1e} multiply-adds"
+    if planned > budget:
+        reason += f": over the {device_kind.upper()} budget of {budget:.0e}, but fewer passes would teach little"
+    elif shrink < 1:
+        reason += f": what the {device_kind.upper()} budget of {budget:.0e} allows"
+    return (first, second), [Choice(name="epochs", value=f"{first} + {second}", reason=reason)]
+
+
+def _keep(fingerprint: Fingerprint) -> tuple[Literal["last", "best"], list[Choice]]:
+    if "validation" not in fingerprint.rows:
+        return "last", [
+            Choice(name="selection", value="last epoch of the last stage", reason="there is no validation part")
+        ]
+    classes = (*fingerprint.positives["validation"], *fingerprint.negatives["validation"])
+    guard = "the AUC stage is kept only if it is not worse there than cross-entropy"
+    if min(classes) < ENOUGH_TO_SELECT:
+        few = f"validation has {min(classes)} rows of a class, too few to tell one epoch from the next"
+        return "last", [Choice(name="selection", value="last epoch", reason=f"{few}; {guard}")]
+    many = f"validation has at least {min(classes):,} rows of each class, so its AUC can choose (and is a little too "
+    many += "good for that reason; the test part is not looked at)"
+    return "best", [Choice(name="selection", value="best epoch on validation", reason=f"{many}; {guard}")]
+
+
+def _augment(shape: tuple[int, ...]) -> Augment:
+    return Augment(flip=False, crop_padding=max(1, min(shape[:2]) // 14), rotation=5.0, scale=(0.95, 1.05))
+
+
+def _decay(epochs: int) -> Steps:
+    milestones = {m for m in (epochs // 2, 3 * epochs // 4) if m >= 1}
+    return Steps(milestones=tuple(sorted(milestones)))
+
+
+def _widths(side: int) -> tuple[int, ...]:
+    """One width a halving, down to about 8 pixels; larger images start narrower, since there the cost is."""
+    count = max(2, min(5, 1 + math.ceil(math.log2(max(side, 1) / 8))))
+    first = 32 if side <= 32 else 16
+    return tuple(min(256, first << depth) for depth in range(count))
+
+
+def _median(sizes: Sizes, side: int) -> int:
+    """Of the heights (0) or widths (1) over all files, the lower one of two."""
+    lengths: dict[int, int] = {}
+    for size, count in sizes.items():
+        lengths[size[side]] = lengths.get(size[side], 0) + count
+    half, seen = sum(lengths.values()) / 2, 0
+    for length in sorted(lengths):
+        seen += lengths[length]
+        if seen >= half:
+            return length
+    raise ValueError("there are no images.")

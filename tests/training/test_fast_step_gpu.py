@@ -1,0 +1,70 @@
+"""On a CUDA device: the captured, compiled step against the plain loop, and packed runs against runs alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from deepauc.data.augment import Augment
+from deepauc.data.task import ArrayInputs, Task
+from deepauc.models.build import ResNet20Spec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import AdamSpec, SGDSpec
+from deepauc.training.loop import train
+from deepauc.training.packing import Job, train_together
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.schedule import Steps
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+def task():
+    generator = np.random.default_rng(0)
+    labels = (generator.random(1200) < 0.2).astype(np.float32)
+    images = generator.integers(0, 160, (1200, 32, 32, 3)).astype(np.uint8)
+    images[:, 8:14, 8:14] += (30 * labels).astype(np.uint8)[:, None, None, None]
+    parts = {"train": np.arange(800), "validation": np.arange(800, 1000), "test": np.arange(1000, 1200)}
+    return Task(name="s", kind="binary", source=ArrayInputs(images), labels=labels, label_names=("y",), parts=parts)
+
+
+def recipe(margin=0.5, optimizer=None):
+    first = Stage(objective=CrossEntropy(), optimizer=optimizer or SGDSpec(lr=0.02), epochs=2, batch_size=64)
+    second = Stage(
+        objective=AUCMargin(margin=margin), optimizer=PESGSpec(lr=0.05), epochs=3, batch_size=64,
+        positives_per_batch=16, schedule=Steps(milestones=(2,)), augment=Augment(crop_padding=2), ema=0.9,
+    )  # fmt: skip
+    return Recipe(model=ResNet20Spec(), stages=(first, second))
+
+
+@pytest.mark.parametrize("optimizer", [SGDSpec(lr=0.02), AdamSpec()])
+def test_fast_follows_plain(tmp_path, optimizer):
+    runs = [
+        train(recipe(optimizer=optimizer), task(), seed=0, run_dir=tmp_path / e, device="cuda", engine=e)
+        for e in ("plain", "fast")
+    ]
+    losses = [[float(row["loss"]) for row in run.history] for run in runs]
+    np.testing.assert_allclose(*losses, rtol=0.1)
+    aucs = [run.auc("test")["y"].value for run in runs]
+    assert abs(aucs[0] - aucs[1]) < 0.05
+    np.testing.assert_allclose(losses[0][0], losses[1][0], rtol=0.01)
+
+
+def test_packed_follow_alone(tmp_path):
+    jobs = [
+        Job(recipe=recipe(m), task=task(), seed=s, run_dir=tmp_path / f"{m}{s}") for m in (0.3, 1.0) for s in (0, 1)
+    ]
+    packed = train_together(jobs, device="cuda")
+    for i, (job, run) in enumerate(zip(jobs, packed, strict=True)):
+        alone = train(job.recipe, job.task, seed=job.seed, run_dir=tmp_path / f"alone{i}", device="cuda", engine="fast")
+        mine, theirs = ([float(row["loss"]) for row in r.history] for r in (run, alone))
+        np.testing.assert_allclose(mine, theirs, rtol=0.05)
+        np.testing.assert_allclose(run.scores("test")[0], alone.scores("test")[0], atol=0.3)
+
+
+def test_images_through_the_feed(tmp_path, monkeypatch):
+    there = train(recipe(), task(), seed=0, run_dir=tmp_path / "there", device="cuda", engine="fast")
+    monkeypatch.setattr("deepauc.training.feed.SHARE_OF_FREE_MEMORY", 0)
+    fed = train(recipe(), task(), seed=0, run_dir=tmp_path / "fed", device="cuda", engine="fast")
+    mine, theirs = ([float(row["loss"]) for row in r.history] for r in (fed, there))
+    np.testing.assert_allclose(mine, theirs, rtol=0.05)
