@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from deepauc.data.task import ArrayInputs
+from deepauc.models.small_conv import use_small_convs
 from deepauc.objectives.saddle import auc_saddle
 from deepauc.objectives.saddle_loss import SaddleLoss
 from deepauc.optim.pesg import PESG
@@ -37,6 +38,11 @@ def make_forward(model: nn.Module, objective: nn.Module, stage: Stage, preproces
     """
     augment, bound = stage.augment, stage.resolved_bound
     template = copy.deepcopy(model).to("meta")  # not the first run's own: the program would be bound to its weights
+    if stage.precision == "bfloat16":
+        use_small_convs(template)
+    for module in template.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.num_batches_tracked = None  # nineteen counters, a kernel each; `end_epoch` counts instead
 
     def forward(
         weights: dict[str, Tensor],
@@ -102,7 +108,9 @@ class FastStep:
         self.trainer, self.stage, self.forward, self.optimizer = trainer, stage, forward, trainer.optimizer
         device, stream = trainer.device, trainer.stream
         batch, steps, width = stream.batch_size, stream.per_epoch, trainer.task.num_labels
-        self.weights = {**dict(trainer.model.named_parameters()), **dict(trainer.model.named_buffers())}
+        tensors = {**dict(trainer.model.named_parameters()), **dict(trainer.model.named_buffers())}
+        self.counters = [tensors.pop(name) for name in list(tensors) if name.endswith("num_batches_tracked")]
+        self.weights = tensors
         self.variables = dict(trainer.objective.named_parameters())
         margin = trainer.objective.margin if isinstance(trainer.objective, SaddleLoss) else (1.0,)
         self.prior, self.margin = (torch.tensor(x, dtype=torch.float32, device=device) for x in (stream.prior, margin))
@@ -186,6 +194,8 @@ class FastStep:
         """The epoch's logs to the trainer's tally: the one place that waits for the device."""
         trainer, steps = self.trainer, slice(epoch.start, epoch.stop)
         trainer.iteration += epoch.stop - epoch.start
+        for counter in self.counters:
+            counter.add_(epoch.stop - epoch.start)
         trainer.tally.add_epoch(
             self.losses[steps], self.alphas[steps], self.seen[steps], self.targets[steps], trainer.objective
         )

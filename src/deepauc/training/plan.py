@@ -32,9 +32,9 @@ SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
 STEPS = 1500  # of each stage, where the budget allows
 EPOCHS = {"least": 3, "most": 50}
 STEPS_AN_EPOCH = 16  # the batch is made small enough for so many
-LEAST_SHARE = 1 / 8  # of positives in a batch of the AUC stage
+LEAST_SHARE = 1 / 8  # of either class in a batch of the AUC stage
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
-MARGIN, GAMMA = 1.0, 0.002
+MARGIN, GAMMA = 0.5, 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,18 +241,22 @@ def _batch(fingerprint: Fingerprint, options: PlanOptions) -> tuple[int, int, li
     if options.batch_size is not None:
         batch, reason = min(options.batch_size, rows), "asked for"
     share = min(p / (p + n) for p, n in zip(positives, negatives, strict=True))
-    wanted = round(batch * max(share, LEAST_SHARE))
-    quota = max(1, min(wanted, batch // 2, *positives))
-    if batch - quota > min(negatives):  # so few negatives that a batch would not be filled
+    wanted = round(batch * min(max(share, LEAST_SHARE), 1 - LEAST_SHARE))
+    quota = max(1, min(wanted, batch - 1, *positives))
+    if batch - quota > min(negatives):  # so few that a batch would not be filled
         batch = min(negatives) + quota
         reason = f"there are only {min(negatives):,} negatives"
     why = f"{share:.1%} of the rows are positive"
     if len(positives) > 1:
-        why = f"{share:.1%} of the rows are positive for the rarest label; batch by batch the labels take turns"
-    if quota > round(batch * share):
-        why += f", so in a plain batch there would be {batch * share:.1f}: too few to rank against"
-    elif quota < wanted:
-        why += "; more than that would repeat them or leave too few negatives"
+        why += " for the rarest label; batch by batch the labels take turns"
+    if quota < wanted:
+        why += f"; there are only {min(positives):,}, and none should be twice in a batch"
+    elif share < LEAST_SHARE:
+        why += f": a plain batch would hold {batch * share:.1f}, too few to rank against"
+    elif share > 1 - LEAST_SHARE:
+        why += f": a plain batch would hold {batch * (1 - share):.1f} negatives, too few to rank against"
+    else:
+        why += ": that share, but the same in every batch"
     return (
         batch,
         quota,
