@@ -1,13 +1,34 @@
 """Deep AUC maximisation for imbalanced classification. This page is the list of public names."""
 
 from deepauc.data.samplers import ClassQuotaSampler
+from deepauc.data.task import Task
+from deepauc.metrics.auroc import auroc
+from deepauc.metrics.comparison import compare_auroc
+from deepauc.metrics.intervals import auroc_interval
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquareLoss
+from deepauc.objectives.baselines import FocalLoss
+from deepauc.objectives.pairwise import PairwiseAUCLoss
+from deepauc.objectives.score_norm import BatchScoreNorm
 from deepauc.optim.pesg import PESG
+from deepauc.training.loop import train
+from deepauc.training.predict import predict
+from deepauc.training.recipe import Recipe, Stage
 
 __all__ = [
     "PESG",
     "AUCMarginLoss",
     "AUCSquareLoss",
+    "BatchScoreNorm",
     "ClassQuotaSampler",
+    "FocalLoss",
+    "PairwiseAUCLoss",
+    "Recipe",
+    "Stage",
+    "Task",
+    "auroc",
+    "auroc_interval",
+    "compare_auroc",
+    "predict",
+    "train",
 ]

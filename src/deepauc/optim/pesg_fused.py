@@ -18,6 +18,7 @@ from torch import Tensor
 from deepauc.optim.pesg_update import Primal, Rates
 
 BLOCK = 4096
+CAPTURED_STEPS = 32
 COLUMNS = 5  # addresses of value, gradient, reference, drift, momentum
 
 
@@ -80,7 +81,7 @@ class _Table:
         self.addresses = torch.zeros(COLUMNS * len(primal), dtype=torch.int64, device=device)
         self.aligned = False
         self._sent: list[int] = []
-        self._spare = torch.empty_like(self.addresses, device="cpu").pin_memory()
+        self._free: list[Tensor] = []  # pinned rows, one for each captured step; none can be made during capture
         self._captured: list[tuple[Tensor, Tensor]] = []
 
     def send_addresses(self, primal: Sequence[Primal]) -> None:
@@ -90,17 +91,21 @@ class _Table:
             for tensor in (p[column] for p in primal)
         ]
         if torch.cuda.is_current_stream_capturing():
+            if not self._free:
+                raise RuntimeError(
+                    "PESG: no room left for another captured step. Run one step eagerly between captures; one capture "
+                    f"may hold {CAPTURED_STEPS} steps."
+                )
             # The graph copies from this pinned memory at every replay: it belongs to the graph from here on.
-            pinned, self.addresses = self._spare, torch.empty_like(self.addresses)
+            pinned, there = self._free.pop(), torch.empty_like(self.addresses)
             pinned.copy_(torch.tensor(wanted, dtype=torch.int64))
-            self.addresses.copy_(pinned, non_blocking=True)
-            self._captured.append((pinned, self.addresses))
-            self._sent = []
-        elif wanted != self._sent:
-            if self._captured and self._captured[-1][0] is self._spare:
-                self._spare = torch.empty_like(self._spare).pin_memory()
-                self.addresses = torch.zeros_like(self.addresses)
-            self.addresses.copy_(torch.tensor(wanted, dtype=torch.int64))
+            there.copy_(pinned, non_blocking=True)
+            self._captured.append((pinned, there))
+            self.addresses, self._sent = there, []
+        elif wanted != self._sent or len(self._free) < CAPTURED_STEPS:
+            missing = CAPTURED_STEPS - len(self._free)
+            self._free += torch.empty(missing, len(wanted), dtype=torch.int64).pin_memory().unbind(0)
+            self.addresses = torch.tensor(wanted, dtype=torch.int64).to(self.addresses.device)
             self._sent = wanted
         self.aligned = all(address % 16 == 0 for address in wanted)
 

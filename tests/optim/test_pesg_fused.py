@@ -1,0 +1,78 @@
+"""The address tables of the one-kernel step, followed on the CPU: what a graph has captured is never overwritten."""
+
+import pytest
+import torch
+
+from deepauc.optim import pesg_fused
+from deepauc.optim.pesg_fused import FusedUpdate, _same_dense_layout, _Table
+from deepauc.optim.pesg_update import Primal
+
+
+def primal(seed):
+    generator = torch.Generator().manual_seed(seed)
+    values = [torch.randn(n, generator=generator) for n in (3, 5000)]
+    return [Primal(v, torch.zeros_like(v), torch.zeros_like(v), torch.zeros_like(v), None) for v in values]
+
+
+@pytest.fixture
+def pinned(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+
+
+def expected(items):
+    return [0 if t is None else t.data_ptr() for column in range(5) for t in (p[column] for p in items)]
+
+
+def test_each_captured_step_has_a_table_of_its_own(pinned, monkeypatch):
+    first = primal(0)
+    table = _Table(first)
+    capturing = [False]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    table.send_addresses(first)
+    assert table.addresses.tolist() == expected(first)
+    captured = []
+    capturing[0] = True
+    for _ in range(3):  # three steps in one graph, or three graphs, each with gradients of its own
+        items = [p._replace(gradient=torch.ones_like(p.value)) for p in first]
+        table.send_addresses(items)
+        captured.append((table.addresses, items))
+    capturing[0] = False
+    table.send_addresses(first)
+    assert table.addresses.tolist() == expected(first)
+    for addresses, items in captured:
+        assert addresses.tolist() == expected(items)
+    sources = [source.data_ptr() for source, _ in table._captured]
+    assert len(set(sources)) == 3
+    assert [source.tolist() for source, _ in table._captured] == [expected(items) for _, items in captured]
+
+
+def test_no_more_captured_steps_than_there_is_room_for(pinned, monkeypatch):
+    items = primal(0)
+    table = _Table(items)
+    table.send_addresses(items)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    for _ in range(pesg_fused.CAPTURED_STEPS):
+        table.send_addresses(items)
+    with pytest.raises(RuntimeError, match="eagerly between captures"):
+        table.send_addresses(items)
+
+
+def test_blocks_cover_every_element_once():
+    items = primal(0)
+    table = _Table(items)
+    covered = [set() for _ in items]
+    for tensor, start in table.blocks.tolist():
+        covered[tensor] |= set(range(start, min(start + pesg_fused.BLOCK, items[tensor].value.numel())))
+    assert [len(c) for c in covered] == [3, 5000]
+
+
+def test_the_kernel_is_for_cuda_only_and_layouts_must_agree():
+    assert not FusedUpdate().takes(primal(0))
+    x = torch.zeros(2, 3, 4, 4)
+    assert _same_dense_layout(x, torch.zeros_like(x))
+    last = x.contiguous(memory_format=torch.channels_last)
+    assert _same_dense_layout(last, last.clone())
+    assert not _same_dense_layout(last, x)
+    assert not _same_dense_layout(x[:, :, :, ::2], x[:, :, :, ::2])
+    pointwise = torch.zeros(2, 3, 1, 1)
+    assert _same_dense_layout(pointwise, pointwise.contiguous(memory_format=torch.channels_last))
