@@ -48,6 +48,7 @@ def test_each_captured_step_has_a_table_of_its_own(pinned, monkeypatch):
 
 def test_no_more_captured_steps_than_there_is_room_for(pinned, monkeypatch):
     items = primal(0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     table = _Table(items)
     table.send_addresses(items)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
