@@ -40,5 +40,10 @@ bench: setup  ## speed against peers, as ratios from interleaved runs
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/run.py
 
+# Hypothesis tests of every test file whose number of examples follows DEEPAUC_FUZZ_EXAMPLES: csv, pictures, npz, packed.
+fuzz: export DEEPAUC_FUZZ_EXAMPLES ?= 100000
+fuzz: setup  ## every reader against 100,000 odd inputs a test; DEEPAUC_FUZZ_EXAMPLES=2000 for fewer
+	$(BIN)/pytest -n 2 -m hypothesis $$(grep -rl --include='test_*.py' DEEPAUC_FUZZ_EXAMPLES tests)
+
 clean:  ## remove what the commands made
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache

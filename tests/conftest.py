@@ -16,3 +16,120 @@ def data_root() -> Path:
     if not root or not Path(root).is_dir():
         pytest.skip("DEEPAUC_DATA is not set to a folder of the benchmark images")
     return Path(root)
+
+
+@pytest.fixture(scope="session")
+def spots_task():
+    """Makes a task: a faint bright patch a label, two images a patient, metadata, with several labels some missing."""
+    import numpy as np
+
+    from deepauc.data.task import ArrayInputs, Task
+
+    def make(*, label_names=("spot",), rows=320, name="spots"):
+        generator = np.random.default_rng(0)
+        truth = (generator.random((rows, len(label_names))) < 0.3).astype(np.float32)
+        images = generator.integers(0, 150, (rows, 8, 8, 1)).astype(np.uint8)
+        for number in range(len(label_names)):
+            top, left = 4 * (number // 2 % 2), 4 * (number % 2)
+            images[:, top : top + 3, left : left + 3, 0] += (25 * truth[:, number]).astype(np.uint8)[:, None, None]
+        if len(label_names) > 1:
+            truth[5, 0] = truth[-3, 1] = np.nan
+        half, quarter = rows // 2, rows // 4
+        return Task(
+            name=name,
+            kind="binary" if len(label_names) == 1 else "multilabel",
+            source=ArrayInputs(images),
+            labels=truth[:, 0] if len(label_names) == 1 else truth,
+            label_names=label_names,
+            parts={
+                "train": np.arange(half),
+                "validation": np.arange(half, half + quarter),
+                "test": np.arange(half + quarter, rows),
+            },
+            groups=np.array([f"p{row // 2}" for row in range(rows)]),
+            metadata={"age": 40 + 30 * generator.random(rows), "sex": np.array(["f", "m", "m", "f"] * (rows // 4))},
+            ids=np.array([f"image-{row}.png" for row in range(rows)]),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run_folders(tmp_path_factory, spots_task):
+    """Real runs: `auc` (cross-entropy, then AUC-M, guarded), `ce` (its baseline) and `multi` (three labels)."""
+    from deepauc.models.build import SmallCNNSpec
+    from deepauc.objectives.auc_margin import AUCMargin
+    from deepauc.objectives.baselines import CrossEntropy
+    from deepauc.optim.pesg import PESGSpec
+    from deepauc.optim.standard import SGDSpec
+    from deepauc.training.loop import train
+    from deepauc.training.recipe import Recipe, Stage
+
+    root = tmp_path_factory.mktemp("runs")
+    model = SmallCNNSpec(widths=(4, 8))
+    ce = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=4, batch_size=16)
+    auc = Stage(objective=AUCMargin(margin=0.5), optimizer=PESGSpec(lr=0.1), epochs=5, batch_size=16)
+    binary, multi = spots_task(), spots_task(label_names=("spot", "coin & <b>", "عِلّة"), name="three labels")
+    train(Recipe(model=model, stages=(ce, auc), guard=True, test_curve=True), binary, seed=0, run_dir=root / "auc")
+    train(Recipe(model=model, stages=(ce,)), binary, seed=0, run_dir=root / "ce")
+    train(Recipe(model=model, stages=(ce, auc)), multi, seed=0, run_dir=root / "multi")
+    return root
+
+
+@pytest.fixture(scope="session")
+def written_reports(run_folders, spots_task, tmp_path_factory):
+    """The reports of `auc` (with baseline, subgroups and cases) and `multi`, each in a folder of its own."""
+    from deepauc.reporting.report import write_report
+    from deepauc.reporting.subgroups import Metadata
+
+    task, root = spots_task(), tmp_path_factory.mktemp("reports")
+    return {
+        "auc": write_report(
+            run_folders / "auc",
+            baseline=run_folders / "ce",
+            metadata=Metadata(task.ids, task.metadata),
+            cases=3,
+            out=root / "auc",
+            command="deepauc report auc --baseline ce",
+        ),
+        "multi": write_report(run_folders / "multi", out=root / "multi"),
+    }
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "\u202eevil\u202c | `code` **bold** [link](javascript:alert(3)) $x_{",
+    "{{ 7 * 7 }} {% include 'x' %} 😀 שלום\x07",
+)
+
+
+@pytest.fixture(scope="session")
+def hostile_report(run_folders, tmp_path_factory):
+    """A run whose label, task, ids, patients, folder and metadata are what an attacker would call them."""
+    import csv
+    import json
+    import shutil
+
+    from deepauc.reporting.report import write_report
+    from deepauc.reporting.subgroups import Metadata
+
+    run = tmp_path_factory.mktemp("hostile") / "run <script>alert(0)<"
+    shutil.copytree(run_folders / "multi", run)
+    record = json.loads((run / "run.json").read_text())
+    names = list(HOSTILE[:3])
+    record["task"] |= {"labels": names, "name": HOSTILE[0]}
+    record |= {"hardware": HOSTILE[1], "command": ["deepauc", *HOSTILE], "leaks": {HOSTILE[0]: 2}}
+    record["plan"] = {"choices": [{"name": HOSTILE[0], "value": HOSTILE[1], "reason": HOSTILE[2]}]}
+    (run / "run.json").write_text(json.dumps(record))
+    with (run / "scores.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    ids = []
+    for number, row in enumerate(rows[1:]):
+        ids.append(HOSTILE[number % 4].replace("\x07", "") + str(number))
+        row[0], row[2] = ids[-1], HOSTILE[number % 3] + row[2]
+    header = [f"{kind}:{name}" for name in names for kind in ("label", "score")]
+    with (run / "scores.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([rows[0][:3] + header, *rows[1:]])
+    metadata = Metadata(ids, {HOSTILE[1]: [HOSTILE[i % 4] for i in range(len(ids))]})
+    return write_report(run, metadata=metadata, cases=4, command=HOSTILE[0])

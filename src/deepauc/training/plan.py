@@ -26,12 +26,13 @@ DeviceKind = Literal["cpu", "cuda"]
 Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how many
 
 LARGEST_SIDE: dict[str, int] = {"cpu": 64, "cuda": 224}
-# Two shared CPU cores do 1e10 to 3e10 of these multiply-adds a second: two to five minutes.
-BUDGET: dict[str, float] = {"cpu": 3e12, "cuda": 1e16}
+# One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
+BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
 SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
-STEPS = 1500  # of each stage, where the budget allows
+STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
+LARGEST_BATCH: dict[str, int] = {"cpu": 64, "cuda": 128}
 EPOCHS = {"least": 3, "most": 50}
-STEPS_AN_EPOCH = 16  # the batch is made small enough for so many
+STEPS_AN_EPOCH, LEAST_BATCH = 16, 16  # the batch is made small enough for so many steps, but no smaller
 LEAST_SHARE = 1 / 8  # of either class in a batch of the AUC stage
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
 MARGIN, GAMMA = 0.5, 0.002
@@ -107,7 +108,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device."""
     images = len(fingerprint.shape) == 3
     model, choices = _model(fingerprint, options, device_kind)
-    batch, positives, of_batch = _batch(fingerprint, options)
+    batch, positives, of_batch = _batch(fingerprint, options, device_kind)
     choices += of_batch
     augment = _augment(fingerprint.shape) if images else None
     epochs, of_length = _length(fingerprint, options, device_kind, model, batch, positives)
@@ -140,7 +141,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         Choice(
             name="stages",
             value="cross-entropy, then AUC-M with a fresh last layer",
-            reason="cross-entropy learns the features, the AUC margin loss then ranks with them (section 3.4)",
+            reason="cross-entropy learns the features, the AUC margin loss then ranks with them (the paper, 3.4)",
         ),
         Choice(
             name="learning rates",
@@ -228,16 +229,19 @@ def _size_choice(fingerprint: Fingerprint, device_kind: DeviceKind) -> Choice:
     return Choice(name="image size", value=f"{size[0]} x {size[1]}", reason=reason)
 
 
-def _batch(fingerprint: Fingerprint, options: PlanOptions) -> tuple[int, int, list[Choice]]:
+def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> tuple[int, int, list[Choice]]:
     """Batch size, positives in a batch of the AUC stage."""
     rows = fingerprint.rows["train"]
     positives, negatives = fingerprint.positives["train"], fingerprint.negatives["train"]
     if not all(positives) or not all(negatives):
         raise ValueError("a label of the training part has one class only: nothing can be ranked.")
     side = max(fingerprint.shape[:2]) if len(fingerprint.shape) == 3 else 1
-    most = 128 if side <= 128 else 32
-    batch = 1 << max(2, int(math.log2(max(4, rows / STEPS_AN_EPOCH))))
-    batch, reason = min(batch, most), f"about {STEPS_AN_EPOCH} or more steps a pass over {rows:,} rows"
+    most = LARGEST_BATCH[device_kind] if side <= 128 else 32
+    batch = 1 << int(math.log2(max(LEAST_BATCH, rows / STEPS_AN_EPOCH)))
+    batch, reason = (
+        min(batch, most, rows),
+        f"{rows:,} rows: {LEAST_BATCH} at least, {most} at most, else {STEPS_AN_EPOCH} steps a pass",
+    )
     if options.batch_size is not None:
         batch, reason = min(options.batch_size, rows), "asked for"
     share = min(p / (p + n) for p, n in zip(positives, negatives, strict=True))
@@ -281,7 +285,10 @@ def _length(
     if options.epochs is not None:
         value = f"{options.epochs} + {options.epochs}"
         return (options.epochs, options.epochs), [Choice(name="epochs", value=value, reason="asked for")]
-    wanted = [min(max(math.ceil(STEPS / s), EPOCHS["least"]), EPOCHS["most"]) for s in steps]
+    wanted = [
+        min(max(math.ceil(of_stage / s), EPOCHS["least"]), EPOCHS["most"])
+        for of_stage, s in zip(STEPS, steps, strict=True)
+    ]
     step_cost = TRAINING_FACTOR * batch * multiply_adds(model, fingerprint.shape)
     cost = step_cost * sum(e * s for e, s in zip(wanted, steps, strict=True))
     budget = BUDGET[device_kind]

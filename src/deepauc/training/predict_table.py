@@ -93,7 +93,7 @@ def predict_table(
         feature_columns=feature_columns,
         group_column=group_column,
         metadata_columns=list(dict.fromkeys([*label_columns, *sorted(metadata)])),
-        size=bundles[0].shape[:2] if len(bundles[0].shape) == 3 else (lambda sizes: next(iter(sizes))),
+        size=bundles[0].shape[:2] if len(bundles[0].shape) == 3 else (lambda sizes: next(iter(sizes), None)),
         skip_bad=skip_bad,
         allow_outside=allow_outside,
         progress=progress,

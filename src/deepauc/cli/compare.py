@@ -1,0 +1,91 @@
+"""`deepauc compare`: is one model's AUC better than another's on the same samples?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepauc.cli.console import Output
+from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive, ScoreColumns
+
+if TYPE_CHECKING:
+    from deepauc.reporting.scores_file import ScoreTable
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A csv, tsv or parquet of scores and labels.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one, on the same samples.")],
+    label_column: LabelColumns = None,
+    score_column: ScoreColumns = None,
+    second_score_column: Annotated[
+        list[str] | None, typer.Option("--second-score-column", metavar="COLUMN", help="Of B; default: as in A.")
+    ] = None,
+    group_column: GroupColumn = None,
+    part_column: PartColumn = None,
+    part: Annotated[str | None, typer.Option(metavar="NAME", help="Default: test, or validation, if there.")] = None,
+    id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="To join on; default: id, if there.")] = None,
+    common: Annotated[bool, typer.Option("--common", help="Use the rows both have, leave out the rest.")] = False,
+    positive: Positive = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+) -> None:
+    """The paired test of two AUCs (DeLong; clustered where patients are named).
+
+    Rows are joined on ids where both files have them; otherwise both must hold the same rows in the same order.
+    """
+    from deepauc.reporting.findings import Absent, to_json
+    from deepauc.reporting.scores_file import read_scores
+    from deepauc.reporting.sections import p_text
+    from deepauc.reporting.table_evaluation import compare_tables
+    from deepauc.reporting.tables import auc_text
+
+    output = Output(quiet=quiet, as_json=as_json)
+    tables = []
+    for path, columns in ((first, score_column), (second, second_score_column or score_column)):
+        table = read_scores(
+            path,
+            label_columns=label_column or (),
+            score_columns=columns or (),
+            group_column=group_column,
+            part_column=part_column,
+            id_column=id_column,
+            positive=positive,
+        )
+        tables.append(table)
+    a, b = tables
+    part = part or _shared_part(a, b)
+    for table in (a, b):
+        (table if part is None or table.parts is None else table.part(part)).require_finite_scores()
+    found = compare_tables(a, b, part=part, common=common)
+    rows = []
+    for name, one in zip(a.label_names, found.labels, strict=True):
+        if isinstance(one, Absent):
+            if len(a.label_names) == 1:
+                raise ValueError(one.why)
+            output.say(f"{name}: not compared, because {one.why}")
+            continue
+        difference = auc_text(one.difference.value, one.difference.low, one.difference.high)
+        rows.append([name, f"{one.auc:.3f}", f"{one.baseline_auc:.3f}", difference, p_text(one.p_value)])
+        if quiet:
+            output.result(f"{name}  {difference}  {p_text(one.p_value)}")
+    test = "clustered by patient" if found.clustered else "DeLong"
+    where = "all rows" if part is None else f"the {part} part"
+    output.say(f"{found.rows:,} rows ({where}), paired {found.paired_by}. Test: {test}.")
+    output.table(
+        ["label", "AUC of A", "AUC of B", "A - B [95 % interval]", "two-sided p"], rows, title=f"A {first}, B {second}"
+    )
+    record = {name: value for name, value in to_json(found).items() if name != "labels"}
+    labels = [
+        {k: v for k, v in to_json(one).items() if k not in ("baseline_fpr", "baseline_tpr")} for one in found.labels
+    ]
+    output.record({"a": str(first), "b": str(second), **record, "labels": labels})
+
+
+def _shared_part(a: ScoreTable, b: ScoreTable) -> str | None:
+    """test, or validation, where both have it (or one has it, and the other no parts at all)."""
+    for name in ("test", "validation"):
+        if name in a.part_names and (b.parts is None or name in b.part_names):
+            return name
+    return None

@@ -1,0 +1,355 @@
+"""`deepauc data`: what data sets there are, what is in them, what is wrong with a table, packing and exporting."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import numpy as np
+import typer
+
+from deepauc.cli.console import Output
+from deepauc.data.catalogue import CATALOGUE, data_root, imbalanced, load_named
+from deepauc.data.export import Exported, export_task
+from deepauc.data.packed import pack as pack_task
+from deepauc.data.problems import Problem, TableError, TableReport
+from deepauc.data.table import check_table, read_table
+from deepauc.data.task import Kind, Task
+
+app = typer.Typer(rich_markup_mode=None)
+
+ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, relative to the table.")]
+LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1; repeatable.")
+FeatureColumns = Annotated[
+    list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
+]
+GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients.")]
+SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
+WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
+MetadataColumns = Annotated[
+    list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="To be kept as well; repeatable.")
+]
+AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may lie outside the table's folder.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="From `data list`, or a packed set's folder.")]
+Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Named data sets; default: DEEPAUC_DATA.")]
+Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Leave so many positives in train, such as 0.01.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Which of them: 0 (default), 1, ...")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to be made.")]
+Parts = Annotated[
+    list[str] | None,
+    typer.Option("--part", metavar="PART", help="Train, validation or test; repeatable; default: all."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+@app.callback(invoke_without_command=True)
+def data(context: typer.Context) -> None:
+    """Named data sets, and tables of your own: look, check, pack, export."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("list")
+def list_sets(root: Root = None, as_json: AsJson = False) -> None:
+    """The named data sets, and which of them are there."""
+    output, place = Output(as_json=as_json), data_root(root)
+    found = {name: () if place is None else one.found(place) for name, one in CATALOGUE.items()}
+    _show_table(
+        output,
+        ("name", "data set", "images", "size", "label 1", "found"),
+        [
+            (name, one.title, f"{one.images:,}", _size_text(one.shape), one.positive, "yes" if found[name] else "-")
+            for name, one in CATALOGUE.items()
+        ],
+    )
+    if place is None:
+        output.result("No folder to look in: pass --root or set DEEPAUC_DATA.")
+    else:
+        output.result(f"Looked in {place}. `deepauc data info NAME` says how to get one that is not there.")
+    records = {
+        name: {key: value for key, value in vars(one).items() if key not in ("read", "places")}
+        | {"found": list(found[name])}
+        for name, one in CATALOGUE.items()
+    }
+    output.record({"root": None if place is None else str(place), "sets": records})
+
+
+@app.command()
+def info(
+    name: NameArgument, imratio: Imratio = None, seed: Seed = 0, root: Root = None, as_json: AsJson = False
+) -> None:
+    """One data set: parts, share of positives, size, hash, licence."""
+    output = Output(as_json=as_json)
+    task = _named_task(name, root=root, imratio=imratio, seed=seed)
+    inputs = "images" if len(task.source.shape) == 3 else "rows of features"
+    output.result(f"{_printable(task.name)}: {len(task):,} {inputs}, {_size_text(task.source.shape)}")
+    counts, in_no_part = _counts(task), len(task) - sum(map(len, task.parts.values()))
+    _show_table(
+        output,
+        ("part", "label", "rows", "positives", "share"),
+        [
+            (part, label, f"{one['rows']:,}", f"{one['positives']:,}", _share_text(one["share"]))
+            for part, labels in counts.items()
+            for label, one in labels.items()
+        ],
+    )
+    if in_no_part:
+        output.result(f"in no part: {in_no_part:,} rows")
+    output.result(f"data hash: {task.data_hash()}")
+    about = {}
+    if name in CATALOGUE:
+        one = CATALOGUE[name]
+        about = {"label 1": one.positive, "licence": one.licence, "citation": one.citation, "to get it": one.get}
+    for key, value in about.items():
+        output.result(f"{key}: {value}")
+    shape = list(task.source.shape)
+    output.record(
+        {"name": task.name, "shape": shape, "parts": counts, "in_no_part": in_no_part, "data_hash": task.data_hash()}
+        | about
+    )
+
+
+@app.command()
+def check(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A csv, tsv (both also .gz) or parquet file.")],
+    label_column: Annotated[list[str], LABELS],
+    image_column: ImageColumn = None,
+    feature_column: FeatureColumns = None,
+    group_column: GroupColumn = None,
+    split_column: SplitColumn = None,
+    weight_column: WeightColumn = None,
+    allow_outside: AllowOutside = False,
+    as_json: AsJson = False,
+) -> None:
+    """All that is wrong with a table of your own.
+
+    Every image is decoded once. Rows are numbered as lines of the file; with problems the exit code is 2.
+    """
+    output = Output(as_json=as_json)
+    with output.progress(f"Checking {table.name}") as advance:
+        report = check_table(
+            table,
+            label_columns=label_column,
+            kind=_kind(label_column),
+            image_column=image_column,
+            feature_columns=feature_column or (),
+            group_column=group_column,
+            split_column=split_column,
+            weight_column=weight_column,
+            allow_outside=allow_outside,
+            progress=advance,
+        )
+    _show_summary(output, report)
+    output.record(_report_record(report))
+    if report.problems:
+        refuse_table(output, report.problems)
+
+
+@app.command()
+def pack(
+    source: Annotated[str, typer.Argument(metavar="TABLE|NAME", help="A table, or a name from `data list`.")],
+    out: Out,
+    label_column: Annotated[list[str] | None, LABELS] = None,
+    image_column: ImageColumn = None,
+    feature_column: FeatureColumns = None,
+    group_column: GroupColumn = None,
+    split_column: SplitColumn = None,
+    weight_column: WeightColumn = None,
+    metadata_column: MetadataColumns = None,
+    size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize a table's images; 224 is 224x224.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
+    allow_outside: AllowOutside = False,
+    imratio: Imratio = None,
+    seed: Seed = 0,
+    root: Root = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a packed set that is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decode a table or data set once, for fast training."""
+    output = Output(as_json=as_json)
+    if out.exists() and not overwrite:
+        raise ValueError(f"--out {out} is there already; --overwrite replaces a packed set.")
+    skipped: tuple[int, ...] = ()
+    if Path(source).is_file():
+        if not label_column:
+            raise ValueError("name the column of labels: --label-column.")
+        try:
+            with output.progress(f"Checking {Path(source).name}") as advance:
+                task, report = read_table(
+                    source,
+                    label_columns=label_column,
+                    kind=_kind(label_column),
+                    image_column=image_column,
+                    feature_columns=feature_column or (),
+                    group_column=group_column,
+                    split_column=split_column,
+                    weight_column=weight_column,
+                    metadata_columns=metadata_column or (),
+                    size=_parse_size(size),
+                    skip_bad=skip_bad,
+                    allow_outside=allow_outside,
+                    progress=advance,
+                )
+        except TableError as error:
+            output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
+            refuse_table(output, error.problems)
+        skipped = report.skipped
+        task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed)
+    else:
+        columns = (label_column, image_column, feature_column, group_column, split_column, weight_column)
+        if any((*columns, metadata_column, size, skip_bad, allow_outside)):
+            raise ValueError(f"these options go with a table, and there is no file {source}.")
+        task = _named_task(source, root=root, imratio=imratio, seed=seed)
+    with output.progress(f"Packing {len(task):,} rows") as advance:
+        packed = pack_task(task, out, overwrite=overwrite, progress=advance)
+    byte_count = sum(file.stat().st_size for file in packed.folder.iterdir())
+    if skipped:
+        output.result(f"skipped {len(skipped):,} rows with a problem: {', '.join(map(str, skipped))}")
+    output.result(f"packed {len(task):,} rows, {byte_count / 1e6:,.1f} MB: {packed.folder}")
+    output.result(f"data hash: {task.data_hash()}")
+    output.record(
+        {
+            "folder": str(packed.folder),
+            "rows": len(task),
+            "shape": list(task.source.shape),
+            "bytes": byte_count,
+            "skipped": list(skipped),
+            "data_hash": task.data_hash(),
+        }
+    )
+
+
+@app.command()
+def export(
+    name: NameArgument,
+    out: Out,
+    imratio: Imratio = None,
+    seed: Seed = 0,
+    part: Parts = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """A data set as png files and table.csv.
+
+    `deepauc train --table DIR/table.csv` reads them again.
+    """
+    output = Output(as_json=as_json)
+    task = _named_task(name, root=root, imratio=imratio, seed=seed)
+    with output.progress(f"Exporting {_printable(task.name)}") as advance:
+        exported = export_task(task, out, parts=part, progress=advance)
+    counts = ", ".join(f"{name} {rows:,}" for name, rows in exported.parts.items())
+    output.result(f"wrote {exported.table} ({counts})")
+    output.result(f"to train on it: {_train_command(exported)}")
+    output.record(
+        {**asdict(exported), "table": str(exported.table), "task": task.name, "source_data_hash": task.data_hash()}
+    )
+
+
+def _named_task(name: str, *, root: Path | None, imratio: float | None, seed: int) -> Task:
+    task = load_named(name, root=root)
+    return task if imratio is None else imbalanced(task, imratio=imratio, seed=seed)
+
+
+def _counts(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
+    """part -> label -> rows, positives, and the positives' share of the known labels (None where none is known)."""
+    counts: dict[str, dict[str, dict[str, Any]]] = {}
+    for part in task.parts:
+        labels = task.labels[task.part(part)].reshape(-1, task.num_labels)
+        counts[part] = {
+            name: {
+                "rows": len(labels),
+                "positives": int((labels[:, place] == 1).sum()),
+                "share": None if np.isnan(share) else float(share),
+            }
+            for place, (name, share) in enumerate(zip(task.label_names, task.positive_share(part), strict=True))
+        }
+    return counts
+
+
+def _kind(label_columns: Sequence[str]) -> Kind:
+    return "multilabel" if len(label_columns) > 1 else "binary"
+
+
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isascii() and side.isdigit() for side in sides):
+        raise ValueError(f"--size {text}: give one side, such as 224, or HEIGHTxWIDTH, such as 224x320.")
+    return int(sides[0]), int(sides[-1])
+
+
+def _train_command(exported: Exported) -> str:
+    words = ["deepauc", "train", "--table", str(exported.table), "--image-column", exported.image_column]
+    for name in exported.label_columns:
+        words += ["--label-column", name]
+    if exported.group_column is not None:
+        words += ["--group-column", exported.group_column]
+    if exported.weight_column is not None:
+        words += ["--weight-column", exported.weight_column]
+    return shlex.join([*words, "--split-column", exported.split_column, "--out", "DIR"])
+
+
+def _report_record(report: TableReport) -> dict[str, Any]:
+    sizes = [{"height": size[0], "width": size[1], "files": count} for size, count in report.sizes.items()]
+    return {"ok": report.ok} | asdict(report) | {"sizes": sizes}
+
+
+def _show_summary(output: Output, report: TableReport) -> None:
+    """Everything but the problems, which have a table of their own."""
+    leaks = tuple(replace(leak, name=_printable(leak.name)) for leak in report.leaks)
+    text = str(replace(report, path=_printable(report.path), leaks=leaks, problems=()))
+    output.result(text if report.ok else text.removesuffix("no problems").rstrip())
+
+
+def refuse_table(output: Output, problems: Sequence[Problem]) -> NoReturn:
+    """All problems in one table, then exit code 2."""
+    _show_table(
+        output,
+        ("row", "column", "kind", "message"),
+        [("-" if one.row is None else str(one.row), one.column or "-", one.kind, one.message) for one in problems],
+    )
+    kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
+    output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
+    raise typer.Exit(2)
+
+
+def _show_table(output: Output, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """In a terminal a table that folds what is too wide; elsewhere one line a row. Nothing is cut off."""
+    if output.as_json:
+        return
+    lines = [[_printable(cell) for cell in row] for row in (header, *rows)]
+    if sys.stdout.isatty():
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(box=box.SIMPLE_HEAD)
+        for name in lines[0]:
+            drawn.add_column(Text(name), overflow="fold")
+        for row in lines[1:]:
+            drawn.add_row(*map(Text, row))  # Text: a bracket in a cell is no markup
+        Console().print(drawn)
+        return
+    widths = [max(len(line[place]) for line in lines) for place in range(len(header) - 1)]
+    for line in lines:
+        output.result("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]))
+
+
+def _printable(text: str) -> str:
+    """One line whatever a table holds: control characters, such as a terminal would obey, are shown as escapes."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def _size_text(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _share_text(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"

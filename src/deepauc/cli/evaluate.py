@@ -1,0 +1,118 @@
+"""`deepauc evaluate`: what the scores in any csv are worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepauc.cli.console import Output
+
+if TYPE_CHECKING:
+    from deepauc.reporting.findings import LabelEvaluation
+
+LabelColumns = Annotated[
+    list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels; repeatable; default: label.")
+]
+ScoreColumns = Annotated[
+    list[str] | None, typer.Option("--score-column", metavar="COLUMN", help="Its scores; repeatable; default: score.")
+]
+GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients; default: group, if there.")]
+PartColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts; default: part, if there.")]
+Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive class, where labels are not 0/1.")]
+
+
+def evaluate(
+    scores: Annotated[Path, typer.Argument(metavar="SCORES", help="A csv, tsv or parquet of scores and labels.")],
+    label_column: LabelColumns = None,
+    score_column: ScoreColumns = None,
+    group_column: GroupColumn = None,
+    part_column: PartColumn = None,
+    part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part; default: each.")] = None,
+    positive: Positive = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+) -> None:
+    """AUC with intervals from any file of scores and labels.
+
+    DeLong's interval and a bootstrap, over patients where they are named. With parts called validation and test, also
+    the sensitivity on test at thresholds from validation.
+    """
+    from deepauc.reporting.findings import AucResult
+    from deepauc.reporting.scores_file import read_scores
+    from deepauc.reporting.table_evaluation import evaluate_part
+
+    output = Output(quiet=quiet, as_json=as_json)
+    table = read_scores(
+        scores,
+        label_columns=label_column or (),
+        score_columns=score_column or (),
+        group_column=group_column,
+        part_column=part_column,
+        positive=positive,
+    )
+    table.require_finite_scores()
+    parts: tuple[str | None, ...] = (part,) if part is not None else table.part_names or (None,)
+    within = bool(((table.scores >= 0) & (table.scores <= 1)).all())
+    found = [one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within)]
+    if not any(isinstance(one.auc, AucResult) for one in found):
+        raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
+    for note in table.notes:
+        output.say(note)
+    _show(output, found, within=within)
+    output.record({"file": str(scores), "notes": list(table.notes), "results": [_record(one, within) for one in found]})
+
+
+def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None:
+    from deepauc.reporting.figures import interval_text
+    from deepauc.reporting.findings import Absent, Calibration
+
+    rows, operating, calibration = [], [], []
+    for one in found:
+        counts = one.counts
+        head = [one.part, one.name, f"{counts.rows:,}", f"{counts.positives:,}"]
+        if isinstance(one.auc, Absent):
+            output.say(f"{one.part}, {one.name}: no AUC, because {one.auc.why}")
+            continue
+        patients = "-" if counts.patients is None else f"{counts.patients:,}"
+        by_patient = one.auc.delong_by_patient
+        rows.append(
+            [
+                *(*head, patients, interval_text(one.auc.delong)),
+                "-" if by_patient is None else interval_text(by_patient),
+                *(interval_text(one.auc.bootstrap), f"{one.auc.average_precision:.3f}"),
+            ]
+        )
+        if output.quiet:
+            output.result(f"{one.part}  {one.name}  {interval_text(one.auc.headline)}")
+        if not isinstance(one.operating_points, Absent):
+            operating += [
+                [
+                    *(one.name, f"{100 * row.asked_specificity:.0f} %", f"{row.threshold:.6g}"),
+                    *(interval_text(row.sensitivity), interval_text(row.specificity)),
+                ]
+                for row in one.operating_points
+            ]
+        if within and isinstance(one.calibration, Calibration):
+            before = one.calibration.before
+            calibration.append([one.part, one.name, f"{before.brier:.4f}", f"{before.expected_calibration_error:.4f}"])
+    header = ["part", "label", "rows", "positives", "patients", "AUC [DeLong]", "[by patient]", "[bootstrap]"]
+    output.table([*header, "average precision"], rows, title="AUC with 95 % intervals")
+    if operating:
+        output.table(
+            ["label", "specificity asked", "threshold", "sensitivity", "specificity reached"],
+            operating,
+            title="On test, at thresholds from validation",
+        )
+    if calibration:
+        output.table(["part", "label", "Brier", "ECE"], calibration, title="Scores taken as probabilities")
+    for text in dict.fromkeys(f"{one.part}, {one.name}: {text}" for one in found for text in one.cautions):
+        output.say(f"Caution. {text}")
+
+
+def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:
+    from deepauc.reporting.findings import to_json
+
+    kept = ("name", "part", "counts", "auc", "operating_points", "cautions", *(("calibration",) if within else ()))
+    return {name: to_json(getattr(one, name)) for name in kept}

@@ -1,0 +1,55 @@
+"""`deepauc export`: a run as ONNX file, as bundle, or as a model card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deepauc.cli.console import Output
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="An ONNX file, compared with torch.")] = None,
+    bundle: Annotated[Path | None, typer.Option(metavar="DIR", help="Weights (safetensors) and description.")] = None,
+    card: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face, such as README.md.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+) -> None:
+    """Hand a trained run to other programs; at least one of --onnx, --bundle and --card."""
+    if not any((onnx, bundle, card)):
+        raise ValueError("name what to write: --onnx FILE, --bundle DIR or --card FILE.")
+    for path in (onnx, card):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ValueError(f"{path}: name a file in a folder that is there.")
+    from deepauc.reporting.export import copy_bundle, export_onnx
+    from deepauc.reporting.model_card import model_card
+    from deepauc.training.checkpoint import write_atomically
+
+    output = Output(quiet=quiet, as_json=as_json)
+    record: dict[str, Any] = {}
+    if onnx is not None:
+        found = export_onnx(run, onnx)
+        difference = f"max difference to torch {found.max_difference:.2g}, allowed {found.tolerance:.2g}"
+        output.result(f"ONNX: {onnx} ({difference}, on {found.source})")
+        record["onnx"] = {
+            "path": str(onnx),
+            "max_difference": found.max_difference,
+            "tolerance": found.tolerance,
+            "compared": found.compared,
+            "source": found.source,
+        }
+    if bundle is not None:
+        files = copy_bundle(run, bundle)
+        output.result(f"Bundle: {', '.join(map(str, files))}")
+        record["bundle"] = [str(path) for path in files]
+    if card is not None:
+        write_atomically(card, model_card(run).encode())
+        output.result(f"Model card: {card}")
+        record["card"] = str(card)
+    output.say("Not a medical device.")
+    output.record(record)

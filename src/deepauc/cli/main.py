@@ -1,0 +1,105 @@
+"""The `deepauc` command. One file a command; this one joins them and turns bad input into one line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from deepauc.cli.compare import compare
+from deepauc.cli.data import app as data_app
+from deepauc.cli.demo import demo
+from deepauc.cli.evaluate import evaluate
+from deepauc.cli.export import export
+from deepauc.cli.predict import predict
+from deepauc.cli.report import report
+from deepauc.cli.train import train
+
+
+@dataclass
+class Invocation:
+    """What `run` has to know of a call after it has failed."""
+
+    debug: bool = False
+
+
+ClickException: type[Exception] = typer.BadParameter.__mro__[2]
+"""Base of all usage errors. Not click's own: newer releases of typer carry a copy of click inside."""
+
+# Plain help: it reads the same in a terminal, a pipe and a screen reader, and does not wait for rich.
+app = typer.Typer(
+    name="deepauc",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"deepauc {version('deepauc')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def deepauc(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Deep AUC maximisation for imbalanced classification."""
+    context.ensure_object(Invocation).debug = debug
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command()(demo)
+app.command()(train)
+app.command()(predict)
+app.command()(export)
+app.command()(evaluate)
+app.command()(compare)
+app.command()(report)
+app.add_typer(data_app, name="data")
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: exit code 0, 2 with one line for bad input, 130 when interrupted; --debug shows the traceback."""
+    invocation = Invocation()
+    try:
+        # standalone_mode=False: errors come here, where all of them get the same treatment
+        code = app(list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False, obj=invocation)
+    except ClickException as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands without a command: its help, as it is
+            typer.echo(message)
+            code = 2
+        else:
+            code = _refuse(message, error, invocation)
+    except OSError as error:
+        message = f"{error.strerror}: {error.filename}" if error.strerror and error.filename else str(error)
+        code = _refuse(message, error, invocation)
+    except ValueError as error:
+        code = _refuse(str(error), error, invocation)
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("deepauc: interrupted.", err=True)
+        code = 130
+    sys.exit(code or 0)
+
+
+def _refuse(message: str, error: Exception, invocation: Invocation) -> int:
+    if invocation.debug:
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        typer.echo(f"deepauc: {' '.join(message.split()) or type(error).__name__}", err=True)
+    return 2

@@ -1,0 +1,113 @@
+"""`deepauc train`: from one table to a trained run and its report."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepauc.cli.console import Output
+from deepauc.cli.data import LABELS, AllowOutside, FeatureColumns, GroupColumn, ImageColumn, SplitColumn, WeightColumn
+
+if TYPE_CHECKING:
+    from deepauc.training.config import Settings
+
+
+def train(
+    context: typer.Context,
+    table: Annotated[Path | None, typer.Option(metavar="FILE", help="A csv, tsv or parquet file.")] = None,
+    image_column: ImageColumn = None,
+    label_column: Annotated[list[str] | None, LABELS] = None,
+    feature_column: FeatureColumns = None,
+    group_column: GroupColumn = None,
+    split_column: SplitColumn = None,
+    weight_column: WeightColumn = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of the run; default: 0.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="All of this as TOML, and more.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print that file; do not train.")] = False,
+    tune: Annotated[int | None, typer.Option(min=1, metavar="N", help="Try N margins and gammas first.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="small-cnn, resnet20, mlp, or timm's.")] = None,
+    image_size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize images; 224 is 224x224.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of each stage.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, metavar="N", help="Rows a step.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda; default: what there is.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
+    allow_outside: AllowOutside = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say only the results.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+) -> None:
+    """Train on a table of images or numbers, and write a report.
+
+    The same command goes on with an unfinished run. Each choice it makes is printed with its reason.
+    """
+    given_data = {
+        "table": None if table is None else str(table),
+        "image_column": image_column,
+        "label_columns": tuple(label_column or ()) or None,
+        "feature_columns": tuple(feature_column or ()) or None,
+        "group_column": group_column,
+        "split_column": split_column,
+        "weight_column": weight_column,
+        "image_size": None if image_size is None else parse_size(image_size),
+        "skip_bad": skip_bad or None,
+        "allow_outside": allow_outside or None,
+    }
+    given_plan = {"model": model, "epochs": epochs, "batch_size": batch_size}
+    settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
+    from deepauc.cli.training_run import print_settings, run_training
+
+    if print_config:
+        print_settings(settings, device=device)
+        return
+    if out is None:
+        raise ValueError("where to? Name a folder for the run: --out runs/first.")
+    run_training(
+        settings,
+        out=out,
+        device=device,
+        output=Output(quiet=quiet, as_json=as_json),
+        command=command_line(context),
+    )
+
+
+def _settings(config: Path | None, *, data: dict[str, Any], plan: dict[str, Any], top: dict[str, Any]) -> Settings:
+    """The file's settings, with what the command line says instead where it says something."""
+    from deepauc.training.config import Settings, read_settings
+
+    settings = Settings() if config is None else read_settings(config)
+
+    def given(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value is not None}
+
+    return replace(
+        settings,
+        data=replace(settings.data, **given(data)),
+        plan=replace(settings.plan, **given(plan)),
+        **given(top),
+    )
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """(height, width) from `224` or `224x320`."""
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isascii() and side.isdigit() and int(side) for side in sides):
+        raise ValueError(f"--image-size {text}: give one side, such as 224, or HEIGHTxWIDTH, such as 224x320.")
+    return int(sides[0]), int(sides[-1])
+
+
+def command_line(context: typer.Context) -> str:
+    """The command as it would be typed, for the record: every option that is not at its default."""
+    words = ["deepauc", str(context.info_name)]
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if value is None or value is False or value == parameter.default:
+            continue
+        several = value if isinstance(value, list | tuple) else [value]
+        option = parameter.opts[0] if parameter.opts[0].startswith("-") else None
+        for one in several:
+            words += ([option] if option else []) + ([] if one is True else [str(one)])
+    return shlex.join(words)

@@ -1,0 +1,224 @@
+"""The work of `deepauc train`: read, plan, tune, train, compare, report. Each step says what it does and why."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from deepauc.cli.console import Output
+from deepauc.cli.data import refuse_table
+from deepauc.cli.training_progress import training_progress
+from deepauc.cli.training_summary import show_choices, show_data, show_results
+from deepauc.data.problems import TableError
+from deepauc.reporting.report import write_report
+from deepauc.training.baseline import first_stage_run
+from deepauc.training.config import Settings, settings_toml
+from deepauc.training.folder import RunFolder
+from deepauc.training.interrupt import TrainingStopped
+from deepauc.training.loop import chosen_device, train
+from deepauc.training.plain import recipe_hash
+from deepauc.training.plan import Choice, DeviceKind, Fingerprint, make_plan
+from deepauc.training.prepare import Prepared, data_record, prepare
+from deepauc.training.recipe import Recipe
+from deepauc.training.run import Run
+from deepauc.training.trainer import Progress
+from deepauc.training.tuning import Trial, best_trial, pairs_to_try, tune, with_pair
+
+TUNING = ".tuning"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What is to be trained, and all that was chosen on the way."""
+
+    settings: Settings
+    prepared: Prepared
+    recipe: Recipe
+    untuned: Recipe
+    choices: tuple[Choice, ...]
+    device: torch.device
+    device_kind: DeviceKind
+
+
+def run_training(settings: Settings, *, out: Path, device: str | None, output: Output, command: str) -> None:
+    """From settings to a finished run folder with its report; raises typer.Exit where that was not to be."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")
+    folder = RunFolder(out)
+    state = "finished" if folder.done else "continued" if folder.record_path.exists() else "trained"
+    job = _prepared_job(settings, device=device, output=output)
+    show_data(output, job.prepared)
+    show_choices(output, job.choices)
+    try:
+        job, trials = _tuned(job, out, output)
+        run = _trained(job, out, output, state=state, notes=_notes(job, trials, command))
+    except TrainingStopped as error:
+        typer.echo(f"deepauc: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt as error:
+        saved = "the same command goes on from there" if folder.record_path.exists() else "nothing was trained yet"
+        typer.echo(f"deepauc: {error or f'interrupted; {saved}'}.", err=True)
+        raise typer.Exit(130) from None
+    baseline = first_stage_run(run, job.prepared.task, device=job.device)
+    report = run.path / "report.html"
+    if not report.exists():
+        output.say("Writing the report")
+        write_report(run.path, baseline=None if baseline is None else baseline.path, command=_report_command(run))
+    show_results(output, run, baseline, state=state, report=report)
+
+
+def print_settings(settings: Settings, *, device: str | None) -> None:
+    """The complete file that these settings come to, reasons as comments, and nothing else on stdout."""
+    job = _prepared_job(settings, device=device, output=Output(quiet=True))
+    shape = job.prepared.task.source.shape
+    size = (shape[0], shape[1]) if len(shape) == 3 else None
+    whole = replace(
+        job.settings,
+        recipe=job.recipe,
+        plan=type(settings.plan)(),
+        data=replace(job.settings.data, image_size=size),
+    )
+    comments = [
+        "All that `deepauc train --config THIS_FILE --out DIR` does. Paths are relative to where it is run.",
+        *(f"{choice.name}: {choice.value}\n  because: {choice.reason}" for choice in job.choices),
+    ]
+    sys.stdout.write(settings_toml(whole, comments=comments))
+
+
+def _prepared_job(settings: Settings, *, device: str | None, output: Output) -> _Job:
+    target = _device(device)
+    kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
+    try:
+        with output.progress(f"Reading {settings.data.table}") as advance:
+            prepared = prepare(settings, kind, progress=advance)
+    except TableError as error:
+        output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
+        refuse_table(output, error.problems)
+    if settings.recipe is not None:
+        choices: tuple[Choice, ...] = (Choice(name="recipe", value="complete", reason="it is in the config file"),)
+        recipe = settings.recipe
+    else:
+        fingerprint = Fingerprint.of(prepared.task, file_sizes=prepared.report.sizes)
+        plan = make_plan(fingerprint, settings.plan, kind)
+        recipe, choices = plan.recipe, plan.choices
+    return _Job(
+        settings=settings,
+        prepared=prepared,
+        recipe=recipe,
+        untuned=recipe,
+        choices=(prepared.split, *choices),
+        device=target,
+        device_kind=kind,
+    )
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        device = chosen_device(name)
+    except RuntimeError:
+        raise ValueError(f"--device {name}: write cpu, cuda, or cuda:1 for the second GPU.") from None
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ValueError(f"--device {name}: there is no such GPU on this machine ({torch.cuda.device_count()} found).")
+    return device
+
+
+def _tuned(job: _Job, out: Path, output: Output) -> tuple[_Job, tuple[Trial, ...]]:
+    """The job with the best of the pairs that were to be tried; recorded ones of the same job are not tried again."""
+    count = job.settings.tune
+    if not count:
+        return job, ()
+    pairs = pairs_to_try(job.recipe, count)
+    folder = RunFolder(out)
+    if folder.record_path.exists():
+        trials = _recorded_trials(folder, job)
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        trials = _new_trials(job, pairs, out / TUNING, output)
+    best = best_trial(trials)
+    few = min(Fingerprint.of(job.prepared.task).positives["validation"])
+    choice = Choice(
+        name="tuned",
+        value=f"margin {best.margin:g}, gamma {best.gamma:.3g}",
+        reason=f"best of {count} on validation ({few} positives: the differences are noisy): "
+        + ", ".join(f"({t.margin:g}, {t.gamma:.3g}) {t.validation_auc:.3f}" for t in trials),
+    )
+    show_choices(output, [choice])
+    recipe = with_pair(job.recipe, margin=best.margin, gamma=best.gamma)
+    return replace(job, recipe=recipe, choices=(*job.choices, choice)), trials
+
+
+def _new_trials(job: _Job, pairs: Sequence[tuple[float, float]], folder: Path, output: Output) -> tuple[Trial, ...]:
+    task, seed = job.prepared.task, job.settings.seed
+    output.say(f"Tuning: {len(pairs)} pairs of margin and gamma, each for one AUC stage, judged on validation")
+
+    def report(number: int, step: Progress) -> None:
+        last = step.iteration == step.iterations and step.stage == step.stages - 1
+        if last:
+            what = "the stages before" if number == 0 else "margin {:g}, gamma {:.3g}".format(*pairs[number - 1])
+            output.say(f"tuning, {what}: done")
+
+    return tune(job.recipe, task, pairs=pairs, seed=seed, folder=folder, device=job.device, progress=report)
+
+
+def _recorded_trials(folder: RunFolder, job: _Job) -> tuple[Trial, ...]:
+    record = folder.record()
+    tuning = (record.get("plan") or {}).get("tuning") or {}
+    asked = {"untuned_recipe": recipe_hash(job.untuned), "pairs": job.settings.tune}
+    differs = [name for name, value in asked.items() if tuning.get(name) != value]
+    if record["identity"]["data"] != job.prepared.task.data_hash():
+        differs.append("data")
+    if record["identity"]["seed"] != job.settings.seed:
+        differs.append("seed")
+    if differs:
+        raise ValueError(
+            f"{folder.path} holds another run (different {', '.join(differs)}). Choose another folder; "
+            "nothing was changed."
+        )
+    return tuple(Trial(**trial) for trial in tuning["trials"])
+
+
+def _notes(job: _Job, trials: Sequence[Trial], command: str) -> dict[str, Any]:
+    """What run.json says of the plan and the data."""
+    plan: dict[str, Any] = {
+        "device_kind": job.device_kind,
+        "choices": [asdict(choice) for choice in job.choices],
+    }
+    if trials:
+        plan["tuning"] = {
+            "untuned_recipe": recipe_hash(job.untuned),
+            "pairs": len(trials),
+            "trials": [asdict(trial) for trial in trials],
+        }
+    return {
+        "command": command,
+        "plan": plan,
+        "data": data_record(job.settings, job.prepared),
+        "leaks": job.prepared.leaks,
+    }
+
+
+def _trained(job: _Job, out: Path, output: Output, *, state: str, notes: dict[str, Any]) -> Run:
+    task, seed = job.prepared.task, job.settings.seed
+    if state == "finished":
+        run = train(job.recipe, task, seed=seed, run_dir=out, device=job.device)  # refuses another run
+        output.say(f"{out} holds this run, finished: nothing was changed.")
+        return run
+    if state == "continued":
+        output.say(f"{out} holds this run, unfinished: going on.")
+    with training_progress(output, job.recipe, task, seed=seed) as progress:
+        run = train(job.recipe, task, seed=seed, run_dir=out, device=job.device, progress=progress, notes=notes)
+        last = run.history[-1].get("validation_auc") if run.history else None
+        progress.finish(float(last) if last else None)
+    shutil.rmtree(out / TUNING, ignore_errors=True)  # its results are in run.json
+    return run
+
+
+def _report_command(run: Run) -> str:
+    return f"deepauc report {run.path} --baseline {run.path / 'baseline'}"

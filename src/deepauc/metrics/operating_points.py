@@ -1,0 +1,168 @@
+"""One threshold, chosen on one part of the data and judged on another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
+from deepauc.metrics.intervals import Estimate, wilson_limits
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """What a fixed threshold does (positive means score >= threshold); arrays (L,) for (N, L) inputs."""
+
+    threshold: FloatOrArray
+    sensitivity: Estimate
+    specificity: Estimate
+    positive_predictive_value: Estimate  # NaN with limits (0, 1) where nothing is called positive
+    negative_predictive_value: Estimate
+    true_positives: FloatOrArray
+    false_positives: FloatOrArray
+    true_negatives: FloatOrArray
+    false_negatives: FloatOrArray
+
+
+def threshold_at_specificity(scores: ArrayLike, labels: ArrayLike, specificity: float) -> FloatOrArray:
+    """The lowest threshold under which at least a share `specificity` of the negatives lies.
+
+    It stands halfway between the last negative that must be cleared and the next higher score.
+    """
+    if not 0 < specificity <= 1:
+        raise ValueError(f"specificity is {specificity}; it must lie in (0, 1].")
+    columns = read_columns(scores, labels)
+    values = []
+    for column in columns:
+        column.require_both_classes("a threshold")
+        scores_here = column.scores.astype(np.float64)
+        negatives = np.sort(scores_here[~column.positive])
+        cleared = negatives[_how_many(specificity, negatives.size) - 1]
+        higher = scores_here[scores_here > cleared]
+        values.append(_between(cleared, higher.min()) if higher.size else math.nextafter(cleared, math.inf))
+    return columns.collect(values)
+
+
+def threshold_at_sensitivity(scores: ArrayLike, labels: ArrayLike, sensitivity: float) -> FloatOrArray:
+    """The highest threshold that at least a share `sensitivity` of the positives reaches.
+
+    It stands halfway between the last positive that must reach it and the next lower score.
+    """
+    if not 0 < sensitivity <= 1:
+        raise ValueError(f"sensitivity is {sensitivity}; it must lie in (0, 1].")
+    columns = read_columns(scores, labels)
+    values = []
+    for column in columns:
+        column.require_both_classes("a threshold")
+        scores_here = column.scores.astype(np.float64)
+        positives = np.sort(scores_here[column.positive])[::-1]
+        reached = positives[_how_many(sensitivity, positives.size) - 1]
+        lower = scores_here[scores_here < reached]
+        values.append(_between(lower.max(), reached) if lower.size else float(reached))
+    return columns.collect(values)
+
+
+def operating_point(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    threshold: ArrayLike,
+    *,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+) -> OperatingPoint:
+    """Sensitivity, specificity and predictive values of a threshold (one a label) that came from elsewhere.
+
+    Limits are Wilson's (1927). With groups (N,) of patients the number of trials is divided by the design effect of
+    the clustering (Rao & Scott, 1992), or is the number of patients where a share is 0 or 1. The limits hold for a
+    threshold fixed beforehand: for one chosen on the same rows they are too narrow and the values too good.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; it must lie between 0 and 1, for example 0.95.")
+    columns = read_columns(scores, labels, groups=groups)
+    labels_count = 1 if columns.scores.ndim == 1 else columns.scores.shape[1]
+    thresholds = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (labels_count,))
+    counts, shares = [], []
+    for column, cut in zip(columns, thresholds, strict=True):
+        column.require_both_classes("an operating point")
+        called, positive = column.scores.astype(np.float64) >= cut, column.positive
+        cells = (called & positive, called & ~positive, ~called & ~positive, ~called & positive)
+        counts.append([float(np.count_nonzero(cell)) for cell in cells])
+        shares.append(
+            [
+                _share(column, of=positive, right=called, level=level),
+                _share(column, of=~positive, right=~called, level=level),
+                _share(column, of=called, right=positive, level=level),
+                _share(column, of=~called, right=~positive, level=level),
+            ]
+        )
+    sensitivity, specificity, ppv, npv = (
+        Estimate(*(columns.collect([by_label[which][part] for by_label in shares]) for part in range(3)))
+        for which in range(4)
+    )
+    tp, fp, tn, fn = (columns.collect([by_label[which] for by_label in counts]) for which in range(4))
+    return OperatingPoint(
+        threshold=columns.collect([float(cut) for cut in thresholds]),
+        sensitivity=sensitivity,
+        specificity=specificity,
+        positive_predictive_value=ppv,
+        negative_predictive_value=npv,
+        true_positives=tp,
+        false_positives=fp,
+        true_negatives=tn,
+        false_negatives=fn,
+    )
+
+
+def sensitivity_at_specificity(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    *,
+    specificity: float,
+    validation_scores: ArrayLike,
+    validation_labels: ArrayLike,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+) -> OperatingPoint:
+    """The operating point on (scores, labels) of the threshold that has `specificity` on the validation part.
+
+    The specificity reached here is part of the answer: it is not `specificity`, since the rows are others.
+    """
+    threshold = threshold_at_specificity(validation_scores, validation_labels, specificity)
+    return operating_point(scores, labels, threshold, level=level, groups=groups)
+
+
+def _how_many(share: float, of: int) -> int:
+    """The least count that makes up the share, forgiving its rounding (0.95 of 20 is 19)."""
+    return max(math.ceil(share * of - 1e-9), 1)
+
+
+def _between(low: float, high: float) -> float:
+    middle = low / 2 + high / 2
+    return float(middle if low < middle else high)
+
+
+def _share(column: Column, *, of: Mask, right: Mask, level: float) -> tuple[float, float, float]:
+    trials = int(np.count_nonzero(of))
+    if trials == 0:
+        return math.nan, 0.0, 1.0
+    share = np.count_nonzero(of & right) / trials
+    effective = float(trials)
+    if column.groups is not None:
+        effective = _effective_trials(column.groups[of], right[of].astype(np.float64), share)
+    return share, *wilson_limits(share * effective, effective, level)
+
+
+def _effective_trials(groups: npt.NDArray[np.intp], right: Floats, share: float) -> float:
+    numbers = np.unique(groups, return_inverse=True)[1]
+    patients, trials = int(numbers.max()) + 1, right.size
+    if share in (0.0, 1.0) or patients == 1:
+        return float(patients)
+    residual = np.bincount(numbers, right - share)
+    variance = patients / (patients - 1) * float(residual @ residual) / trials**2
+    design_effect = variance / (share * (1 - share) / trials)
+    return trials / max(design_effect, 1.0)

@@ -1,0 +1,72 @@
+"""Human readers beside the model: whose operating point lies under its ROC curve?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.metrics.columns import ArrayLike, Floats, read_columns, to_numpy
+from deepauc.metrics.curves import roc_of
+
+
+@dataclass(frozen=True)
+class ReadersBeaten:
+    """For each label how many readers the model beats, and the mean over labels: NRBC in the paper's Table 3."""
+
+    per_label: npt.NDArray[np.int64]  # (L,)
+    readers: npt.NDArray[np.int64]  # (L,) how many there are
+    mean: float
+
+
+def readers_beaten(scores: ArrayLike, labels: ArrayLike, reader_fpr: ArrayLike, reader_tpr: ArrayLike) -> ReadersBeaten:
+    """Count the readers whose point (FPR, TPR) lies strictly under the model's ROC curve.
+
+    The curve is straight between its points. scores, labels: (N,) or (N, L). reader_fpr, reader_tpr: (R,) for (N,)
+    scores, (R, L) for (N, L); NaN where a reader did not read a label.
+    """
+    columns = read_columns(scores, labels)
+    labels_count = 1 if columns.scores.ndim == 1 else columns.scores.shape[1]
+    fpr, tpr = (_reader_rates(rates, labels_count) for rates in (reader_fpr, reader_tpr))
+    if fpr.shape != tpr.shape:
+        raise ValueError(f"reader_fpr has shape {fpr.shape} but reader_tpr has shape {tpr.shape}; give both the same.")
+    beaten, readers = [], []
+    for j, column in enumerate(columns):
+        present = ~(np.isnan(fpr[:, j]) | np.isnan(tpr[:, j]))
+        height = roc_of(column).tpr_at(fpr[present, j])
+        beaten.append(np.count_nonzero(tpr[present, j] < height))
+        readers.append(np.count_nonzero(present))
+    return ReadersBeaten(np.array(beaten), np.array(readers), float(np.mean(beaten)))
+
+
+def reader_rates(calls: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
+    """(FPR, TPR) of readers, each (R,), from their 0/1 calls (N, R) and the labels (N,); NaN calls were not made."""
+    call_array, label_array = to_numpy(calls).astype(np.float64), to_numpy(labels).astype(np.float64)
+    if call_array.ndim != 2 or label_array.shape != call_array.shape[:1]:
+        raise ValueError(
+            f"calls have shape {call_array.shape}, labels {label_array.shape}; they must be (N, R) and (N,)."
+        )
+    repeated = np.broadcast_to(label_array[:, None], call_array.shape)
+    read = ~np.isnan(call_array)
+    columns = read_columns(np.where(read, call_array, 0.0), np.where(read, repeated, np.nan))
+    fpr, tpr = [], []
+    for column in columns:
+        if not np.isin(column.scores, (0, 1)).all():
+            raise ValueError(f"a reader's calls must be 0 or 1 (NaN where not made){column.where}.")
+        column.require_both_classes("a reader's operating point")
+        called = column.scores == 1
+        fpr.append(float(called[~column.positive].mean()))
+        tpr.append(float(called[column.positive].mean()))
+    return np.array(fpr), np.array(tpr)
+
+
+def _reader_rates(rates: ArrayLike, labels_count: int) -> Floats:
+    array = to_numpy(rates).astype(np.float64)
+    if array.ndim == 1 and labels_count == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] != labels_count:
+        raise ValueError(f"reader rates have shape {array.shape}; they must be (R,), or (R, {labels_count}) by label.")
+    if ((array < 0) | (array > 1)).any():
+        raise ValueError("reader rates must lie in [0, 1] (NaN where a reader did not read).")
+    return array

@@ -1,0 +1,118 @@
+"""The digits study as a table, a picture and a record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepauc.metrics.intervals import Estimate
+from deepauc.paper.digits import DigitsResult, Method
+from deepauc.paper.toy import mean_interval
+from deepauc.reporting.plots import IntervalColumn, intervals
+from deepauc.reporting.tables import auc_text, markdown_table, percent_text
+
+
+def header(result: DigitsResult) -> list[str]:
+    """The names over `rows`."""
+    return ["training set", *(method.name for method in result.settings.methods)]
+
+
+def rows(result: DigitsResult) -> list[list[str]]:
+    """Test AUC with DeLong's interval by seed and method, then mean ± standard deviation over the seeds."""
+    auc = result.auc()
+    table = [
+        [f"seed {result.settings.first_seed + number}", *(_shown(estimate) for estimate in row)]
+        for number, row in enumerate(result.estimates)
+    ]
+    spread = auc.std(axis=0, ddof=1) if len(auc) > 1 else np.zeros(auc.shape[1])
+    table.append(
+        ["mean ± std", *(f"{auc_text(m)} ± {auc_text(s)}" for m, s in zip(auc.mean(axis=0), spread, strict=True))]
+    )
+    return table
+
+
+def findings(result: DigitsResult) -> list[str]:
+    """Each method against the first, paired by training set, and how often AUC-M's constraint was active."""
+    auc, methods = result.auc(), result.settings.methods
+    sentences = []
+    for column in range(1, len(methods)):
+        if len(auc) < 2:
+            break
+        gain = mean_interval(auc[:, column] - auc[:, 0])
+        decided = "" if gain.low > 0 or gain.high < 0 else ", undecided"
+        sentences.append(
+            f"{methods[column].name} minus {methods[0].name}, paired over {len(auc)} training sets: "
+            f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]{decided}."
+        )
+    for method, share in zip(methods, result.alpha_zero, strict=True):
+        if share is not None:
+            sentences.append(
+                f"{method.name} (m = {method.margin:g}): alpha was 0 in {percent_text(share)} of the steps."
+            )
+    return sentences
+
+
+def section(result: DigitsResult, *, picture: str) -> str:
+    """The part of a markdown report."""
+    settings = result.settings
+    lines = [
+        f"Classes 5 to 9 are positive. Training: {result.train_negatives} negatives and {result.train_positives} "
+        f"positives (imratio {settings.imratio:.0%}; every seed draws other positives). Test, untouched: "
+        f"{result.test_positives} positives, {result.test_negatives} negatives. Same small CNN, initial weights, "
+        f"batches (`ClassQuotaSampler`, {settings.positives_per_batch} positives of {settings.batch_size}) and "
+        f"{settings.epochs} epochs for all losses; settings fixed beforehand on images of the training part.",
+        "",
+        markdown_table(["loss", "optimizer", "settings"], [_settings_row(m) for m in settings.methods]),
+        "",
+        "Test AUC with DeLong's 95 % interval, last epoch:",
+        "",
+        markdown_table(header(result), rows(result)),
+        "",
+        *(f"- {sentence}" for sentence in findings(result)),
+        "",
+        f"![Test AUC by loss; one dot a training set, bars are DeLong intervals, lines are means]({picture})",
+    ]
+    return "\n".join(lines)
+
+
+def record(result: DigitsResult) -> dict[str, Any]:
+    """Everything as plain numbers."""
+    return {
+        "settings": asdict(result.settings),
+        "train": {"positives": result.train_positives, "negatives": result.train_negatives},
+        "test": {"positives": result.test_positives, "negatives": result.test_negatives},
+        "test_auc": [
+            {"seed": result.settings.first_seed + number, "method": method.name, **asdict(estimate)}
+            for number, row in enumerate(result.estimates)
+            for method, estimate in zip(result.settings.methods, row, strict=True)
+        ],
+        "alpha_zero": {
+            m.name: s for m, s in zip(result.settings.methods, result.alpha_zero, strict=True) if s is not None
+        },
+        "findings": findings(result),
+    }
+
+
+def draw(result: DigitsResult, path: Path) -> Path:
+    """One dot with DeLong's interval a training set, the mean as a line."""
+    columns = []
+    for number, method in enumerate(result.settings.methods):
+        estimates = [row[number] for row in result.estimates]
+        value, low, high = (np.array([getattr(e, part) for e in estimates]) for part in ("value", "low", "high"))
+        columns.append(IntervalColumn(name=method.name, values=value, low=low, high=high))
+    return intervals(path, columns, y_label="test AUC (95 % DeLong interval)")
+
+
+def _shown(estimate: Estimate) -> str:
+    return auc_text(float(estimate.value), float(estimate.low), float(estimate.high))
+
+
+def _settings_row(method: Method) -> list[str]:
+    if method.bounded:
+        margin = f", m = {method.margin:g}" if method.loss == "margin" else ""
+        return [method.name, "PESG, gamma .002", f"lr {method.lr:g}, sigmoid{margin}"]
+    focal = f", alpha {method.focal_alpha:g}, gamma {method.focal_gamma:g}" if method.loss == "focal" else ""
+    return [method.name, "SGD, momentum .9", f"lr {method.lr:g}{focal}"]

@@ -1,0 +1,221 @@
+"""Figure 1 as tables, pictures and sentences; every sentence is derived from the measured intervals."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepauc.paper.toy import SETS, WINDOW, Floats, MeanInterval, ToyResult, mean_interval
+from deepauc.reporting.plots import BoundaryPanel, Curve, boundaries, curves
+from deepauc.reporting.tables import markdown_table, percent_text
+
+HEADER = ("added", "m", "AUC-S moved", "AUC-M moved", "AUC-S minus AUC-M, paired", "steps with alpha = 0")
+VERDICTS = {
+    "less": "AUC-M's boundary moved less than AUC-S's",
+    "more": "AUC-M's boundary moved more than AUC-S's",
+    "undecided": "no difference can be told",
+}
+EXPLANATION = (
+    "Why the two part: the pre-trained scores lie much further apart than 1, so every point is an easy one, the added "
+    "ones or not. AUC-S's alpha turns negative and pushes the classes together; AUC-M's stays at 0, and only the "
+    "spread within the classes shrinks. Given time the difference should go: raw scores can be scaled at will, so both "
+    "losses have the same minimisers up to the factor m. On the way, flipped labels act the longer the smaller m is, "
+    "since nothing holds the classes apart until their gap is down to m."
+)
+
+
+@dataclass(frozen=True)
+class ToyComparison:
+    """Share of the window that changed side after `step` steps, mean over seeds with a 95 % interval."""
+
+    added: str
+    step: int
+    margin: float
+    square: MeanInterval
+    with_margin: MeanInterval
+    difference: MeanInterval  # AUC-S minus AUC-M, seed by seed
+    alpha_zero: float
+
+    @property
+    def verdict(self) -> str:
+        """What the interval of the difference says of AUC-M: `less`, `more`, or `undecided`."""
+        if self.difference.low > 0:
+            return "less"
+        return "more" if self.difference.high < 0 else "undecided"
+
+
+def compare(result: ToyResult, *, added: str, step: int) -> list[ToyComparison]:
+    """One comparison a margin."""
+    chosen, mark = SETS.index(added), result.marks.index(step)
+    square = result.moved_square[chosen, mark]
+    return [
+        ToyComparison(
+            added=added,
+            step=step,
+            margin=margin,
+            square=mean_interval(square),
+            with_margin=mean_interval(moved),
+            difference=mean_interval(square - moved),
+            alpha_zero=float(alpha_zero),
+        )
+        for margin, moved, alpha_zero in zip(
+            result.settings.margins,
+            result.moved_margin[chosen, mark],
+            result.alpha_zero[chosen, mark],
+            strict=True,
+        )
+    ]
+
+
+def scores_text(result: ToyResult) -> str:
+    """Which scores the losses saw."""
+    return "Behind a sigmoid" if result.settings.sigmoid else "Raw scores"
+
+
+def steps_reported(result: ToyResult) -> tuple[int, ...]:
+    """The step of the picture and the last one."""
+    return tuple(sorted({result.settings.shown_step, result.settings.steps}))
+
+
+def rows(result: ToyResult, *, step: int) -> list[list[str]]:
+    """The table under HEADER; margins that gave the same (alpha was 0 for all of them) share a row."""
+    table = []
+    for added in SETS:
+        groups: dict[tuple[str, ...], list[float]] = {}
+        for c in compare(result, added=added, step=step):
+            cells = (*map(_shown, (c.square, c.with_margin, c.difference)), percent_text(c.alpha_zero))
+            groups.setdefault(cells, []).append(c.margin)
+        for cells, margins in groups.items():
+            everything = len(margins) == len(result.settings.margins)
+            table.append([added, "every" if everything else _listed(margins), *cells])
+    return table
+
+
+def findings(result: ToyResult) -> list[str]:
+    """Where the paper's claim holds and where it does not, one sentence for each set and step."""
+    sentences = []
+    for step in steps_reported(result):
+        for added in SETS:
+            margins: dict[str, list[float]] = {}
+            for comparison in compare(result, added=added, step=step):
+                margins.setdefault(comparison.verdict, []).append(comparison.margin)
+            said = "; ".join(
+                f"{VERDICTS[verdict]}, "
+                + ("whatever m" if len(chosen) == len(result.settings.margins) else f"m = {_listed(chosen)}")
+                for verdict, chosen in margins.items()
+            )
+            sentences.append(f"{scores_text(result)}, after {step} steps, {added}: {said}.")
+    return sentences
+
+
+def section(raw: ToyResult, bounded: ToyResult, *, boundaries_picture: str, paths_picture: str) -> str:
+    """The part of a markdown report: the run on raw scores with its pictures, the one behind a sigmoid beside it."""
+    settings = raw.settings
+    lines = [
+        f"Two clouds of {settings.points} points, a two-layer ELU network ({settings.hidden} hidden units) pre-trained "
+        f"with cross-entropy, then retrained by AUC-S or AUC-M: same start, lr {settings.lr:g} and steps for both, raw "
+        f"scores. Added: {settings.easy} easy positives, or {settings.flipped} points of each class with the other's "
+        "label. The boundary is where the score equals (a + b)/2. Measured: the share of the window below that changes "
+        f"side, {settings.seeds} seeds, 95 % t-intervals.",
+        "",
+        f"![Boundaries of seed {settings.first_seed} after {settings.shown_step} steps]({boundaries_picture})",
+        "",
+        f"The picture is taken after {settings.shown_step} steps. The whole path, bands are 95 % intervals over seeds:",
+        "",
+        f"![Share of the window that changed side against the retraining step]({paths_picture})",
+        "",
+        f"Raw scores and a start from cross-entropy are where the claim has a chance. With scores behind a sigmoid "
+        f"(lr {bounded.settings.lr:g}), as this package recommends, the same was run again.",
+        "",
+    ]
+    for result in (raw, bounded):
+        for step in steps_reported(result):
+            lines += [
+                f"{scores_text(result)}, after {step} steps:",
+                "",
+                markdown_table(HEADER, rows(result, step=step)),
+                "",
+            ]
+    lines += ["What the intervals say of the claim that AUC-S's boundary moves and AUC-M's hardly:", ""]
+    lines += [f"- {sentence}" for sentence in (*findings(raw), *findings(bounded))]
+    lines += ["", EXPLANATION]
+    return "\n".join(lines)
+
+
+def record(result: ToyResult) -> dict[str, Any]:
+    """Everything as plain numbers."""
+    return {
+        "settings": asdict(result.settings),
+        "comparisons": [
+            {**asdict(comparison), "verdict": comparison.verdict}
+            for step in steps_reported(result)
+            for added in SETS
+            for comparison in compare(result, added=added, step=step)
+        ],
+        "findings": findings(result),
+    }
+
+
+def draw_boundaries(result: ToyResult, path: Path) -> Path:
+    """Figure 1: rows AUC-S and AUC-M, columns initial, easy points added, flipped labels added; the first seed."""
+    settings, mark = result.settings, result.marks.index(result.settings.shown_step)
+    column = settings.margins.index(settings.shown_margin)
+    moved = (result.moved_square[:, mark, 0], result.moved_margin[:, mark, column, 0])
+    panel_rows = []
+    for fields, shares in zip((result.square_fields, result.margin_fields), moved, strict=True):
+        panels = [_panel(result, 0, "initial (pre-trained)", result.initial_field)]
+        for chosen in (1, 2):
+            note = f"{percent_text(shares[chosen])} changed side"
+            panels.append(_panel(result, chosen, f"+ {SETS[chosen].removesuffix(' added')}", fields[chosen], note))
+        panel_rows.append(panels)
+    return boundaries(path, panel_rows, row_titles=("AUC-S", f"AUC-M, m = {settings.shown_margin:g}"), window=WINDOW)
+
+
+def draw_paths(result: ToyResult, path: Path) -> Path:
+    """The share moved against the step, AUC-S beside AUC-M at the smallest, a middle and the largest margin."""
+    margins = result.settings.margins
+    shown = sorted({0, len(margins) // 2, len(margins) - 1})
+    panels = []
+    for chosen, title in enumerate(SETS):
+        lines = [("AUC-S", result.moved_square[chosen])]
+        lines += [(f"AUC-M, m = {margins[column]:g}", result.moved_margin[chosen, :, column]) for column in shown]
+        panels.append((title, [_curve(name, result.marks, moved) for name, moved in lines]))
+    return curves(
+        path,
+        panels,
+        x_label="retraining step",
+        y_label="share of the window\nthat changed side (%)",
+        log_x=True,
+        mark_x=result.settings.shown_step,
+    )
+
+
+def _panel(result: ToyResult, chosen: int, title: str, field: Floats, note: str = "") -> BoundaryPanel:
+    points = result.points[chosen]
+    return BoundaryPanel(
+        title=title,
+        field=field,
+        places=points.places[0].double().numpy(),
+        labels=points.labels.double().numpy(),
+        flipped=points.flipped.numpy(),
+        before=result.initial_field if chosen else None,
+        note=note,
+    )
+
+
+def _curve(name: str, marks: tuple[int, ...], moved: Floats) -> Curve:
+    """moved: (marks, seeds)."""
+    each = [mean_interval(100 * row) for row in moved]
+    value, low, high = (np.array([getattr(i, part) for i in each]) for part in ("value", "low", "high"))
+    return Curve(name=name, x=np.array(marks, dtype=float), y=value, low=low.clip(min=0), high=high)
+
+
+def _listed(margins: list[float]) -> str:
+    return ", ".join(f"{margin:g}" for margin in margins)
+
+
+def _shown(interval: MeanInterval) -> str:
+    return percent_text(interval.value, interval.low, interval.high)

@@ -1,0 +1,209 @@
+"""The report's second half: training, leaks, cases, data, and where everything came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from deepauc.reporting.document import (
+    Block,
+    Caution,
+    Cell,
+    Code,
+    DataTable,
+    Facts,
+    Gallery,
+    Missing,
+    Paragraph,
+    Section,
+    shown,
+)
+from deepauc.reporting.findings import Absent, RunFindings
+from deepauc.reporting.history_figures import history_pictures
+from deepauc.reporting.tables import percent_text
+from deepauc.training.plain import from_plain
+from deepauc.training.recipe import Stage
+
+
+def training_section(findings: RunFindings) -> Section:
+    """History figures and the stages of the recipe."""
+    blocks: list[Block] = []
+    stages = _dictionary(findings.record.get("recipe")).get("stages") or []
+    if stages:
+        header = ("Stage", "Objective", "Optimiser", "Length", "Batch", "Positives a batch", "Score bound", "Keeps")
+        rows = tuple(_stage_row(number, _dictionary(stage)) for number, stage in enumerate(stages))
+        blocks.append(DataTable(caption="Stages of the recipe", header=header, rows=rows))
+    if choices := _choices(findings.record):
+        blocks.append(DataTable(caption="What was chosen, and why", header=("Choice", "Value", "Reason"), rows=choices))
+    if isinstance(findings.history, Absent):
+        blocks.append(Missing("training history", findings.history.why))
+    elif pictures := history_pictures(findings.history, several_labels=len(findings.label_names) > 1):
+        blocks.append(Gallery(tuple(pictures)))
+    else:
+        blocks.append(Missing("training figures", "history.csv holds no numbers to draw."))
+    return Section(anchor="training", title="Training", blocks=tuple(blocks))
+
+
+def _stage_row(number: int, stage: dict[str, Any]) -> tuple[Cell, ...]:
+    length = f"{stage['epochs']} epochs" if stage.get("epochs") else f"{stage.get('iterations', '?')} iterations"
+    quota = stage.get("positives_per_batch")
+    return (
+        Cell(str(number + 1), number + 1),
+        Cell(_spec_text(stage.get("objective"))),
+        Cell(_spec_text(stage.get("optimizer"))),
+        Cell(length),
+        Cell(shown(str(stage.get("batch_size", "?")))),
+        Cell("as they come" if quota is None else shown(str(quota))),
+        Cell(shown(_bound(stage))),
+        Cell(f"{shown(str(stage.get('keep', '?')))} epoch"),
+    )
+
+
+def _choices(record: Mapping[str, Any]) -> tuple[tuple[Cell, ...], ...]:
+    """The plan that `deepauc train` wrote down."""
+    found = _dictionary(record.get("plan")).get("choices")
+    rows = [_dictionary(choice) for choice in found] if isinstance(found, list) else []
+    names = ("name", "value", "reason")
+    return tuple(tuple(Cell(shown(str(row.get(name, "")), longest=600)) for name in names) for row in rows)
+
+
+def _bound(stage: dict[str, Any]) -> str:
+    """What the scores passed before the loss; `auto` is the objective's own."""
+    try:
+        known = from_plain(stage)
+    except (ValueError, TypeError):  # a recipe of another version
+        known = None
+    return known.resolved_bound if isinstance(known, Stage) else str(stage.get("bound", "?"))
+
+
+def _spec_text(spec: Any) -> str:
+    """`PESGSpec(lr=0.1, gamma=0.002)` of a spec's plain form, without options that are off."""
+    spec = _dictionary(spec)
+    options = ", ".join(f"{k}={v}" for k, v in spec.items() if k != "type" and v not in (None, False, 0, 0.0))
+    return shown(f"{spec.get('type', '?')}({options})", longest=200)
+
+
+def leaks_section(findings: RunFindings) -> Section:
+    """Patients in two parts, from the scores; identical inputs, where training recorded its check."""
+    leaks = findings.leaks
+    blocks: list[Block] = []
+    if leaks.patients_in_two_parts is None:
+        blocks.append(
+            Missing(
+                "patient leak check", "the data name no patients (--group-column), so leaks between parts are unseen."
+            )
+        )
+    elif leaks.patients_in_two_parts == 0:
+        blocks.append(
+            Paragraph(f"Patients: none of the {leaks.patients:,} patients is in two parts (read off scores.csv).")
+        )
+    else:
+        blocks.append(
+            Caution(
+                f"{leaks.patients_in_two_parts:,} of {leaks.patients:,} patients are in two parts: the values in this "
+                "report are too good. The command deepauc data check names them."
+            )
+        )
+    if leaks.recorded is None:
+        blocks.append(
+            Missing(
+                "check for identical inputs", "run.json records none. The command deepauc data check TABLE makes one."
+            )
+        )
+    elif not leaks.recorded:
+        blocks.append(Paragraph("Recorded at training: no patient and no identical input was found in two parts."))
+    else:
+        found = ", ".join(f"{count:,} × {shown(kind)}" for kind, count in leaks.recorded.items())
+        blocks.append(Caution(f"Recorded at training, found in two parts: {found}. The values here may be too good."))
+    return Section(anchor="leaks", title="Leak check", blocks=tuple(blocks))
+
+
+def cases_section(findings: RunFindings) -> Section:
+    """The rows the model is most wrong about, by id."""
+    rows = tuple(
+        (
+            Cell(shown(case.id)),
+            Cell(shown(case.label)),
+            Cell(case.kind),
+            Cell(f"{case.score:.4g}", case.score),
+            Cell(percent_text(case.wrong_side_of), case.wrong_side_of),
+        )
+        for case in findings.cases
+    )
+    header = ("Id", "Label", "What it is", "Score", "Share of the other class it is on the wrong side of")
+    return Section(
+        anchor="cases",
+        title="Largest errors",
+        blocks=(
+            Caution("Ids may name patients: mind with whom this page is shared."),
+            DataTable(caption="Highest-scored negatives and lowest-scored positives", header=header, rows=rows),
+        ),
+    )
+
+
+def data_section(findings: RunFindings) -> Section:
+    """Rows, classes and patients by part and label."""
+    rows = []
+    for one in findings.parts:
+        counts = one.counts
+        share = counts.positives / counts.rows if counts.rows else 0.0
+        rows.append(
+            (
+                Cell(shown(one.part)),
+                Cell(shown(one.label)),
+                Cell(f"{counts.rows:,}", counts.rows),
+                Cell(f"{counts.positives:,}", counts.positives),
+                Cell(percent_text(share) if counts.rows else "—", share),
+                Cell(f"{counts.missing:,}", counts.missing),
+                Cell("—") if counts.patients is None else Cell(f"{counts.patients:,}", counts.patients),
+            )
+        )
+    header = ("Part", "Label", "Labelled rows", "Positives", "Share", "Label missing", "Patients")
+    task = _dictionary(findings.record.get("task"))
+    shape = " × ".join(str(side) for side in task.get("shape", ())) or "not recorded"
+    facts = Facts(
+        (("Task", shown(findings.task) or "not recorded"), ("Kind", shown(findings.kind)), ("One input", shown(shape)))
+    )
+    table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
+    return Section(anchor="data", title="Data", blocks=(facts, table))
+
+
+def provenance_section(findings: RunFindings, command: str | None) -> Section:
+    """Commands, seeds, hashes, versions; the record as it is."""
+    record = findings.record
+    identity, results = _dictionary(record.get("identity")), _dictionary(record.get("results"))
+    versions = ", ".join(f"{name} {version}" for name, version in _dictionary(record.get("versions")).items())
+    pairs = [
+        ("Trained by", _command_text(record.get("command")) or "not recorded (trained from Python)"),
+        ("This report by", command or "not recorded (written from Python)"),
+        ("Seed", str(identity.get("seed", "not recorded"))),
+        ("Data, SHA-256", str(identity.get("data", "not recorded"))),
+        ("Recipe, SHA-256", str(identity.get("recipe", "not recorded"))),
+        ("Code, SHA-256", str(record.get("code_version", "not recorded"))),
+        ("Versions", versions or "not recorded"),
+        ("Hardware", str(record.get("hardware", "not recorded"))),
+        ("Training time", f"{results['seconds']:,.0f} s" if isinstance(results.get("seconds"), int | float) else "—"),
+    ]
+    blocks: list[Block] = [Facts(tuple((term, shown(text, longest=600)) for term, text in pairs))]
+    for title, content in (
+        ("Recipe", record.get("recipe")),
+        ("Everything run.json holds besides", {k: v for k, v in record.items() if k != "recipe"}),
+    ):
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        blocks.append(Code(title=title, text="\n".join(shown(line, longest=2000) for line in text.splitlines())))
+    blocks.append(
+        Paragraph(
+            "Every number above is made again, without images and without a GPU, from run.json, history.csv and "
+            "scores.csv in the run folder; report.json beside this file holds them unrounded."
+        )
+    )
+    return Section(anchor="provenance", title="Where this comes from", blocks=tuple(blocks))
+
+
+def _command_text(command: Any) -> str:
+    return " ".join(str(word) for word in command) if isinstance(command, list) else str(command or "")
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,164 @@
+"""A trained run for other programs: as an ONNX file that is checked against torch, or as a copy of its bundle."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from deepauc.data.decode import ImageError, decode_image, read_image_file
+from deepauc.training.bundle import Bundle
+from deepauc.training.folder import RunFolder
+from deepauc.training.preprocessing import Preprocessing
+
+COMPARED = 32  # inputs that both programs score
+TOLERANCE = 1e-3  # of the largest score, or absolutely where scores are small
+BUNDLE_FILES = ("model.safetensors", "bundle.json")
+INPUT, OUTPUT = "inputs", "scores"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxExport:
+    """The file, and by how much its scores differ from torch's on `compared` inputs (`source` says which)."""
+
+    path: Path
+    max_difference: float
+    tolerance: float
+    compared: int
+    source: str
+
+
+def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
+    """An ONNX file that takes inputs as they are and gives raw scores, (N, L); compared with torch before it stays.
+
+    Inputs: uint8 images (N, H, W, C) at the run's size, or float32 features (N, F): normalisation is part of the file.
+    """
+    onnx, onnxruntime = _onnx_packages()
+    folder, path = Path(run_dir), Path(path)
+    bundle = Bundle.load(folder)
+    network = _WithPreprocessing(bundle.network(folder), bundle.preprocessing).eval()
+    inputs, source = _examples(folder, bundle)
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's remarks on its own workings
+            torch.onnx.export(
+                network,
+                (torch.from_numpy(inputs[:2]),),
+                draft,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=({0: torch.export.Dim("rows")},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        model = onnx.load(draft)
+        for key, value in _properties(bundle).items():
+            entry = model.metadata_props.add()
+            entry.key, entry.value = key, value
+        onnx.save(model, draft)
+        session = onnxruntime.InferenceSession(str(draft), providers=["CPUExecutionProvider"])
+        theirs = session.run([OUTPUT], {INPUT: inputs})[0]
+        with torch.no_grad():
+            ours = network(torch.from_numpy(inputs)).numpy()
+        difference = float(np.abs(theirs - ours).max())
+        tolerance = TOLERANCE * max(1.0, float(np.abs(ours).max()))
+        if not difference <= tolerance:
+            raise ValueError(
+                f"the ONNX file's scores differ from torch's by {difference:.2g}, more than {tolerance:.2g}: "
+                "it was not kept. Is the network one that the exporter knows?"
+            )
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return OnnxExport(path=path, max_difference=difference, tolerance=tolerance, compared=len(inputs), source=source)
+
+
+def copy_bundle(run_dir: str | Path, folder: str | Path) -> tuple[Path, ...]:
+    """The two files that `predict` and plain torch load a network from, into a new or empty folder."""
+    source, target = Path(run_dir), Path(folder)
+    bundle = Bundle.load(source)
+    bundle.network(source)  # fails here, not at the user's, where weights and description do not fit
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target} is there and not empty: choose another folder for the bundle.")
+    target.mkdir(parents=True, exist_ok=True)
+    return tuple(Path(shutil.copyfile(source / name, target / name)) for name in BUNDLE_FILES)
+
+
+class _WithPreprocessing(nn.Module):
+    """Inputs as they come -> raw scores. Mean and deviation are buffers, so that they travel in the file."""
+
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.network, self.images = network, preprocessing.images
+        shape = (1, -1, 1, 1) if preprocessing.images else (1, -1)
+        self.register_buffer("mean", torch.tensor(preprocessing.mean).reshape(shape))
+        self.register_buffer("std", torch.tensor(preprocessing.std).reshape(shape))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.images:
+            inputs = inputs.permute(0, 3, 1, 2).float() / 255
+        mean, std = self.get_buffer("mean"), self.get_buffer("std")
+        return self.network((inputs - mean) / std)
+
+
+def _properties(bundle: Bundle) -> dict[str, str]:
+    return {
+        "labels": json.dumps(list(bundle.label_names)),
+        "thresholds": json.dumps(bundle.thresholds),
+        "calibration": json.dumps(bundle.calibration),
+        "inputs": "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)",
+        "scores": "raw, higher for more likely positive; a sigmoid makes no probability of them",
+        "notice": "not a medical device",
+    }
+
+
+def _examples(folder: Path, bundle: Bundle) -> tuple[npt.NDArray[Any], str]:
+    """Inputs to compare on: the run's own images where they are still there, else made ones."""
+    if bundle.preprocessing.images:
+        found = _own_images(folder, bundle)
+        if len(found) >= 2:
+            return np.stack(found), f"{len(found)} images of the run's own table"
+    generator = np.random.default_rng(0)
+    if bundle.preprocessing.images:
+        made = generator.integers(0, 256, (COMPARED, *bundle.shape), dtype=np.uint8)
+        return made, f"{COMPARED} images of noise (the run's own are not there)"
+    normal = generator.normal(size=(COMPARED, *bundle.shape))
+    features = normal * np.array(bundle.preprocessing.std) + np.array(bundle.preprocessing.mean)
+    return features.astype(np.float32), f"{COMPARED} rows drawn at the mean and spread of the training data"
+
+
+def _own_images(folder: Path, bundle: Bundle) -> list[npt.NDArray[np.uint8]]:
+    table = (RunFolder(folder).record().get("data") or {}).get("table") if (folder / "run.json").exists() else None
+    if not table or not (folder / "scores.csv").exists():
+        return []
+    with (folder / "scores.csv").open(newline="", encoding="utf-8") as file:
+        names = [row["id"] for row in csv.DictReader(file) if row["part"] != "train"]
+    images = []
+    for name in names[:: max(1, len(names) // COMPARED)][:COMPARED]:
+        try:
+            content = read_image_file(str(Path(table).parent / name))
+            images.append(decode_image(content, channels=bundle.shape[2], size=(bundle.shape[0], bundle.shape[1])))
+        except ImageError:
+            continue
+    return images
+
+
+def _onnx_packages() -> tuple[Any, Any]:
+    """onnx and onnxruntime, or a ValueError with the remedy."""
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"ONNX needs {', '.join(missing)}: pip install 'deepauc[onnx]'.")
+    return import_module("onnx"), import_module("onnxruntime")

@@ -1,0 +1,272 @@
+"""What a report can say, as plain frozen data; `to_json` writes the whole tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.metrics.calibration import ReliabilityCurve
+from deepauc.metrics.curves import Band
+from deepauc.metrics.decisions import DecisionCurve
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A result that could not be had, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95 % confidence limits."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Labelled rows of a part; patients is None where none are named."""
+
+    rows: int
+    positives: int
+    negatives: int
+    missing: int
+    patients: int | None
+    patients_with_positive: int | None
+
+    @property
+    def clustered(self) -> bool:
+        """Whether some patient has several rows."""
+        return self.patients is not None and self.patients < self.rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class AucResult:
+    """delong: rows taken as independent. The other two respect patients where some have several rows."""
+
+    delong: Interval
+    delong_by_patient: Interval | None
+    bootstrap: Interval
+    average_precision: float
+
+    @property
+    def headline(self) -> Interval:
+        return self.delong_by_patient or self.delong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """ROC and precision-recall, each with a band."""
+
+    fpr: Floats
+    tpr: Floats
+    roc_band: Band
+    recall: Floats
+    precision: Floats
+    precision_band: Band
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """Shares of each class by bin of the score."""
+
+    edges: Floats  # (B + 1,)
+    positives: Floats  # (B,), sums to 1
+    negatives: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatingRow:
+    """A threshold that has this specificity on validation, and what it does on the judged part."""
+
+    asked_specificity: float
+    threshold: float
+    sensitivity: Interval
+    specificity: Interval
+    positive_predictive_value: Interval
+    negative_predictive_value: Interval
+    true_positives: int
+    false_positives: int
+    true_negatives: int
+    false_negatives: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationState:
+    """Probabilities against outcomes on the judged part."""
+
+    brier: float
+    expected_calibration_error: float
+    mean_prediction: float
+    observed_share: float
+    reliability: ReliabilityCurve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """before: `source` says what was taken as a probability. after: recalibrated on validation."""
+
+    source: str
+    before: CalibrationState
+    after: CalibrationState | Absent
+    recalibration: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelEvaluation:
+    """One label on one part."""
+
+    name: str
+    part: str
+    counts: Counts
+    auc: AucResult | Absent
+    curves: Curves | Absent
+    histogram: Histogram | Absent
+    operating_points: tuple[OperatingRow, ...] | Absent
+    calibration: Calibration | Absent
+    decision: DecisionCurve | Absent
+    cautions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartCounts:
+    """One label in one part of the data."""
+
+    part: str
+    label: str
+    counts: Counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """The paired test of a label against a baseline on the same rows."""
+
+    label: str
+    auc: float
+    baseline_auc: float
+    difference: Interval
+    p_value: float
+    baseline_fpr: Floats
+    baseline_tpr: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineFinding:
+    """Another run on the same samples."""
+
+    name: str
+    objective: str
+    part: str
+    paired_by: str
+    clustered: bool
+    labels: tuple[Paired | Absent, ...]
+    cautions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFinding:
+    """One stage of the run on validation; `last_minus_this` is the recorded paired test, where there is one."""
+
+    number: int
+    objective: str
+    validation_auc: float
+    kept: bool
+    last_minus_this: Interval | None
+    p_value: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubgroupRow:
+    """The AUC within one value (or range) of a metadata column."""
+
+    group: str
+    rows: int
+    positives: int
+    auc: Interval | Absent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubgroupFinding:
+    """One label by one metadata column."""
+
+    column: str
+    label: str
+    rows: tuple[SubgroupRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakFinding:
+    """patients_in_two_parts: from scores.csv, None where it names no patients. recorded: what training wrote down."""
+
+    patients: int | None
+    patients_in_two_parts: int | None
+    recorded: Mapping[str, int] | None  # kind -> how many; empty: looked for and not found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row the model is most wrong about."""
+
+    id: str
+    label: str
+    kind: str  # "negative with a high score" or "positive with a low score"
+    score: float
+    wrong_side_of: float  # share of the other class that this row is ranked on the wrong side of
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """history.csv as columns over epochs, NaN where a stage has no such number; test AUC from a file of its own."""
+
+    stages: tuple[int, ...]  # (E,) the stage of each epoch
+    objectives: tuple[str, ...]  # by stage
+    columns: Mapping[str, Floats]  # name -> (E,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFindings:
+    """A run folder, judged."""
+
+    run: str
+    task: str
+    kind: str
+    label_names: tuple[str, ...]
+    judged_part: str | None
+    part_note: str
+    parts: tuple[PartCounts, ...]
+    labels: tuple[LabelEvaluation, ...]
+    mean_auc: float | None
+    baseline: BaselineFinding | Absent
+    stages: tuple[StageFinding, ...]
+    subgroups: tuple[SubgroupFinding, ...] | Absent
+    history: History | Absent
+    leaks: LeakFinding
+    cases: tuple[Case, ...]
+    notes: tuple[str, ...]
+    finished: str
+    record: Mapping[str, Any]  # run.json
+
+
+def to_json(value: Any) -> Any:
+    """Plain data for strict JSON: NaN and infinity become null, what is absent {"absent": why}."""
+    if isinstance(value, Absent):
+        value = {"absent": value.why}
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
+    elif isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

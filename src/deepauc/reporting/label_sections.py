@@ -1,0 +1,204 @@
+"""What the report says about one label: curves, thresholds, calibration, decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from deepauc.reporting.document import Beside, Block, Caution, Cell, DataTable, Gallery, Missing, Paragraph, Picture
+from deepauc.reporting.figures import (
+    decision_picture,
+    histogram_picture,
+    interval_text,
+    precision_recall_picture,
+    reliability_picture,
+    roc_picture,
+    useful_range,
+)
+from deepauc.reporting.findings import (
+    Absent,
+    AucResult,
+    CalibrationState,
+    Histogram,
+    Interval,
+    LabelEvaluation,
+    OperatingRow,
+    Paired,
+)
+from deepauc.reporting.tables import percent_text
+
+Topic = tuple[str, str, tuple[Block, ...]]  # anchor, title, blocks
+
+
+def label_topics(label: LabelEvaluation, prefix: str, baseline: Paired | None) -> list[Topic]:
+    """The topics of a label in reading order; `prefix` keeps anchors and figure names of several labels apart."""
+    return [
+        (f"{prefix}curves", "Curves", _curves(label, prefix, baseline)),
+        (f"{prefix}thresholds", "Scores, and sensitivity at fixed specificity", _thresholds(label, prefix)),
+        (f"{prefix}calibration", "Calibration", _calibration(label, prefix)),
+        (f"{prefix}decision", "Decision curve", _decision(label, prefix)),
+    ]
+
+
+def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
+    """The AUC's intervals by method, average precision, and cautions."""
+    cautions = tuple(Caution(text) for text in label.cautions)
+    if isinstance(label.auc, Absent):
+        return (*cautions, Missing("AUC", label.auc.why))
+    auc, counts = label.auc, label.counts
+    rows = [_interval_row("DeLong, rows taken as independent", auc.delong)]
+    if auc.delong_by_patient is not None:
+        rows.append(_interval_row("DeLong, clustered by patient (Obuchowski)", auc.delong_by_patient))
+    over = "over patients" if counts.clustered else "over rows"
+    rows.append(_interval_row(f"Bootstrap {over} (BCa, 2,000 samples)", auc.bootstrap))
+    table = DataTable(
+        caption="AUC with 95 % confidence intervals",
+        header=("Method", "AUC", "from", "to"),
+        rows=tuple(rows),
+    )
+    patients = "The table names no patients, so rows are taken as independent."
+    if counts.patients is not None:
+        patients = "Every patient has one row, so both methods are by patient."
+        if counts.clustered:
+            patients = f"{counts.patients:,} patients have {counts.rows:,} rows: quote an interval by patient."
+    share = counts.positives / counts.rows
+    precision = Paragraph(
+        f"Average precision is {auc.average_precision:.3f}, where chance gives the share of positives, {share:.3g}. "
+        f"{patients}"
+    )
+    return (*cautions, table, precision)
+
+
+def share_cell(one: Interval) -> Cell:
+    """A share in per cent with its limits; a dash where nothing was counted."""
+    if math.isnan(one.value):
+        return Cell("—")
+    return Cell(percent_text(one.value, one.low, one.high).replace(" %", ""), one.value)
+
+
+def _interval_row(name: str, one: Interval) -> tuple[Cell, ...]:
+    return Cell(name), *(Cell(f"{value:.3f}", value) for value in (one.value, one.low, one.high))
+
+
+def _curves(label: LabelEvaluation, prefix: str, baseline: Paired | None) -> tuple[Block, ...]:
+    pictures: list[Picture] = []
+    missing: list[Block] = []
+    if isinstance(label.curves, Absent):
+        missing.append(Missing("ROC and precision-recall curves", label.curves.why))
+    else:
+        pictures.append(roc_picture(f"{prefix}roc", label.curves, label.auc, label.operating_points, baseline))
+        if isinstance(label.auc, AucResult):
+            share = label.counts.positives / label.counts.rows
+            pictures.append(precision_recall_picture(f"{prefix}pr", label.curves, label.auc.average_precision, share))
+    return (*((Gallery(tuple(pictures)),) if pictures else ()), *missing)
+
+
+def _thresholds(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
+    found = label.operating_points
+    cuts: tuple[float, ...] = ()
+    words: Paragraph | Missing
+    if isinstance(found, Absent):
+        words = Missing("sensitivity at fixed specificity", found.why)
+    else:
+        cuts = tuple(row.threshold for row in found)
+        share = percent_text(label.counts.positives / label.counts.rows)
+        words = Paragraph(
+            "Each threshold was chosen on validation and is judged here on rows that had no part in the choice, which "
+            "is why the specificity reached differs from the one asked for. A score at or above it counts as positive. "
+            f"Predictive values hold for this part's share of positives ({share})."
+        )
+    beside: tuple[Block, ...] = (words,)
+    if isinstance(label.histogram, Histogram):
+        beside = (Beside((words,), histogram_picture(f"{prefix}scores", label.histogram, cuts)),)
+    elif not isinstance(found, Absent) or found != label.histogram:
+        beside = (words, Missing("score histograms", label.histogram.why))
+    if isinstance(found, Absent):
+        return beside
+    return (
+        *beside,
+        DataTable(
+            caption=f"Operating points on the {label.part} part, with 95 % intervals (Wilson)",
+            header=(
+                *("Specificity asked", "Threshold", "Sensitivity, %", "Specificity reached, %"),
+                *("Positive predictive value, %", "Negative predictive value, %", "Positives found", "False alarms"),
+            ),
+            rows=tuple(_operating_row(row) for row in found),
+        ),
+    )
+
+
+def _operating_row(row: OperatingRow) -> tuple[Cell, ...]:
+    positives, negatives = row.true_positives + row.false_negatives, row.true_negatives + row.false_positives
+    return (
+        Cell(f"{row.asked_specificity:.0%}".replace("%", " %"), row.asked_specificity),
+        Cell(f"{row.threshold:.4g}", row.threshold),
+        share_cell(row.sensitivity),
+        share_cell(row.specificity),
+        share_cell(row.positive_predictive_value),
+        share_cell(row.negative_predictive_value),
+        Cell(f"{row.true_positives:,} of {positives:,}", row.true_positives),
+        Cell(f"{row.false_positives:,} of {negatives:,}", row.false_positives),
+    )
+
+
+def _calibration(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
+    found = label.calibration
+    if isinstance(found, Absent):
+        return (Missing("calibration", found.why),)
+    states = [("Before", found.before)]
+    missing: tuple[Missing, ...] = ()
+    if isinstance(found.after, CalibrationState):
+        states.append(("After", found.after))
+    else:
+        missing = (Missing("recalibration", found.after.why),)
+    fitted = ""
+    if found.recalibration is not None:
+        slope, intercept = found.recalibration.get("slope"), found.recalibration.get("intercept")
+        fitted = f" Recalibrated probability: sigmoid({slope:.4g} · score {intercept:+.4g}), fitted on validation."
+    words = Paragraph(
+        "Scores of an AUC loss are not probabilities: only their order was trained. "
+        f"Before means {found.source}.{fitted}"
+    )
+    table = DataTable(
+        caption=f"Calibration on the {label.part} part before and after recalibration",
+        header=("", *(name for name, _ in states)),
+        rows=tuple(_calibration_rows([state for _, state in states])),
+    )
+    return (Beside((words, table, *missing), reliability_picture(f"{prefix}reliability", found)),)
+
+
+def _calibration_rows(states: list[CalibrationState]) -> Iterator[tuple[Cell, ...]]:
+    for name, field in (
+        ("Brier score", "brier"),
+        ("Calibration error (ECE)", "expected_calibration_error"),
+        ("Mean prediction", "mean_prediction"),
+        ("Observed share of positives", "observed_share"),
+    ):
+        values = [float(getattr(state, field)) for state in states]
+        yield Cell(name), *(Cell(f"{value:.3f}", value) for value in values)
+
+
+def _decision(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
+    found = label.decision
+    if isinstance(found, Absent):
+        return (Missing("decision curve", found.why),)
+    useful = useful_range(found)
+    said = (
+        "On these rows, acting on the recalibrated model is nowhere better than both acting on everybody and acting on "
+        "nobody."
+    )
+    if useful is not None:
+        said = (
+            "On these rows, acting on the recalibrated model is better than acting on everybody and better than acting "
+            f"on nobody at threshold probabilities between {useful[0]:.2g} and {useful[1]:.2g}. The threshold "
+            "probability is the risk at which one would be indifferent between acting and not."
+        )
+    picture = decision_picture(f"{prefix}decision-curve", found, label.counts.positives / label.counts.rows)
+    return (Beside((Paragraph(said),), picture),)
+
+
+def auc_cell(label: LabelEvaluation) -> Cell:
+    """AUC with its interval, or the reason in short."""
+    if isinstance(label.auc, Absent):
+        return Cell("—")
+    return Cell(interval_text(label.auc.headline), label.auc.headline.value)

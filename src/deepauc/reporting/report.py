@@ -1,0 +1,75 @@
+"""`write_report`: from a finished run folder to report.html, report.md with its figures, and report.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepauc.reporting.canvas import render
+from deepauc.reporting.findings import RunFindings, to_json
+from deepauc.reporting.markdown import markdown_page
+from deepauc.reporting.page import html_page
+from deepauc.reporting.run_evaluation import evaluate_run
+from deepauc.reporting.sections import run_document
+from deepauc.reporting.subgroups import Metadata
+from deepauc.training.checkpoint import write_atomically
+
+FIGURES = "report-figures"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenReport:
+    """What was found, and the files that say it."""
+
+    findings: RunFindings
+    html: Path
+    markdown: Path
+    json: Path
+    figures: tuple[Path, ...]
+
+
+def write_report(
+    run_dir: str | Path,
+    *,
+    baseline: str | Path | None = None,
+    metadata: Metadata | None = None,
+    cases: int = 0,
+    out: str | Path | None = None,
+    command: str | None = None,
+) -> WrittenReport:
+    """Judge a finished run and write its report, into the run folder unless `out` names another.
+
+    baseline: another run on the same samples, for the paired test. metadata: columns to look at subgroups by. cases:
+    how many of the largest errors of each kind to name by id (ids may name patients, so none by default). command:
+    what the report says it was made by. The same folder gives the same bytes again.
+    """
+    folder = Path(run_dir) if out is None else Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name a folder for the report, which is made if it is not there.")
+    findings = evaluate_run(run_dir, baseline=baseline, metadata=metadata, cases=cases)
+    document = run_document(findings, command=command)
+    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    figures = []
+    svg = {}
+    for picture in document.pictures:
+        rendering = render(picture)
+        svg[picture.name] = rendering.svg
+        figures.append(folder / FIGURES / f"{picture.name}.png")
+        write_atomically(figures[-1], rendering.png)
+    for stale in set((folder / FIGURES).glob("*.png")) - set(figures):  # of an earlier report with more in it
+        stale.unlink()
+    files = {
+        "report.html": html_page(document, svg),
+        "report.md": markdown_page(document, folder=FIGURES),
+        "report.json": json.dumps(to_json(findings), indent=1, allow_nan=False) + "\n",
+    }
+    for name, text in files.items():
+        write_atomically(folder / name, text.encode("utf-8", "backslashreplace"))
+    return WrittenReport(
+        findings=findings,
+        html=folder / "report.html",
+        markdown=folder / "report.md",
+        json=folder / "report.json",
+        figures=tuple(figures),
+    )

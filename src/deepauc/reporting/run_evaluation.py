@@ -1,0 +1,236 @@
+"""A finished run folder, judged: its scores, its history and its record as one tree of findings."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepauc.reporting.evaluation import attempt, count_rows
+from deepauc.reporting.findings import (
+    Absent,
+    AucResult,
+    BaselineFinding,
+    Case,
+    History,
+    Interval,
+    LeakFinding,
+    PartCounts,
+    RunFindings,
+    StageFinding,
+)
+from deepauc.reporting.scores_file import ScoreTable, read_scores
+from deepauc.reporting.subgroups import Metadata, find_subgroups
+from deepauc.reporting.table_evaluation import compare_tables, evaluate_part, sample_of
+from deepauc.training.baseline import FOLDER as FIRST_STAGE
+from deepauc.training.folder import RunFolder
+from deepauc.training.run import Run
+
+NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."
+NO_METADATA = "no metadata were given. With them: deepauc report RUN --metadata table.csv --id-column COLUMN."
+
+
+def evaluate_run(
+    run_dir: str | Path,
+    *,
+    baseline: str | Path | None = None,
+    metadata: Metadata | None = None,
+    cases: int = 0,
+) -> RunFindings:
+    """Judge a finished run on its test part, or on validation where there is none.
+
+    baseline: another run on the same samples, for the paired test; by default the run's own first stage, where training
+    has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
+    negatives and lowest-scored positives to name by id (ids may name patients: none by default).
+    """
+    run = Run(Path(run_dir))
+    record = run.record
+    if baseline is None and RunFolder(run.path / FIRST_STAGE).done:
+        baseline = run.path / FIRST_STAGE
+    table = _scores_of(run)
+    part = next((name for name in ("test", "validation") if name in table.part_names), None)
+    labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False)
+    aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
+    judged = None if part is None else table.part(part)
+    subgroups: Any = Absent(NO_METADATA)
+    if metadata is not None:
+        subgroups = Absent(_part_note(None)) if judged is None else find_subgroups(judged, metadata)
+    task = _mapping(record.get("task"))
+    return RunFindings(
+        run=run.path.resolve().name,
+        task=str(task.get("name", "")),
+        kind=str(task.get("kind", "")),
+        label_names=table.label_names,
+        judged_part=part,
+        part_note=_part_note(part),
+        parts=tuple(
+            PartCounts(part=name, label=label, counts=count_rows(sample_of(table.part(name), number)))
+            for name in table.part_names
+            for number, label in enumerate(table.label_names)
+        ),
+        labels=labels,
+        mean_auc=float(np.mean(aucs)) if len(labels) > 1 and aucs else None,
+        baseline=Absent(NO_BASELINE) if baseline is None else _baseline(table, part, Path(baseline), record),
+        stages=_stages(record),
+        subgroups=subgroups,
+        history=_history(run, record),
+        leaks=_leaks(table, record),
+        cases=() if judged is None else _cases(judged, cases),
+        notes=table.notes,
+        finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        record=record,
+    )
+
+
+def _scores_of(run: Run) -> ScoreTable:
+    table = read_scores(run.path / "scores.csv", other_labels_missing=True)
+    if table.parts is None:
+        raise ValueError(f"{run.path / 'scores.csv'} has no column 'part'; `deepauc evaluate` reads any csv of scores.")
+    names = _label_names(table, _mapping(run.record.get("task")))
+    # The file holds float32 in nine digits: as such, thresholds are those of the bundle to the bit.
+    return replace(table, label_names=names, scores=table.scores.astype(np.float32).astype(np.float64))
+
+
+def _label_names(table: ScoreTable, task: Mapping[str, Any]) -> tuple[str, ...]:
+    """A binary scores.csv calls its label `label`; the record knows its name."""
+    names = task.get("labels")
+    if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == len(table.label_names):
+        return tuple(str(name) for name in names)
+    return table.label_names
+
+
+def _part_note(part: str | None) -> str:
+    if part == "test":
+        return "Judged on the test part, which no choice of training has seen."
+    if part == "validation":
+        return (
+            "This run has no test part: it is judged on validation. Training may have chosen epochs, stages or "
+            "settings on these rows, so the values are likely too good."
+        )
+    return (
+        "This run has neither a test nor a validation part. The AUC of rows the network was trained on says nothing "
+        "about new patients, so it is not shown: train with --split-column, or with parts held out."
+    )
+
+
+def _baseline(table: ScoreTable, part: str | None, path: Path, record: Mapping[str, Any]) -> BaselineFinding | Absent:
+    other = Run(path)
+    if part is None:
+        return Absent("a paired test needs a test or validation part.")
+    theirs = _scores_of(other)
+    if part not in theirs.part_names:
+        return Absent(f"the baseline has no {part} part.")
+    found = attempt(lambda: compare_tables(table, theirs, part=part))
+    if isinstance(found, Absent):
+        return found
+    cautions = []
+    mine, other_record = _mapping(record.get("identity")), other.record
+    if mine.get("data") != _mapping(other_record.get("identity")).get("data"):
+        cautions.append("The two runs were trained on different data (their hashes differ).")
+    return BaselineFinding(
+        name=other.path.resolve().name,
+        objective=", then ".join(_objectives(other_record)),
+        part=part,
+        paired_by=found.paired_by,
+        clustered=found.clustered,
+        labels=found.labels,
+        cautions=tuple(cautions),
+    )
+
+
+def _objectives(record: Mapping[str, Any]) -> list[str]:
+    stages = _mapping(record.get("recipe")).get("stages") or []
+    return [str(_mapping(_mapping(stage).get("objective")).get("type", "?")) for stage in stages]
+
+
+def _stages(record: Mapping[str, Any]) -> tuple[StageFinding, ...]:
+    guard = _mapping(_mapping(record.get("results")).get("guard"))
+    names, tests = _objectives(record), _mapping(guard.get("last_minus_stage"))
+    found = []
+    for key, value in _mapping(guard.get("validation_auc")).items():
+        number, test = int(key), _mapping(tests.get(key))
+        found.append(
+            StageFinding(
+                number=number,
+                objective=names[number] if number < len(names) else "?",
+                validation_auc=float(value),
+                kept=guard.get("winner") == number,
+                last_minus_this=Interval(test["difference"], test["low"], test["high"]) if test else None,
+                p_value=float(test["p_value"]) if test else None,
+            )
+        )
+    return tuple(found)
+
+
+def _history(run: Run, record: Mapping[str, Any]) -> History | Absent:
+    try:
+        rows = run.history
+    except OSError:
+        return Absent("history.csv is not there.")
+    if not rows:
+        return Absent("history.csv has no rows.")
+    columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in rows[0] | rows[-1]}
+    test_curve = run.path / "test_curve.csv"
+    if test_curve.is_file():
+        with test_curve.open(newline="", encoding="utf-8") as file:
+            values = [_number(row.get("test_auc")) for row in csv.DictReader(file)]
+        if len(values) == len(rows):
+            columns["test_auc"] = np.array(values)
+    stages = columns.pop("stage", np.zeros(len(rows)))
+    return History(
+        stages=tuple(int(s) for s in np.nan_to_num(stages)), objectives=tuple(_objectives(record)), columns=columns
+    )
+
+
+def _leaks(table: ScoreTable, record: Mapping[str, Any]) -> LeakFinding:
+    patients = both = None
+    if table.groups is not None and table.parts is not None:
+        numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, table.parts)]
+        pairs = np.unique(np.stack(numbers, axis=1), axis=0)
+        counts = np.unique(pairs[:, 0], return_counts=True)[1]
+        patients, both = int(counts.size), int((counts > 1).sum())
+    return LeakFinding(patients=patients, patients_in_two_parts=both, recorded=_recorded_leaks(record.get("leaks")))
+
+
+def _recorded_leaks(found: Any) -> Mapping[str, int] | None:
+    """run.json's `leaks`: a list with one entry a leak ({"what": kind, ...} or text), or counts by kind."""
+    if isinstance(found, Mapping):
+        return {str(kind): int(count) for kind, count in found.items() if isinstance(count, int) and count}
+    if not isinstance(found, list):
+        return None
+    counts: dict[str, int] = {}
+    for leak in found:
+        kind = str(leak.get("what", "leak")) if isinstance(leak, Mapping) else str(leak).split(" ", 1)[0]
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts
+
+
+def _cases(table: ScoreTable, count: int) -> tuple[Case, ...]:
+    found = []
+    for number, label in enumerate(table.label_names):
+        scores, labels = table.scores[:, number], table.labels[:, number]
+        if not (np.isfinite(scores).all() and {0.0, 1.0} <= set(labels.tolist())):
+            continue
+        for value, kind, sign in ((0, "negative with a high score", -1), (1, "positive with a low score", 1)):
+            rows = np.flatnonzero(labels == value)
+            for row in rows[np.argsort(sign * scores[rows], kind="stable")][:count]:
+                share = float(np.mean(sign * scores[labels == 1 - value] > sign * scores[row]))
+                shown = str(row) if table.ids is None else str(table.ids[row])
+                found.append(Case(id=shown, label=label, kind=kind, score=float(scores[row]), wrong_side_of=share))
+    return tuple(found)
+
+
+def _number(cell: str | None) -> float:
+    try:
+        return float(cell) if cell else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

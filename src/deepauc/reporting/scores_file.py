@@ -1,0 +1,247 @@
+"""Any csv with scores and labels, from any program: read, checked and cut into parts."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.cells import read_cells
+
+Floats = npt.NDArray[np.float64]
+Strings = npt.NDArray[np.str_]
+
+ID, PART, GROUP = "id", "part", "group"  # the names of a run folder's scores.csv
+_TRUE, _FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
+_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreTable:
+    """n rows, L labels. labels: 0, 1, NaN where missing; scores: as they came, so NaN and infinity are possible."""
+
+    source: str
+    label_names: tuple[str, ...]
+    labels: Floats  # (n, L)
+    scores: Floats  # (n, L)
+    lines: npt.NDArray[np.int64]  # (n,) where each row stands in the file
+    ids: Strings | None = None  # (n,)
+    parts: Strings | None = None
+    groups: Strings | None = None  # patients; a row without one is a patient of its own
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Parts in the order they first come up."""
+        return () if self.parts is None else tuple(dict.fromkeys(self.parts.tolist()))
+
+    def rows(self, chosen: npt.NDArray[Any]) -> ScoreTable:
+        """Some rows, by mask or by number."""
+        return replace(
+            self,
+            labels=self.labels[chosen],
+            scores=self.scores[chosen],
+            lines=self.lines[chosen],
+            ids=None if self.ids is None else self.ids[chosen],
+            parts=None if self.parts is None else self.parts[chosen],
+            groups=None if self.groups is None else self.groups[chosen],
+        )
+
+    def part(self, name: str) -> ScoreTable:
+        """The rows of a part; a ValueError names the parts there are."""
+        if name not in self.part_names or self.parts is None:
+            there = ", ".join(self.part_names) or "it has no part column"
+            raise ValueError(f"{self.source} has no part {name!r} (there: {there}).")
+        return self.rows(self.parts == name)
+
+    def require_finite_scores(self) -> None:
+        """ValueError, with the first line, where a labelled row has no finite score."""
+        bad = (~np.isfinite(self.scores) & ~np.isnan(self.labels)).any(axis=1)
+        if bad.any():
+            raise ValueError(
+                f"{self.source}: labelled rows without a finite score: {int(bad.sum())}, the first in line "
+                f"{int(self.lines[bad][0])}. Drop them, or find out why the model gave none."
+            )
+
+
+def read_scores(
+    path: str | Path,
+    *,
+    label_columns: Sequence[str] = (),
+    score_columns: Sequence[str] = (),
+    group_column: str | None = None,
+    part_column: str | None = None,
+    id_column: str | None = None,
+    positive: str | None = None,
+    other_labels_missing: bool = False,
+) -> ScoreTable:
+    """Read a .csv, .tsv (both also .gz) or .parquet of scores and labels.
+
+    Without names the columns are those of a run folder: `label` and `score`, or `label:NAME` and `score:NAME`; `id`,
+    `part` and `group` where they are there. Labels are 0 and 1 (or true and false, yes and no); `positive` names the
+    positive class where they are words or class numbers. Anything else is refused, or, in the records of a run, where
+    it marks an uncertain or a soft label, counted as missing (`other_labels_missing`).
+    """
+    path = Path(path)
+    header = table_header(path)
+    names, label_columns, score_columns = _pairs(path, header, label_columns, score_columns)
+    extra = {
+        "ids": id_column or (ID if ID in header else None),
+        "parts": part_column or (PART if PART in header else None),
+        "groups": group_column or (GROUP if GROUP in header else None),
+    }
+    wanted = [*label_columns, *score_columns, *(column for column in extra.values() if column)]
+    cells = read_cells(path, list(dict.fromkeys(wanted)))
+    if cells.problems:
+        first = cells.problems[0]
+        raise ValueError(f"{path}, line {first.row}: {first.message} ({len(cells.problems)} such rows).")
+    lines = np.array(cells.lines, dtype=np.int64)
+    notes: list[str] = []
+    labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels_missing, notes) for c in label_columns]
+    scores = [_scores(path, c, cells.columns[c], lines) for c in score_columns]
+    columns = {
+        name: None if column is None else np.array([cell.strip() for cell in cells.columns[column]], dtype=np.str_)
+        for name, column in extra.items()
+    }
+    return ScoreTable(
+        source=str(path),
+        label_names=names,
+        labels=np.stack(labels, axis=1),
+        scores=np.stack(scores, axis=1),
+        lines=lines,
+        ids=columns["ids"],
+        parts=columns["parts"],
+        groups=_patients(columns["groups"], notes),
+        notes=tuple(notes),
+    )
+
+
+def table_header(path: Path) -> list[str]:
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file.")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        try:
+            import pyarrow  # type: ignore[import-untyped]
+            import pyarrow.parquet  # type: ignore[import-untyped]
+        except ModuleNotFoundError:
+            raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
+        try:
+            return [str(name) for name in pyarrow.parquet.read_schema(path).names]
+        except pyarrow.ArrowException as error:
+            raise ValueError(f"{path} is no readable parquet file: {error}") from None
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    delimiter = "\t" if ".tsv" in (suffix.lower() for suffix in path.suffixes[-2:]) else ","
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
+            return next(csv.reader([stream.readline(1 << 20)], delimiter=delimiter), [])
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8. Save the table as csv with UTF-8 encoding.") from None
+    except (csv.Error, OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from None
+
+
+def _pairs(
+    path: Path, header: Sequence[str], label_columns: Sequence[str], score_columns: Sequence[str]
+) -> tuple[tuple[str, ...], Sequence[str], Sequence[str]]:
+    """Names of the labels, and for each its label and its score column."""
+    if not label_columns and not score_columns:
+        named = [column[6:] for column in header if column.startswith("score:") and f"label:{column[6:]}" in header]
+        if named and "score" not in header:
+            return tuple(named), [f"label:{name}" for name in named], [f"score:{name}" for name in named]
+    label_columns = label_columns or ["label"]
+    score_columns = score_columns or ["score"]
+    if len(label_columns) != len(score_columns):
+        raise ValueError(
+            f"{len(label_columns)} label columns but {len(score_columns)} score columns: give as many --label-column "
+            "as --score-column, in the same order."
+        )
+    if not any(name.strip() for name in header):
+        raise ValueError(f"{path} is empty; its first line must name the columns.")
+    for column, option in [(c, "--label-column") for c in label_columns] + [
+        (c, "--score-column") for c in score_columns
+    ]:
+        if column not in header:
+            there = ", ".join(map(repr, header[:30]))
+            hint = f"name it with {option} (there are: {there})."
+            if len(header) <= 1 and any(mark in "".join(header) for mark in ";\t"):
+                hint = "its columns are not separated by commas; save it as comma-separated csv, or name it .tsv."
+            raise ValueError(f"{path} has no column {column!r}: {hint}")
+    return tuple(label_columns), label_columns, score_columns
+
+
+def _labels(
+    path: Path,
+    column: str,
+    cells: Sequence[str],
+    lines: npt.NDArray[np.int64],
+    positive: str | None,
+    other_labels_missing: bool,
+    notes: list[str],
+) -> Floats:
+    values = np.full(len(cells), np.nan)
+    others = 0
+    for row, cell in enumerate(cells):
+        text = cell.strip()
+        value = _label(text, positive)
+        if value is not None:
+            values[row] = value
+        elif text.lower() not in _MISSING:
+            if not other_labels_missing:
+                raise ValueError(
+                    f"{path}, line {lines[row]}: the label {text[:60]!r} in column {column!r} is neither 0 nor 1. "
+                    "Name the positive class with --positive, for example --positive malignant."
+                )
+            others += 1
+    if positive is not None and not (values == 1).any():
+        raise ValueError(f"{path}: no label in column {column!r} is {positive!r}; check --positive.")
+    if others:
+        notes.append(f"{column}: {others} labels are uncertain or soft (neither 0 nor 1) and count as missing.")
+    return values
+
+
+def _label(text: str, positive: str | None) -> float | None:
+    lowered = text.lower()
+    if positive is not None:
+        return None if lowered in _MISSING and text != positive else float(text == positive)
+    if lowered in _TRUE or lowered in _FALSE:
+        return float(lowered in _TRUE)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if number in (0.0, 1.0) else None
+
+
+def _scores(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np.int64]) -> Floats:
+    values = np.empty(len(cells))
+    for row, cell in enumerate(cells):
+        text = cell.strip()
+        try:
+            values[row] = np.nan if text.lower() in _MISSING else float(text)
+        except ValueError:
+            raise ValueError(
+                f"{path}, line {lines[row]}: the score {text[:60]!r} in column {column!r} is no number. "
+                "Name the column of scores with --score-column."
+            ) from None
+    return values
+
+
+def _patients(groups: Strings | None, notes: list[str]) -> Strings | None:
+    """Patients of all rows, or None where no row names one."""
+    if groups is None or not (groups != "").any():
+        return None
+    empty = groups == ""
+    if empty.any():
+        notes.append(f"{int(empty.sum())} rows name no patient: each of them counts as a patient of its own.")
+        own = np.array([f"row {i} (no patient)" for i in range(len(groups))], dtype=np.str_)
+        return np.where(empty, own, groups)
+    return groups

@@ -1,0 +1,293 @@
+"""The report's sections: from a tree of findings to a document."""
+
+from __future__ import annotations
+
+from deepauc.reporting.background_sections import (
+    cases_section,
+    data_section,
+    leaks_section,
+    provenance_section,
+    training_section,
+)
+from deepauc.reporting.document import (
+    Beside,
+    Block,
+    Caution,
+    Cell,
+    DataTable,
+    Document,
+    Gallery,
+    Heading,
+    Headline,
+    Missing,
+    Paragraph,
+    Section,
+    shown,
+)
+from deepauc.reporting.figures import forest_picture, interval_text
+from deepauc.reporting.findings import (
+    Absent,
+    AucResult,
+    BaselineFinding,
+    CalibrationState,
+    Interval,
+    LabelEvaluation,
+    Paired,
+    RunFindings,
+    StageFinding,
+    SubgroupFinding,
+)
+from deepauc.reporting.label_sections import auc_cell, interval_table, label_topics, share_cell
+
+NOT_A_DEVICE = (
+    "Not a medical device. For research only: nothing here was reviewed for use on patients, and no diagnosis or "
+    "treatment may rest on it."
+)
+
+
+def run_document(findings: RunFindings, *, command: str | None) -> Document:
+    """The whole report of a run; `command` is what makes it again."""
+    sections = [_result(findings), _baseline(findings)]
+    if len(findings.labels) == 1:
+        topics = label_topics(findings.labels[0], "", _paired_of(findings, 0))
+        sections += [Section(anchor=anchor, title=title, blocks=blocks) for anchor, title, blocks in topics]
+    else:
+        sections += [_label_section(findings, number) for number in range(len(findings.labels))]
+    sections += [_subgroups(findings), training_section(findings), leaks_section(findings)]
+    if findings.cases:
+        sections.append(cases_section(findings))
+    sections += [data_section(findings), provenance_section(findings, command)]
+    task = f"{shown(findings.task)} · " if findings.task else ""
+    return Document(
+        title=f"Report of run {shown(findings.run)}",
+        subtitle=f"{task}finished {findings.finished}",
+        sections=tuple(sections),
+        footer=NOT_A_DEVICE,
+    )
+
+
+def p_text(p_value: float) -> str:
+    """`p = 0.012`, or `p < 0.0001`."""
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"
+
+
+def _result(findings: RunFindings) -> Section:
+    blocks: list[Block] = []
+    if not findings.labels:
+        blocks.append(Missing("AUC", findings.part_note))
+    elif len(findings.labels) == 1:
+        label = findings.labels[0]
+        if isinstance(label.auc, AucResult):
+            blocks.append(_headline(label, label.auc))
+        blocks += _part_blocks(findings)
+        blocks += interval_table(label)
+    else:
+        blocks += _several_labels(findings)
+    blocks += [Caution(note) for note in findings.notes]
+    return Section(anchor="result", title="Result", blocks=tuple(blocks))
+
+
+def _part_blocks(findings: RunFindings) -> list[Block]:
+    return [Paragraph(findings.part_note) if findings.judged_part == "test" else Caution(findings.part_note)]
+
+
+def _headline(label: LabelEvaluation, auc: AucResult) -> Headline:
+    counts = label.counts
+    method = "DeLong, clustered by patient" if auc.delong_by_patient else "DeLong"
+    over = "bootstrap over patients" if counts.clustered else "bootstrap"
+    patients = f" of {counts.patients:,} patients" if counts.patients is not None else ""
+    return Headline(
+        value=f"{auc.headline.value:.3f}",
+        label=f"AUC on the {label.part} part · {shown(label.name)}",
+        details=(
+            f"95 % interval {_range(auc.headline)} ({method}), {_range(auc.bootstrap)} ({over})",
+            f"{counts.positives:,} positive and {counts.negatives:,} negative rows{patients}",
+        ),
+    )
+
+
+def _several_labels(findings: RunFindings) -> list[Block]:
+    blocks: list[Block] = []
+    judged = [label for label in findings.labels if isinstance(label.auc, AucResult)]
+    if findings.mean_auc is not None:
+        blocks.append(
+            Headline(
+                value=f"{findings.mean_auc:.3f}",
+                label=f"mean AUC over {len(judged)} of {len(findings.labels)} labels on {findings.judged_part}",
+                details=("Each label has its own interval in the table; the mean has none.",),
+            )
+        )
+    blocks += _part_blocks(findings)
+    blocks.append(
+        DataTable(
+            caption="Labels (AUC with 95 % interval)",
+            header=(
+                *("Label", "Positives", "Negatives", "AUC [95 % interval]", "Average precision"),
+                *("Sensitivity at 90 % specificity, %", "Brier, recalibrated"),
+            ),
+            rows=tuple(_label_row(label) for label in findings.labels),
+        )
+    )
+    blocks += [
+        Missing(f"AUC of {shown(one.name)}", one.auc.why) for one in findings.labels if isinstance(one.auc, Absent)
+    ]
+    blocks += [Caution(f"{shown(label.name)}: {text}") for label in findings.labels for text in label.cautions]
+    rows = [(one.name, one.auc.headline) for one in judged if isinstance(one.auc, AucResult)]
+    if rows:
+        best = max(rows, key=lambda row: row[1].value)
+        worst = min(rows, key=lambda row: row[1].value)
+        alt = (
+            f"AUC with interval of {len(rows)} labels, from {interval_text(worst[1])} ({shown(worst[0])}) to "
+            f"{interval_text(best[1])} ({shown(best[0])})."
+        )
+        caption = "AUC and 95 % interval by label; dashed: their mean."
+        picture = forest_picture("labels-auc", rows, overall=findings.mean_auc, caption=caption, alt=alt)
+        blocks.append(Gallery((picture,)))
+    return blocks
+
+
+def _label_row(label: LabelEvaluation) -> tuple[Cell, ...]:
+    points, calibration = label.operating_points, label.calibration
+    ninety = [] if isinstance(points, Absent) else [row for row in points if row.asked_specificity == 0.9]
+    after = None if isinstance(calibration, Absent) else calibration.after
+    precision = label.auc.average_precision if isinstance(label.auc, AucResult) else None
+    return (
+        Cell(shown(label.name)),
+        Cell(f"{label.counts.positives:,}", label.counts.positives),
+        Cell(f"{label.counts.negatives:,}", label.counts.negatives),
+        auc_cell(label),
+        Cell("—") if precision is None else Cell(f"{precision:.3f}", precision),
+        share_cell(ninety[0].sensitivity) if ninety else Cell("—"),
+        Cell(f"{after.brier:.3f}", after.brier) if isinstance(after, CalibrationState) else Cell("—"),
+    )
+
+
+def _label_section(findings: RunFindings, number: int) -> Section:
+    label, prefix = findings.labels[number], f"label-{number + 1}-"
+    blocks: list[Block] = [*interval_table(label)]
+    for anchor, title, topic in label_topics(label, prefix, _paired_of(findings, number)):
+        blocks += [Heading(title, anchor), *topic]
+    return Section(anchor=f"label-{number + 1}", title=f"Label {shown(label.name)}", blocks=tuple(blocks))
+
+
+def _paired_of(findings: RunFindings, number: int) -> Paired | None:
+    if isinstance(findings.baseline, Absent) or number >= len(findings.baseline.labels):
+        return None
+    found = findings.baseline.labels[number]
+    return found if isinstance(found, Paired) else None
+
+
+def _baseline(findings: RunFindings) -> Section:
+    blocks: list[Block] = []
+    if isinstance(findings.baseline, Absent):
+        blocks.append(Missing("paired test against another run", findings.baseline.why))
+    else:
+        blocks += _baseline_blocks(findings.baseline, findings.label_names)
+    if findings.stages:
+        blocks += _stage_blocks(findings.stages)
+    return Section(anchor="baseline", title="Against the baseline", blocks=tuple(blocks))
+
+
+def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...]) -> list[Block]:
+    test = "clustered by patient (Obuchowski)" if baseline.clustered else "DeLong"
+    blocks: list[Block] = [
+        Paragraph(
+            f"Baseline: run {shown(baseline.name)} ({shown(baseline.objective)}) on the same rows of the "
+            f"{baseline.part} part, {baseline.paired_by}. Paired test: {test}."
+        )
+    ]
+    rows = []
+    for name, found in zip(names, baseline.labels, strict=True):
+        if isinstance(found, Absent):
+            blocks.append(Missing(f"paired test of {shown(name)}", found.why))
+            continue
+        rows.append(
+            (
+                Cell(shown(name)),
+                Cell(f"{found.auc:.3f}", found.auc),
+                Cell(f"{found.baseline_auc:.3f}", found.baseline_auc),
+                Cell(_signed(found.difference), found.difference.value),
+                Cell(p_text(found.p_value), found.p_value),
+            )
+        )
+    if rows:
+        header = ("Label", "AUC, this run", "AUC, baseline", "Difference [95 % interval]", "Two-sided p")
+        blocks.append(DataTable(caption="Paired comparison of AUC", header=header, rows=tuple(rows)))
+    if len(rows) > 1:
+        blocks.append(Paragraph("The p-values are not corrected for testing several labels."))
+    return blocks + [Caution(text) for text in baseline.cautions]
+
+
+def _stage_blocks(stages: tuple[StageFinding, ...]) -> list[Block]:
+    rows = []
+    for stage in stages:
+        difference, p_value = Cell("—"), Cell("—")
+        if stage.last_minus_this is not None and stage.p_value is not None:
+            difference = Cell(_signed(stage.last_minus_this), stage.last_minus_this.value)
+            p_value = Cell(p_text(stage.p_value), stage.p_value)
+        rows.append(
+            (
+                Cell(f"{stage.number + 1}: {shown(stage.objective)}{' (kept)' if stage.kept else ''}"),
+                Cell(f"{stage.validation_auc:.3f}", stage.validation_auc),
+                difference,
+                p_value,
+            )
+        )
+    kept = next((stage for stage in stages if stage.kept), None)
+    said = "" if kept is None else f" The network of stage {kept.number + 1} was kept and is the one judged here."
+    return [
+        Paragraph(f"After training, the stages of this run were compared on validation.{said}"),
+        DataTable(
+            caption="Stages on validation, with the paired test of the last stage against each earlier one",
+            header=("Stage", "Validation AUC", "Last stage minus this [95 % interval]", "Two-sided p"),
+            rows=tuple(rows),
+        ),
+    ]
+
+
+def _subgroups(findings: RunFindings) -> Section:
+    found = findings.subgroups
+    if isinstance(found, Absent):
+        blocks: list[Block] = [Missing("subgroups", found.why)]
+    else:
+        several = len(findings.label_names) > 1
+        blocks = [
+            Paragraph(
+                "AUC within each group, with its 95 % interval (DeLong, clustered by patient where patients have "
+                "several rows). Groups are small and many: a difference seen here is a question, not an answer; no "
+                "correction for looking often was made."
+            )
+        ]
+        for number, one in enumerate(found):
+            blocks.append(_subgroup_block(findings, one, number, several))
+    return Section(anchor="subgroups", title="Subgroups", blocks=tuple(blocks))
+
+
+def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, several: bool) -> Block:
+    title = f"By {shown(one.column)}" + (f", label {shown(one.label)}" if several else "")
+    rows = []
+    for row in one.rows:
+        auc = Cell("— (one class only)" if row.positives in (0, row.rows) else "— (too few)")
+        if isinstance(row.auc, Interval):
+            auc = Cell(interval_text(row.auc), row.auc.value)
+        rows.append(
+            (Cell(shown(row.group)), Cell(f"{row.rows:,}", row.rows), Cell(f"{row.positives:,}", row.positives), auc)
+        )
+    table = DataTable(caption=title, header=("Group", "Rows", "Positives", "AUC [95 % interval]"), rows=tuple(rows))
+    drawn = [(row.group, row.auc) for row in one.rows if isinstance(row.auc, Interval)]
+    if len(drawn) < 2:
+        return table
+    label = next((label for label in findings.labels if label.name == one.label), None)
+    overall = label.auc.headline.value if label and isinstance(label.auc, AucResult) else None
+    alt = f"{title}: " + "; ".join(f"{shown(name)} {interval_text(auc)}" for name, auc in drawn) + "."
+    caption = "AUC and 95 % interval; dashed: all rows."
+    picture = forest_picture(f"subgroup-{number + 1}-auc", drawn, overall=overall, caption=caption, alt=alt)
+    return Beside((table,), picture)
+
+
+def _range(one: Interval) -> str:
+    return f"{one.low:.3f} to {one.high:.3f}"
+
+
+def _signed(one: Interval) -> str:
+    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

@@ -1,0 +1,106 @@
+"""Scores and labels from any file, judged part by part, and two files of scores compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepauc.metrics.auroc import auroc
+from deepauc.metrics.comparison import compare_auroc
+from deepauc.metrics.curves import RocCurve, roc_curve
+from deepauc.reporting.evaluation import DRAWN_POINTS, WHOLE, Sample, attempt, evaluate_label
+from deepauc.reporting.findings import Absent, Interval, LabelEvaluation, Paired
+from deepauc.reporting.pairing import Pairing, pair_rows
+from deepauc.reporting.scores_file import ScoreTable
+
+NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
+NO_VALIDATION = "thresholds and recalibration come from validation, and there is no such part."
+NOT_TEST = "thresholds and recalibration from validation are judged on test alone."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableComparison:
+    """Two tables on the same rows, label by label."""
+
+    part: str
+    rows: int
+    positives: tuple[int, ...]  # by label
+    paired_by: str
+    clustered: bool
+    labels: tuple[Paired | Absent, ...]
+
+
+def sample_of(table: ScoreTable, number: int) -> Sample:
+    """One label of a table."""
+    return Sample(scores=table.scores[:, number], labels=table.labels[:, number], groups=table.groups)
+
+
+def evaluate_part(
+    table: ScoreTable, part: str | None, *, curves: bool, probabilities: bool
+) -> tuple[LabelEvaluation, ...]:
+    """Every label of a part (None: of the whole table); thresholds for test come from validation, where it is there."""
+    judged = table if part is None else table.part(part)
+    found = []
+    for number, name in enumerate(table.label_names):
+        validation: Sample | Absent = Absent(NO_VALIDATION)
+        if part == "validation" and "test" not in table.part_names:
+            validation = Absent(NO_TEST)
+        elif part not in (None, "test"):
+            validation = Absent(NOT_TEST)
+        elif part == "test" and "validation" in table.part_names:
+            validation = sample_of(table.part("validation"), number)
+        found.append(
+            evaluate_label(
+                sample_of(judged, number),
+                name=name,
+                part=part or WHOLE,
+                validation=validation,
+                probabilities=probabilities,
+                curves=curves,
+            )
+        )
+    return tuple(found)
+
+
+def compare_tables(a: ScoreTable, b: ScoreTable, *, part: str | None, common: bool = False) -> TableComparison:
+    """The paired test of a's AUC against b's on the same rows; clustered where patients have several."""
+    if part is not None:
+        a = a.part(part)
+        b = b.part(part) if b.parts is not None else b
+    pairing = pair_rows(a, b, common=common)
+    groups = pairing.a.groups if pairing.a.groups is not None else pairing.b.groups
+    clustered = groups is not None and np.unique(groups).size < len(groups)
+    labels = range(len(pairing.a.label_names))
+    return TableComparison(
+        part=part or WHOLE,
+        rows=len(pairing.a),
+        positives=tuple(int(np.nansum(pairing.a.labels[:, number])) for number in labels),
+        paired_by=pairing.how,
+        clustered=clustered,
+        labels=tuple(_paired(pairing, number, clustered) for number in labels),
+    )
+
+
+def _paired(pairing: Pairing, number: int, clustered: bool) -> Paired | Absent:
+    labels = pairing.a.labels[:, number]
+    known = ~np.isnan(labels)
+    labels = labels[known]
+    ours, theirs = (table.scores[known, number] for table in (pairing.a, pairing.b))
+    groups = pairing.a.groups if pairing.a.groups is not None else pairing.b.groups
+    chosen = groups[known] if clustered and groups is not None else None
+    found = attempt(lambda: compare_auroc(ours, theirs, labels, groups=chosen))
+    if isinstance(found, Absent):
+        return found
+    curve = roc_curve(theirs, labels)
+    assert isinstance(curve, RocCurve)
+    step = max(1, curve.fpr.size // DRAWN_POINTS)
+    return Paired(
+        label=pairing.a.label_names[number],
+        auc=float(auroc(ours, labels)),
+        baseline_auc=float(auroc(theirs, labels)),
+        difference=Interval(float(found.difference), float(found.low), float(found.high)),
+        p_value=float(found.p_value),
+        baseline_fpr=np.append(curve.fpr[::step], 1.0),
+        baseline_tpr=np.append(curve.tpr[::step], 1.0),
+    )

@@ -1,0 +1,180 @@
+"""`deepauc evaluate`, `compare` and `report`: any csv in, a table or JSON out; for bad input one line, exit code 2."""
+
+import json
+
+import numpy as np
+import pytest
+
+from deepauc.cli.main import run
+from deepauc.metrics.comparison import compare_auroc
+from deepauc.metrics.intervals import auroc_interval
+
+
+@pytest.fixture
+def deepauc(capsys):
+    """Runs a command; its exit code, stdout and stderr."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as left:
+            run([str(a) for a in arguments])
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def refused(deepauc):
+    """Runs a command that must end with code 2 and one line on stderr; the line."""
+
+    def call(*arguments):
+        code, out, err = deepauc(*arguments)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+        return err
+
+    return call
+
+
+def write_csv(path, columns):
+    names = list(columns)
+    lines = [",".join(names)] + [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """What another program may have written: words for classes, its own names for columns, two rows a patient."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(120) % 3 == 0
+    columns = {
+        "case": [f"c{i}" for i in range(120)],
+        "who": [f"p{i // 2}" for i in range(120)],
+        "truth": np.where(labels, "malignant", "benign"),
+        "net": generator.normal(size=120) + labels,
+        "other": generator.normal(size=120) + 0.4 * labels,
+    }
+    return write_csv(tmp_path / "foreign.csv", columns), labels.astype(int), columns
+
+
+OPTIONS = ("--label-column", "truth", "--positive", "malignant", "--group-column", "who")
+
+
+def test_evaluate_any_csv(deepauc, foreign):
+    path, labels, columns = foreign
+    code, out, _ = deepauc("evaluate", path, *OPTIONS, "--score-column", "net", "--json")
+    (found,) = json.loads(out)["results"]
+    assert code == 0
+    plain = auroc_interval(columns["net"], labels)
+    by_patient = auroc_interval(columns["net"], labels, groups=columns["who"], method="bootstrap")
+    assert found["auc"]["delong"]["value"] == pytest.approx(plain.value)
+    assert found["auc"]["delong"]["low"] == pytest.approx(plain.low)
+    assert found["auc"]["bootstrap"]["high"] == pytest.approx(by_patient.high)
+    assert found["counts"]["patients"] == 60
+    assert "absent" in found["operating_points"]
+    code, out, _ = deepauc("evaluate", path, *OPTIONS, "--score-column", "net", "--quiet")
+    assert out.startswith("all  truth  0.")
+    assert out.count("\n") == 1
+
+
+def test_evaluate_a_run_part_by_part(deepauc, run_folders):
+    scores = run_folders / "auc" / "scores.csv"
+    code, out, _ = deepauc("evaluate", scores)
+    assert code == 0
+    for words in ("| train ", "| validation ", "| test ", "On test, at thresholds from validation", "95 %"):
+        assert words in out
+    assert "Scores taken as probabilities" not in out  # raw output lies outside [0, 1]
+    code, out, _ = deepauc("evaluate", scores, "--part", "test")
+    assert "| train " not in out
+    assert "On test, at thresholds from validation" in out
+
+
+def test_evaluate_several_labels_and_probabilities(deepauc, run_folders, tmp_path):
+    code, out, _ = deepauc("evaluate", run_folders / "multi" / "scores.csv", "--part", "test", "--json")
+    assert [one["name"] for one in json.loads(out)["results"]] == ["spot", "coin & <b>", "عِلّة"]
+    path = write_csv(tmp_path / "p.csv", {"label": [1, 0] * 15, "score": np.linspace(0, 1, 30)})
+    code, out, _ = deepauc("evaluate", path)
+    assert code == 0
+    assert "Scores taken as probabilities" in out
+    assert "Caution" not in out
+
+
+def test_compare_two_columns_of_one_file(deepauc, foreign):
+    path, labels, columns = foreign
+    arguments = ("compare", path, path, *OPTIONS, "--score-column", "net", "--second-score-column", "other")
+    code, out, _ = deepauc(*arguments, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["clustered"]
+    expected = compare_auroc(columns["net"], columns["other"], labels, groups=columns["who"])
+    assert found["labels"][0]["difference"]["value"] == pytest.approx(expected.difference)
+    assert found["labels"][0]["p_value"] == pytest.approx(expected.p_value)
+    code, out, _ = deepauc(*arguments)
+    assert "row by row: without ids" in out
+    assert "clustered by patient" in out
+
+
+def test_compare_runs_on_their_test_part(deepauc, run_folders):
+    code, out, _ = deepauc("compare", run_folders / "auc" / "scores.csv", run_folders / "ce" / "scores.csv")
+    assert code == 0
+    assert "80 rows (the test part)" in out
+    assert "the ids are the same" in out
+
+
+def test_compare_joins_on_ids(deepauc, tmp_path):
+    scores = np.linspace(-1, 1, 12)
+    a = write_csv(tmp_path / "a.csv", {"id": range(12), "label": [0, 0, 1] * 4, "score": scores})
+    b = write_csv(tmp_path / "b.csv", {"id": range(11, -1, -1), "label": [1, 0, 0] * 4, "score": scores[::-1] * 3})
+    _, out, _ = deepauc("compare", a, b)
+    assert "joined on 12 ids" in out
+    assert "0.000 [0.000, 0.000]" in out
+
+
+def test_bad_input_is_one_line_with_a_remedy(refused, foreign, tmp_path):
+    path = foreign[0]
+    assert "no such file" in refused("evaluate", tmp_path / "none.csv")
+    assert "--label-column" in refused("evaluate", path)
+    assert "--positive" in refused("evaluate", path, "--label-column", "truth", "--score-column", "net")
+    assert "it has no part column" in refused("evaluate", path, *OPTIONS, "--score-column", "net", "--part", "test")
+    one_class = write_csv(tmp_path / "one.csv", {"label": [1, 1], "score": [1, 2]})
+    assert "both classes" in refused("evaluate", one_class)
+    nan = write_csv(tmp_path / "nan.csv", {"label": [1, 0], "score": ["nan", 2]})
+    assert "line 2" in refused("evaluate", nan)
+    short = write_csv(tmp_path / "short.csv", {"label": [1, 0], "score": [1, 2]})
+    three = write_csv(tmp_path / "three.csv", {"label": [1, 0, 1], "score": [1, 2, 3]})
+    assert "--id-column" in refused("compare", short, three)
+
+
+def test_report_says_where_it_is(deepauc, run_folders, spots_task, tmp_path):
+    task = spots_task()
+    metadata = write_csv(tmp_path / "meta.csv", {"file": task.ids, "sex": task.metadata["sex"]})
+    code, out, _ = deepauc(
+        *("report", run_folders / "ce", "--baseline", run_folders / "auc", "--out", tmp_path / "out"),
+        *("--metadata", metadata, "--id-column", "file", "--subgroup-column", "sex", "--json"),
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert set(found["auc"]) == {"spot"}
+    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert found["html"] == str(tmp_path / "out" / "report.html")
+    assert "By sex" in text
+    assert "deepauc report" in text
+    assert f"--baseline {run_folders / 'auc'}" in text
+    assert not (run_folders / "ce" / "report.html").exists()
+
+
+def test_report_refuses_what_is_no_run(refused, run_folders, tmp_path):
+    assert "no finished run" in refused("report", tmp_path)
+    assert "--metadata" in refused("report", run_folders / "ce", "--subgroup-column", "sex")
+    meta = write_csv(tmp_path / "meta.csv", {"file": ["x"], "sex": ["f"]})
+    assert "--id-column" in refused("report", run_folders / "ce", "--metadata", meta)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "report"])
+def test_help_fits_one_screen(deepauc, command):
+    code, out, _ = deepauc(command, "--help")
+    assert code == 0
+    assert out.count("\n") <= 40
+    assert max(map(len, out.splitlines())) <= 80

@@ -1,0 +1,199 @@
+"""`deepauc export`: ONNX that agrees with torch, a bundle that predicts, a card whose figures are the record's."""
+
+import csv
+import json
+import re
+from importlib import util
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepauc.cli.main import run
+from deepauc.data.task import ArrayInputs, Task
+from deepauc.metrics.intervals import auroc_interval
+from deepauc.models.build import MLPSpec, SmallCNNSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import SGDSpec
+from deepauc.reporting import export as export_module
+from deepauc.training.loop import train
+from deepauc.training.predict import predict
+from deepauc.training.recipe import Recipe, Stage
+
+NASTY = "t|a <b>`[x](y)"
+needs_onnx = pytest.mark.skipif(
+    any(util.find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")),
+    reason="ONNX is not installed: pip install 'deepauc[onnx]'",
+)
+
+RECIPE = (
+    Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=1, batch_size=16),
+    Stage(objective=AUCMargin(), optimizer=PESGSpec(), epochs=1, batch_size=16, positives_per_batch=4),
+)
+PARTS = {"train": np.arange(40), "validation": np.arange(40, 60), "test": np.arange(60, 80)}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A run on pictures that lie beside their table."""
+    folder = tmp_path_factory.mktemp("images")
+    generator = np.random.default_rng(0)
+    pictures = generator.integers(0, 256, (80, 8, 8, 1), dtype=np.uint8)
+    labels = (generator.random(80) < 0.4).astype(np.float32)
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture[..., 0]).save(folder / f"{number}.png")
+    task = Task(
+        name="pictures",
+        kind="binary",
+        source=ArrayInputs(pictures),
+        labels=labels,
+        label_names=(NASTY,),
+        parts=PARTS,
+        ids=np.array([f"{n}.png" for n in range(80)]),
+    )
+    choices = [{"name": "network", "value": "small-cnn", "reason": "it is small"}]
+    notes = {
+        "command": "deepauc train --table x.csv",
+        "plan": {"choices": choices},
+        "leaks": {"image": 2},
+        "data": {
+            "table": str(folder / "table.csv"),
+            "image_column": "file",
+            "feature_columns": [],
+            "groups": 7,
+            "positives": {NASTY: int(labels.sum())},
+            "negatives": {NASTY: int((labels == 0).sum())},
+        },
+    }
+    recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=RECIPE, guard=True)
+    return train(recipe, task, seed=0, run_dir=folder / "run", notes=notes), task
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    generator = np.random.default_rng(0)
+    features = (generator.normal(size=(80, 3)) * 40 + 7).astype(np.float32)
+    task = Task(
+        name="numbers",
+        kind="multilabel",
+        source=ArrayInputs(features),
+        labels=np.stack([features[:, 0] > 9, features[:, 1] > 0], 1),
+        label_names=("a", "b"),
+        parts={"train": np.arange(80)},
+    )
+    recipe = Recipe(model=MLPSpec(hidden=(4,)), stages=RECIPE)
+    return train(recipe, task, seed=0, run_dir=tmp_path_factory.mktemp("numbers") / "run"), task
+
+
+@pytest.fixture
+def deepauc(capsys):
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            run(["export", *map(str, words)])
+        return end.value.code, *capsys.readouterr()
+
+    return call
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", ["images", "numbers"])
+def test_onnx_takes_the_inputs_as_they_are_and_agrees_with_torch(deepauc, request, tmp_path, name):
+    import onnxruntime
+
+    trained, task = request.getfixturevalue(name)
+    code, text, errors = deepauc(trained.path, "--onnx", tmp_path / "m.onnx", "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(text)["onnx"]
+    assert found["max_difference"] <= found["tolerance"]
+    assert ("own table" in found["source"]) == (name == "images")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    for rows in (1, 5, 80):  # any number of rows
+        (scores,) = session.run(["scores"], {"inputs": task.inputs(np.arange(rows))})
+        expected = predict(trained, task, rows=np.arange(rows)).reshape(rows, -1)
+        assert scores == pytest.approx(expected, abs=1e-4)
+    properties = session.get_modelmeta().custom_metadata_map
+    assert json.loads(properties["labels"]) == list(task.label_names)
+    assert properties["notice"] == "not a medical device"
+    assert {path.name for path in tmp_path.iterdir()} == {"m.onnx"}
+
+
+@needs_onnx
+def test_a_file_that_disagrees_is_not_kept(deepauc, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_module, "TOLERANCE", -1.0)
+    code, _, errors = deepauc(images[0].path, "--onnx", tmp_path / "m.onnx")
+    assert code == 2
+    assert "was not kept" in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_extra_the_remedy_is_named(deepauc, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_module, "find_spec", lambda name: None)
+    code, _, errors = deepauc(images[0].path, "--onnx", tmp_path / "m.onnx")
+    assert code == 2
+    assert "pip install 'deepauc[onnx]'" in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_the_bundle_predicts_what_the_run_does(deepauc, images, tmp_path):
+    trained, task = images
+    code, text, _ = deepauc(trained.path, "--bundle", tmp_path / "bundle")
+    assert code == 0
+    assert str(tmp_path / "bundle" / "model.safetensors") in text
+    assert {path.name for path in (tmp_path / "bundle").iterdir()} == {"model.safetensors", "bundle.json"}
+    assert (predict(tmp_path / "bundle", task) == predict(trained, task)).all()
+    code, _, errors = deepauc(trained.path, "--bundle", tmp_path / "bundle")
+    assert code == 2
+    assert "not empty" in errors
+
+
+def test_the_card_holds_the_records_figures_and_how_to_make_them_again(deepauc, images, tmp_path):
+    trained, _ = images
+    code, _, errors = deepauc(trained.path, "--card", tmp_path / "README.md", "--quiet")
+    assert (code, errors) == (0, "")
+    card = (tmp_path / "README.md").read_text()
+    with (trained.path / "scores.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["part"] == "test"]
+    scores, labels = (np.array([float(row[c]) for row in rows]) for c in ("score", "label"))
+    again = auroc_interval(scores, labels)
+    assert f"{again.value:.3f} [{again.low:.3f}, {again.high:.3f}]" in card
+    assert f"`deepauc evaluate {trained.path.name}/scores.csv --part test`" in card
+    assert "Not a medical device" in card
+    assert "network: small-cnn (it is small)" in card
+    assert "`deepauc train --table x.csv`" in card
+    assert "2 x the same image" in card
+    assert trained.record["identity"]["data"] in card
+    front = card.split("---")[1]
+    assert "library_name: deepauc" in front
+    assert f"value: {again.value:.4f}" in front
+    # What comes from the data is text and nothing else.
+    body = card.split("---", 2)[2]
+    assert "<b>" not in body
+    assert "[x](y)" not in body.replace("\\[x\\](y)", "")
+    cells = [len(re.findall(r"(?<!\\)\|", line)) for line in body.splitlines() if line.startswith("| test")]
+    assert cells
+    assert set(cells) <= {3, 5}
+
+
+def test_a_card_without_held_out_rows_gives_no_figures(deepauc, numbers, tmp_path):
+    assert deepauc(numbers[0].path, "--card", tmp_path / "card.md")[0] == 0
+    card = (tmp_path / "card.md").read_text()
+    assert "there is no figure to give" in card
+    assert "metrics:" not in card
+    assert "tabular-classification" in card
+
+
+def test_bad_words(deepauc, images, tmp_path):
+    path = images[0].path
+    for words, message in (
+        ((path,), "--onnx FILE, --bundle DIR or --card FILE"),
+        ((tmp_path / "none", "--card", tmp_path / "c.md"), "no finished run"),
+        ((tmp_path, "--bundle", tmp_path / "b"), "no trained network"),
+        ((path, "--card", tmp_path / "no" / "c.md"), "folder that is there"),
+        ((path, "--onnx", tmp_path), "folder that is there"),
+    ):
+        code, _, errors = deepauc(*words)
+        assert code == 2
+        assert message in errors
+        assert len(errors.splitlines()) == 1

@@ -1,0 +1,124 @@
+"""The entry point: help, version, and one line with exit code 2 for whatever is wrong with the input."""
+
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from deepauc.cli import main
+from deepauc.cli.main import app, run
+
+
+def outcome(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        run(arguments)
+    said = capsys.readouterr()
+    return stopped.value.code, said.out, said.err
+
+
+def test_help_names_the_commands_and_fits_one_screen(capsys):
+    code, out, err = outcome(capsys, "--help")
+    assert code == 0
+    assert err == ""
+    assert "demo" in out
+    assert len(out.splitlines()) <= 24
+    assert outcome(capsys)[1] == out  # without a command: the same
+
+
+def test_help_of_the_demo_fits_one_screen():
+    result = CliRunner().invoke(app, ["demo", "--help"])
+    assert result.exit_code == 0
+    for option in ("--out", "--seed", "--quiet", "--json"):
+        assert option in result.output
+    assert len(result.output.splitlines()) <= 24
+
+
+def test_version(capsys):
+    code, out, _ = outcome(capsys, "--version")
+    assert code == 0
+    assert out.startswith("deepauc 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--nonsense"], "--nonsense"),
+        (["nonsense"], "nonsense"),
+        (["demo", "--seed", "x"], "--seed"),
+        (["demo", "--seed", "-1"], "--seed"),
+        (["demo", "surplus"], "surplus"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_two(capsys, arguments, part):
+    code, out, err = outcome(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("deepauc: ")
+    assert part in err
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """An app whose one command raises what it is told to."""
+
+    def install(error):
+        small = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        small.callback()(main.deepauc)
+
+        @small.command()
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setattr(main, "app", small)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("labels hold 7.\nName the positive class."), "labels hold 7. Name the positive class."),
+        (ValueError(), "ValueError"),
+        (FileNotFoundError(2, "No such file or directory", "scans.csv"), "No such file or directory: scans.csv"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(capsys, failing, error, line):
+    failing(error)
+    assert outcome(capsys, "fail") == (2, "", f"deepauc: {line}\n")
+
+
+def test_debug_shows_the_traceback(capsys, failing):
+    failing(ValueError("labels hold 7."))
+    code, _, err = outcome(capsys, "--debug", "fail")
+    assert code == 2
+    assert "Traceback" in err
+    assert "raise error" in err
+
+
+def test_a_defect_of_ours_is_not_taken_for_bad_input(failing):
+    failing(KeyError("gone"))
+    with pytest.raises(KeyError):
+        run(["fail"])
+
+
+def test_interrupted(capsys, failing):
+    failing(KeyboardInterrupt())
+    code, _, err = outcome(capsys, "fail")
+    assert code == 130
+    assert "Traceback" not in err
+
+
+def test_the_installed_command_refuses_in_plain_text(tmp_path):
+    """In a process of its own, not a terminal: no traceback, no colours, exit code 2."""
+    file = tmp_path / "taken"
+    file.write_text("")
+    code = "from deepauc.cli.main import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "demo", "--out", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == f"deepauc: --out {file} is a file: name a folder, which is made if it is not there.\n"

@@ -1,0 +1,234 @@
+"""`deepauc predict`: scores of new rows, one run or many, with and without labels."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepauc.cli.main import run
+from deepauc.data.augment import Augment
+from deepauc.data.task import ArrayInputs, Task
+from deepauc.models.build import MLPSpec, SmallCNNSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import SGDSpec
+from deepauc.training.loop import train
+from deepauc.training.predict import predict
+from deepauc.training.recipe import Recipe, Stage
+
+
+def stages(**options):
+    first = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=2, batch_size=16, **options)
+    second = Stage(
+        objective=AUCMargin(), optimizer=PESGSpec(), epochs=1, batch_size=16, positives_per_batch=4, **options
+    )
+    return (first, second)
+
+
+def image_task(side, names=("target",), seed=0):
+    generator = np.random.default_rng(seed)
+    labels = (generator.random((60, len(names))) < 0.4).astype(np.float32)
+    images = generator.integers(0, 256, (60, side, side, 1), dtype=np.uint8)
+    return Task(
+        name="t",
+        kind="binary" if len(names) == 1 else "multilabel",
+        source=ArrayInputs(images),
+        labels=labels[:, 0] if len(names) == 1 else labels,
+        label_names=names,
+        parts={"train": np.arange(40), "validation": np.arange(40, 60)},
+    )
+
+
+def trained(folder, side=8, seed=0, names=("target",)):
+    recipe = Recipe(model=SmallCNNSpec(widths=(4,)), stages=stages(augment=Augment(crop_padding=1)))
+    notes = {"data": {"image_column": "file", "feature_columns": []}}
+    return train(recipe, image_task(side, names), seed=seed, run_dir=folder, notes=notes)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "small": trained(folder / "small"),
+        "again": trained(folder / "again", seed=1),
+        "large": trained(folder / "large", side=12),
+        "two": trained(folder / "two", names=("target", "other")),
+    }
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory):
+    """Ten new grey pictures and a colour one, a table with labels and one without."""
+    folder = tmp_path_factory.mktemp("new")
+    generator = np.random.default_rng(5)
+    rows = []
+    for number in range(11):
+        shape = (16, 16, 3) if number == 10 else (8, 8)
+        Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8)).save(folder / f"{number}.png")
+        rows.append({"file": f"{number}.png", "patient": f"p{number}", "target": "" if number == 3 else number % 2})
+    for name, columns in (("new.csv", ["file"]), ("labelled.csv", ["file", "patient", "target"])):
+        with (folder / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+    return folder
+
+
+@pytest.fixture
+def deepauc(capsys):
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            run(["predict", *map(str, words)])
+        return end.value.code, *capsys.readouterr()
+
+    return call
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def pictures(folder, side, channels=1):
+    images = [Image.open(folder / f"{n}.png").convert("L") for n in range(11)]
+    return np.stack([np.asarray(i.resize((side, side), Image.Resampling.BILINEAR)) for i in images])[..., None]
+
+
+def test_a_table_without_labels_is_scored_as_by_the_library(deepauc, runs, new, tmp_path):
+    code, text, errors = deepauc(runs["small"].path, "--table", new / "new.csv", "--out", tmp_path / "s.csv")
+    assert (code, errors) == (0, "")
+    assert f"Scores: {tmp_path / 's.csv'} (11 rows)" in text
+    rows = read(tmp_path / "s.csv")
+    assert list(rows[0]) == ["id", "score"]
+    assert [row["id"] for row in rows] == [f"{n}.png" for n in range(11)]
+    task = Task(
+        name="new",
+        kind="binary",
+        source=ArrayInputs(pictures(new, 8)),
+        labels=np.zeros(11),
+        label_names=("target",),
+        parts={},
+    )
+    expected = predict(runs["small"], task)
+    found = np.array([float(row["score"]) for row in rows], dtype=np.float32)
+    assert (found[:10] == expected[:10]).all()
+    assert found[10] == pytest.approx(expected[10], abs=0.05)  # colour to grey before or after resizing
+
+
+def test_labels_and_patients_are_copied(deepauc, runs, new, tmp_path):
+    words = ("--label-column", "target", "--group-column", "patient", "--image-column", "file")
+    code, text, _ = deepauc(
+        runs["small"].path, "--table", new / "labelled.csv", "--out", tmp_path / "s.csv", *words, "--json"
+    )
+    assert code == 0
+    assert json.loads(text)["columns"] == ["id", "group", "label", "score"]
+    rows = read(tmp_path / "s.csv")
+    assert [row["label"] for row in rows][:5] == ["0", "1", "0", "", "0"]
+    assert rows[7]["group"] == "p7"
+
+
+@pytest.mark.parametrize("scale", ["sigmoid", "rank"])
+def test_several_runs_of_several_sizes_are_averaged(deepauc, runs, new, tmp_path, scale):
+    single = {}
+    for name in ("small", "again", "large"):
+        assert deepauc(runs[name].path, "--table", new / "new.csv", "--out", tmp_path / f"{name}.csv")[0] == 0
+        single[name] = np.array([float(row["score"]) for row in read(tmp_path / f"{name}.csv")])
+    folders = [runs[name].path for name in single]
+    code, text, _ = deepauc(*folders, "--table", new / "new.csv", "--out", tmp_path / "all.csv", "--scale", scale)
+    assert code == 0
+    assert "mean over 3 runs" in text
+    found = np.array([float(row["score"]) for row in read(tmp_path / "all.csv")])
+    if scale == "sigmoid":
+        expected = np.mean([1 / (1 + np.exp(-s)) for s in single.values()], axis=0)
+        assert found == pytest.approx(expected, abs=1e-6)
+    else:
+        order = np.mean([s.argsort().argsort() for s in single.values()], axis=0)
+        differ = order[:, None] - order[None] > 1e-9
+        assert (found[:, None] > found[None])[differ].all()
+
+
+def test_test_time_augmentation_is_deterministic(deepauc, runs, new, tmp_path):
+    for name, tta, seed in (("a", 3, 0), ("b", 3, 0), ("c", 3, 1), ("none", 0, 0)):
+        words = ("--table", new / "new.csv", "--out", tmp_path / f"{name}.csv", "--tta", tta, "--seed", seed)
+        assert deepauc(runs["small"].path, *words)[0] == 0
+    a, b, c, none = ((tmp_path / f"{name}.csv").read_bytes() for name in ("a", "b", "c", "none"))
+    assert a == b
+    assert len({a, c, none}) == 3
+
+
+def test_several_labels(deepauc, runs, new, tmp_path):
+    assert deepauc(runs["two"].path, "--table", new / "new.csv", "--out", tmp_path / "s.csv")[0] == 0
+    assert list(read(tmp_path / "s.csv")[0]) == ["id", "score:target", "score:other"]
+    code, _, errors = deepauc(
+        runs["two"].path, runs["small"].path, "--table", new / "new.csv", "--out", tmp_path / "x.csv"
+    )
+    assert code == 2
+    assert "different labels" in errors
+
+
+def test_numbers(deepauc, tmp_path):
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(80, 2)).astype(np.float32)
+    task = Task(
+        name="n",
+        kind="binary",
+        source=ArrayInputs(features),
+        labels=features[:, 0] > 0.3,
+        label_names=("y",),
+        parts={"train": np.arange(80)},
+    )
+    notes = {"data": {"image_column": None, "feature_columns": ["b", "a"]}}
+    trained_run = train(
+        Recipe(model=MLPSpec(hidden=(4,)), stages=stages()), task, seed=0, run_dir=tmp_path / "run", notes=notes
+    )
+    with (tmp_path / "n.csv").open("w") as file:
+        file.write("a,b\n" + "".join(f"{z!r},{x!r}\n" for x, z in features.tolist()))
+    code, _, errors = deepauc(trained_run.path, "--table", tmp_path / "n.csv", "--out", tmp_path / "s.csv")
+    assert (code, errors) == (0, "")
+    found = np.array([float(row["score"]) for row in read(tmp_path / "s.csv")], dtype=np.float32)
+    assert (found == predict(trained_run, task)).all()
+    assert read(tmp_path / "s.csv")[0]["id"] == "2"  # the line in the file
+
+
+def test_faults(deepauc, runs, new, tmp_path):
+    (new / "bad.csv").write_text("file\n0.png\nnone.png\n")
+    out = ("--out", tmp_path / "s.csv")
+    code, text, _ = deepauc(runs["small"].path, "--table", new / "bad.csv", *out)
+    assert code == 2
+    assert "none.png" in text
+    assert not (tmp_path / "s.csv").exists()
+    code, text, _ = deepauc(runs["small"].path, "--table", new / "bad.csv", *out, "--skip-bad")
+    assert code == 0
+    assert "left out for a problem: 1 rows (3)" in text
+    assert len(read(tmp_path / "s.csv")) == 1
+    for words, message in (
+        ((tmp_path / "nothing", "--table", new / "new.csv", *out), "holds no trained network"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "mean"), "write sigmoid or rank"),
+        ((runs["small"].path, "--table", new / "new.csv", "--out", tmp_path / "no" / "s.csv"), "folder that is there"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--image-column", "fle"), "file"),
+        ((runs["small"].path, "--table", new / "labelled.csv", *out, "--label-column", "patient"), "0, 1 and empty"),
+        ((runs["small"].path, *out), "--table"),
+    ):
+        code, _, errors = deepauc(*words)
+        assert code == 2
+        assert message in errors
+        assert len(errors.splitlines()) == 1
+
+
+def test_a_bundle_does_not_know_its_columns(deepauc, runs, new, tmp_path):
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for name in ("bundle.json", "model.safetensors"):
+        (bundle / name).write_bytes((runs["small"].path / name).read_bytes())
+    code, _, errors = deepauc(bundle, "--table", new / "new.csv", "--out", tmp_path / "s.csv")
+    assert code == 2
+    assert "--image-column" in errors
+    words = ("--table", new / "new.csv", "--image-column", "file", "--quiet")
+    code, text, _ = deepauc(bundle, *words, "--out", tmp_path / "s.csv")
+    assert code == 0
+    assert text == f"Scores: {tmp_path / 's.csv'} (11 rows)\n"
+    assert deepauc(runs["small"].path, *words, "--out", tmp_path / "t.csv")[0] == 0
+    assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()

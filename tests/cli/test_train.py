@@ -1,0 +1,453 @@
+"""`deepauc train` as a user types it: one csv in, a run folder out; again, interrupted, changed, with faults."""
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepauc.cli import training_run
+from deepauc.cli.main import run
+from deepauc.cli.train import parse_size
+from deepauc.cli.training_progress import TrainingProgress
+from deepauc.data.task import ArrayInputs, Task
+from deepauc.training.in_memory import InMemoryInputs
+from deepauc.training.loop import train
+from deepauc.training.plain import from_plain
+from deepauc.training.recipe import Recipe
+
+IMAGES = ("--image-column", "file", "--label-column", "target")
+
+
+def write_images(folder, count=120, seed=0):
+    """Pictures of a bright spot or none, two to a patient, and their table."""
+    generator = np.random.default_rng(seed)
+    labels = generator.random(count) < 0.35
+    (folder / "images").mkdir(parents=True)
+    rows = []
+    for number, label in enumerate(labels):
+        picture = generator.integers(0, 150, (8, 8)).astype(np.uint8)
+        picture[2:5, 2:5] += np.uint8(60 * label)
+        name = f"images/{number}.png"
+        Image.fromarray(picture).save(folder / name)
+        rows.append({"file": name, "target": int(label), "patient_id": f"p{number // 2}"})
+    return rows
+
+
+def write_table(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    rows = write_images(folder)
+    write_table(folder / "data.csv", rows)
+    parts = ["train"] * 80 + ["val"] * 20 + ["test"] * 20
+    write_table(folder / "split.csv", [{**row, "split": part} for row, part in zip(rows, parts, strict=True)])
+    return folder
+
+
+@pytest.fixture
+def deepauc(capsys):
+    """Run the command; (exit code, stdout, stderr)."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            run(["train", *map(str, words)])
+        return end.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """The report is slow and has tests of its own."""
+
+    def write(run_dir, *, baseline, command):
+        (Path(run_dir) / "report.html").write_text("<p>report")
+
+    monkeypatch.setattr(training_run, "write_report", write)
+
+
+def content(folder):
+    """Every file with its bytes and the time it was written."""
+    return {p.relative_to(folder): (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+
+
+def scores(folder):
+    with (folder / "scores.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_from_one_csv_to_a_report_and_again_nothing_changes(deepauc, data, tmp_path):
+    out = tmp_path / "runs" / "first"
+    words = ("--table", data / "data.csv", *IMAGES, "--group-column", "patient_id", "--out", out, "--epochs", 12)
+    code, text, errors = deepauc(*words)
+    assert (code, errors) == (0, "")
+    names = {path.name for path in out.iterdir()}
+    assert {"run.json", "history.csv", "scores.csv", "model.safetensors", "report.html", "DONE", "baseline"} <= names
+
+    record = json.loads((out / "run.json").read_text())
+    choices = record["plan"]["choices"]
+    assert {"parts", "image size", "network", "positives per batch", "epochs", "margin", "selection"} <= {
+        choice["name"] for choice in choices
+    }
+    for choice in choices:
+        assert f"{choice['name']}: {choice['value']}" in text
+        assert f"because: {choice['reason']}" in text
+    assert record["leaks"] == {}
+    assert record["data"]["split"] == {"train": 0.7, "validation": 0.15, "test": 0.15, "seed": 0}
+    assert record["data"]["image_column"] == "file"
+    assert record["command"].startswith(f"deepauc train --table {data / 'data.csv'} --image-column file")
+    assert "--epochs 12" in record["command"]
+    assert [stage["objective"]["type"] for stage in record["recipe"]["stages"]] == ["CrossEntropy", "AUCMargin"]
+    assert record["recipe"]["guard"]
+
+    rows = scores(out)
+    by_part = {part: [row for row in rows if row["part"] == part] for part in ("train", "validation", "test")}
+    assert [len(part) for part in by_part.values()] == [84, 18, 18]
+    patients = [{row["group"] for row in part} for part in by_part.values()]
+    assert not patients[0] & patients[1]
+    assert not patients[0] & patients[2]
+    assert not patients[1] & patients[2]
+    assert record["results"]["auc"]["test"]["target"][0] > 0.8
+    for place in (
+        "validation AUC",
+        "AUC with 95 % intervals",
+        f"Report: {out / 'report.html'}",
+        "Not a medical device",
+    ):
+        assert place in text
+    assert "about" in text
+    assert "left" in text
+    html = (out / "report.html").read_text()
+    assert "CrossEntropy" in html
+    assert record["identity"]["data"] in html
+
+    before = content(out)
+    code, text, errors = deepauc(*words)
+    assert (code, errors) == (0, "")
+    assert "finished: nothing was changed" in text
+    assert content(out) == before
+
+
+def test_the_baseline_is_the_run_of_the_first_stage_alone(deepauc, no_report, data, tmp_path):
+    out = tmp_path / "run"
+    assert (
+        deepauc("--table", data / "split.csv", *IMAGES, "--split-column", "split", "--out", out, "--epochs", 2)[0] == 0
+    )
+    record = json.loads((out / "run.json").read_text())
+    recipe = from_plain(record["recipe"])
+    rows = scores(out)
+    images = np.stack(
+        [np.asarray(Image.open(data / row["file"])) for row in csv.DictReader((data / "split.csv").open())]
+    )
+    task = Task(
+        name="split",
+        kind="binary",
+        source=ArrayInputs(images),
+        labels=np.array([float(row["label"]) for row in rows], dtype=np.float32),
+        label_names=("target",),
+        parts={"train": np.arange(80), "validation": np.arange(80, 100), "test": np.arange(100, 120)},
+    )
+    alone = train(Recipe(model=recipe.model, stages=recipe.stages[:1]), task, seed=0, run_dir=tmp_path / "alone")
+    expected = [row["score"] for row in scores(alone.path)]
+    assert [row["score"] for row in scores(out / "baseline")] == expected
+    baseline = json.loads((out / "baseline" / "run.json").read_text())
+    assert baseline["identity"]["recipe"] == alone.record["identity"]["recipe"]
+    assert baseline["results"]["auc"] == alone.record["results"]["auc"]
+    assert (out / "baseline" / "bundle.json").read_bytes() == (alone.path / "bundle.json").read_bytes()
+    assert record["data"]["split"] is None
+
+
+def test_interrupted_it_is_saved_and_the_same_command_goes_on(deepauc, no_report, data, tmp_path, monkeypatch):
+    words = ("--table", data / "data.csv", *IMAGES, "--epochs", 2)
+    assert deepauc(*words, "--out", tmp_path / "whole")[0] == 0
+    steps = 0
+    shown = TrainingProgress.__call__
+
+    def press(self, step):
+        nonlocal steps
+        steps += 1
+        if steps == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        shown(self, step)
+
+    monkeypatch.setattr(TrainingProgress, "__call__", press)
+    out = tmp_path / "run"
+    code, _, errors = deepauc(*words, "--out", out)
+    assert code == 130
+    assert len(errors.splitlines()) == 1
+    assert "saved" in errors
+    assert "the same command" in errors
+    assert not (out / "DONE").exists()
+    code, text, _ = deepauc(*words, "--out", out)
+    assert code == 0
+    assert "unfinished: going on" in text
+    assert scores(out) == scores(tmp_path / "whole")
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+
+
+def test_another_recipe_seed_or_other_data_is_refused(deepauc, no_report, data, tmp_path):
+    words = ("--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run")
+    assert deepauc(*words, "--epochs", 1)[0] == 0
+    before = content(tmp_path / "run")
+    for other in (("--epochs", 2), ("--epochs", 1, "--seed", 1), ("--epochs", 1, "--group-column", "patient_id")):
+        code, _, errors = deepauc(*words, *other)
+        assert code == 2
+        assert "holds another run (different" in errors
+        assert len(errors.splitlines()) == 1
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    code, _, errors = deepauc(*words[:-1], tmp_path / "mine", "--epochs", 1)
+    assert code == 2
+    assert "not empty" in errors
+    assert content(tmp_path / "run") == before
+
+
+def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
+    words = ("--table", data / "data.csv", *IMAGES, "--group-column", "patient_id", "--epochs", 1, "--seed", 3)
+    code, text, errors = deepauc(*words, "--print-config")
+    assert (code, errors) == (0, "")
+    settings = tomllib.loads(text)
+    assert settings["seed"] == 3
+    assert settings["data"]["image_size"] == [8, 8]
+    assert "# network: small-cnn\n#   because: " in text
+    (tmp_path / "run.toml").write_text(text)
+    assert deepauc("--config", tmp_path / "run.toml", "--out", tmp_path / "a")[0] == 0
+    assert deepauc(*words, "--out", tmp_path / "b")[0] == 0
+    a, b = (json.loads((tmp_path / name / "run.json").read_text()) for name in "ab")
+    assert a["identity"] == b["identity"]
+    assert scores(tmp_path / "a") == scores(tmp_path / "b")
+    code, _, errors = deepauc("--config", tmp_path / "run.toml", "--out", tmp_path / "a", "--epochs", 2)
+    assert code == 2
+    assert "change epochs in the recipe itself" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--table"),
+        (("--table", "data.csv"), "--label-column"),
+        (("--table", "data.csv", "--label-column", "target"), "--image-column"),
+        (("--table", "none.csv", *IMAGES), "there is no such file"),
+        (("--table", "data.csv", "--image-column", "fil", "--label-column", "target"), "file"),
+        (("--table", "data.csv", *IMAGES, "--image-size", "8x"), "HEIGHTxWIDTH"),
+        (("--table", "data.csv", *IMAGES, "--device", "gpu"), "write cpu, cuda"),
+        (("--table", "data.csv", *IMAGES, "--device", "cuda:7"), "no such GPU"),
+        (("--table", "data.csv", *IMAGES, "--model", "resnet2"), "Did you mean"),
+        (("--table", "data.csv", *IMAGES, "--tune", "99"), "pairs of margin and gamma"),
+        (("--config", "bad.toml"), "did you mean 'label_columns'?"),
+        (("--seed", "-1"), "--seed"),
+    ],
+)
+def test_bad_words_are_one_line_and_exit_code_2(deepauc, data, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(data)
+    (data / "bad.toml").write_text("[data]\nlabel_colums = ['target']\n")
+    code, _, errors = deepauc(*words, "--out", tmp_path / "run")
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_without_a_folder_it_asks_for_one_before_it_reads(deepauc, data):
+    code, text, errors = deepauc("--table", data / "data.csv", *IMAGES)
+    assert code == 2
+    assert "--out" in errors
+    assert text == ""
+
+
+def test_a_table_with_faults_is_one_readable_table(deepauc, no_report, data, tmp_path):
+    with (data / "data.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    rows[3]["target"], rows[7]["file"] = "maybe", "images/nowhere.png"
+    bad = write_table(data / "bad.csv", rows)
+    code, text, _ = deepauc("--table", bad, *IMAGES, "--out", tmp_path / "run", "--epochs", 1)
+    assert code == 2
+    assert re.search(r"^5 +target +unknown label value +'maybe'", text, re.MULTILINE)
+    assert re.search(r"^9 +file +missing file", text, re.MULTILINE)
+    assert not (tmp_path / "run").exists()
+    code, text, _ = deepauc("--table", bad, *IMAGES, "--out", tmp_path / "run", "--epochs", 1, "--json")
+    assert code == 2
+    assert len(json.loads(text)["problems"]) == 2
+    code, text, _ = deepauc("--table", bad, *IMAGES, "--out", tmp_path / "run", "--epochs", 1, "--skip-bad")
+    assert code == 0
+    assert "left out for a problem: 2 rows" in text
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["data"]["skipped_rows"] == [5, 9]
+
+
+def test_numbers_instead_of_images_and_json(deepauc, no_report, tmp_path):
+    generator = np.random.default_rng(0)
+    labels = generator.random(300) < 0.3
+    rows = [
+        {"x": f"{generator.normal() * 50 + 90 * y:.3f}", "z": f"{generator.normal():.3f}", "sick": int(y)}
+        for y in labels
+    ]
+    table = write_table(tmp_path / "numbers.csv", rows)
+    words = ("--table", table, "--feature-column", "x", "--feature-column", "z", "--label-column", "sick")
+    code, text, errors = deepauc(*words, "--out", tmp_path / "run", "--epochs", 12, "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(text)
+    assert found["state"] == "trained"
+    assert found["auc"]["test"]["sick"][0] > 0.75
+    assert found["baseline_auc"]["test"]["sick"]
+    assert found["plan"]["choices"][1]["value"].startswith("MLP")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["data"]["feature_columns"] == ["x", "z"]
+    code, text, _ = deepauc(*words, "--out", tmp_path / "run", "--epochs", 12, "--quiet")
+    assert code == 0
+    assert "Plan" not in text
+    assert re.search(r"sick +0\.\d{3} \[", text)
+
+
+def test_several_labels_with_empty_cells_and_a_split_without_validation(deepauc, no_report, data, tmp_path):
+    generator = np.random.default_rng(1)
+    with (data / "data.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for number, row in enumerate(rows):
+        row["other"] = "" if number % 7 == 0 else int(generator.random() < 0.4)
+        row["target"] = "" if number % 14 == 0 else row["target"]  # both empty: unlabelled
+        row["part"] = "test" if number % 14 and number >= 90 else "train"
+        row["importance"] = 1 + number % 3
+    table = write_table(data / "several.csv", rows)
+    words = ("--table", table, *IMAGES, "--label-column", "other", "--split-column", "part")
+    code, text, errors = deepauc(
+        *words, "--weight-column", "importance", "--out", tmp_path / "run", "--epochs", 1, "--image-size", "9x8"
+    )
+    assert (code, errors) == (0, "")
+    assert "validation is taken from its training part" in text
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["task"]["shape"] == [9, 8, 1]
+    assert record["task"]["rows"]["test"] == sum(1 for n in range(90, 120) if n % 14)
+    assert record["data"]["unlabelled"] == 9
+    assert set(record["results"]["auc"]["test"]) == {"target", "other"}
+    assert "LEAK" not in text
+    assert "take turns" in text
+
+
+def test_identical_images_stay_together_and_are_a_leak_where_the_table_parts_them(deepauc, no_report, data, tmp_path):
+    folder = tmp_path / "data"
+    rows = write_images(folder, count=100)
+    for number in range(0, 40, 2):  # twenty pictures twice, under two names
+        (folder / rows[number + 1]["file"]).write_bytes((folder / rows[number]["file"]).read_bytes())
+        rows[number + 1]["target"] = rows[number]["target"]
+        rows[number + 1]["patient_id"] = f"q{number}"
+    table = write_table(folder / "data.csv", rows)
+    code, text, _ = deepauc("--table", table, *IMAGES, "--out", tmp_path / "run", "--epochs", 1)
+    assert code == 0
+    assert "identical images: 20 sets" in text
+    assert "none found" in text
+    part = {row["id"]: row["part"] for row in scores(tmp_path / "run")}
+    assert all(part[rows[n]["file"]] == part[rows[n + 1]["file"]] for n in range(0, 40, 2))
+    torn = [{**row, "part": ("train", "test")[n % 2] if n < 60 else "val"} for n, row in enumerate(rows)]
+    table = write_table(folder / "torn.csv", torn)
+    words = ("--table", table, *IMAGES, "--split-column", "part", "--out", tmp_path / "torn", "--epochs", 1)
+    code, text, _ = deepauc(*words)
+    assert code == 0
+    assert "LEAK: 20 x the same image in two parts" in text
+    assert json.loads((tmp_path / "torn" / "run.json").read_text())["leaks"] == {"image": 20}
+
+
+def test_tuning_is_on_validation_recorded_and_not_done_twice(deepauc, no_report, data, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    words = ("--table", data / "data.csv", *IMAGES, "--out", out, "--epochs", 2)
+    seen = []
+    tune = training_run.tune
+    monkeypatch.setattr(training_run, "tune", lambda *a, **k: seen.append(k["pairs"]) or tune(*a, **k))
+    code, text, errors = deepauc(*words, "--tune", 3)
+    assert (code, errors) == (0, "")
+    record = json.loads((out / "run.json").read_text())
+    trials = record["plan"]["tuning"]["trials"]
+    best = max(trials, key=lambda trial: trial["validation_auc"])
+    last = record["recipe"]["stages"][-1]
+    assert (last["objective"]["margin"], last["optimizer"]["gamma"]) == (best["margin"], best["gamma"])
+    assert len({(trial["margin"], trial["gamma"]) for trial in trials}) == 3
+    assert f"tuned: margin {best['margin']:g}" in text
+    assert not (out / ".tuning").exists()
+    before = content(out)
+    code, text, _ = deepauc(*words, "--tune", 3)
+    assert code == 0
+    assert "finished" in text
+    assert len(seen) == 1
+    code, _, errors = deepauc(*words, "--tune", 2)
+    assert code == 2
+    assert "different pairs" in errors
+    code, _, errors = deepauc(*words, "--tune", 3, "--seed", 1)
+    assert code == 2
+    assert "different seed" in errors
+    assert content(out) == before
+
+
+def test_a_loss_that_is_no_number_is_one_line_and_exit_code_1(deepauc, data, tmp_path):
+    code, text, _ = deepauc("--table", data / "data.csv", *IMAGES, "--epochs", 1, "--print-config")
+    assert code == 0
+    (tmp_path / "wild.toml").write_text(
+        text.replace("lr = 0.1", "lr = 1e9").replace('bound = "auto"', 'bound = "none"')
+    )
+    code, _, errors = deepauc("--config", tmp_path / "wild.toml", "--out", tmp_path / "run")
+    assert code == 1
+    assert "sigmoid" in errors
+    assert len(errors.splitlines()) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_with_validation_auc_and_time(no_report, data, tmp_path, monkeypatch):
+    words = ("train", "--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run", "--epochs", 20)
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    with pytest.raises(SystemExit) as end:
+        run(list(map(str, words)))
+    assert end.value.code == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert re.search(r"stage \d of 2 \((CrossEntropy|AUCMargin)\).* %.*validation AUC 0\.\d{3}.*\d:\d\d:\d\d", text)
+    assert "epoch 1 of" not in text
+
+
+def test_images_in_memory_are_those_of_the_files(data):
+    class Source:
+        shape, dtype = (2, 2, 1), np.dtype(np.uint8)
+
+        def __len__(self):
+            return 1300
+
+        def __call__(self, rows):
+            return np.broadcast_to((rows % 251).astype(np.uint8)[:, None, None, None], (len(rows), 2, 2, 1))
+
+        def digest(self):
+            return "its own"
+
+    told = []
+    found = InMemoryInputs(Source(), progress=lambda done, total: told.append((done, total)))
+    rows = np.array([1299, 0, 700])
+    assert (found(rows) == Source()(rows)).all()
+    assert (len(found), found.shape, found.digest()) == (1300, (2, 2, 1), "its own")
+    assert told[-1] == (1300, 1300)
+
+
+@pytest.mark.parametrize(("text", "size"), [("64", (64, 64)), ("224x320", (224, 320)), ("8X9", (8, 9))])
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "8x", "8x8x8", "-8", "0", "8.5", "²"])
+def test_no_sizes(text):
+    with pytest.raises(ValueError, match="HEIGHTxWIDTH"):
+        parse_size(text)
