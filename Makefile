@@ -38,6 +38,7 @@ unit: setup
 
 bench: setup  ## speed against peers, as ratios from interleaved runs
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m pip install --quiet --no-deps libauc==2.0.1
 	$(BIN)/python benchmarks/run.py
 
 # Hypothesis tests of every test file whose number of examples follows DEEPAUC_FUZZ_EXAMPLES: csv, pictures, npz, packed.

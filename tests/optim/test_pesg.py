@@ -11,7 +11,7 @@ from torch import nn
 from deepauc import PESG, AUCMarginLoss
 from deepauc.optim.pesg_reference import PESGReference
 
-SHAPES = [(3, 4), (4,), (2, 3, 1, 1), (1,)]
+SHAPES = [(3, 4), (4,), (2, 3, 1, 1), (1,), (300, 300)]  # the last is large enough to be updated on its own
 
 
 def parameters(dtype=torch.float32, seed=0):

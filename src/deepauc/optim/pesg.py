@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deepauc.optim.pesg_fused import FusedUpdate
-from deepauc.optim.pesg_update import Primal, Rates, descend, update_each
+from deepauc.optim.pesg_update import Primal, Rates, descend, update
 
 
 class MinMaxObjective(Protocol):
@@ -97,7 +97,7 @@ class PESG(Optimizer):
             if self._fused.takes(primal):
                 self._fused.update(primal, rates)
             else:
-                update_each(primal, rates)
+                update(primal, rates)
         for group in self.param_groups:
             if group["dual"]:
                 for alpha in group["params"]:

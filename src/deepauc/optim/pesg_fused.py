@@ -44,7 +44,7 @@ class FusedUpdate:
         )
 
     def update(self, primal: Sequence[Primal], rates: Rates) -> None:
-        """The same step as `update_each`, on all tensors at once."""
+        """The same step as `pesg_update.update`, in one kernel."""
         key = tuple(p.value.data_ptr() for p in primal)
         table = self._tables.get(key)
         if table is None:

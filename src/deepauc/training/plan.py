@@ -17,7 +17,7 @@ from deepauc.models.build import MLPSpec, ModelSpec, ResNet20Spec, SmallCNNSpec,
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
-from deepauc.optim.standard import SGDSpec
+from deepauc.optim.standard import AdamWSpec
 from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
@@ -31,7 +31,7 @@ BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
 SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
 STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
 LARGEST_BATCH: dict[str, int] = {"cpu": 64, "cuda": 128}
-EPOCHS = {"least": 3, "most": 50}
+LEAST_EPOCHS, MOST_EPOCHS = 3, (50, 25)
 STEPS_AN_EPOCH, LEAST_BATCH = 16, 16  # the batch is made small enough for so many steps, but no smaller
 LEAST_SHARE = 1 / 8  # of either class in a batch of the AUC stage
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
@@ -117,7 +117,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     precision: Literal["float32", "bfloat16"] = "bfloat16" if device_kind == "cuda" and images else "float32"
     first = Stage(
         objective=CrossEntropy(),
-        optimizer=SGDSpec(lr=0.05, weight_decay=5e-4),
+        optimizer=AdamWSpec(lr=2e-3),
         epochs=epochs[0],
         schedule=Cosine(),
         batch_size=batch,
@@ -145,13 +145,14 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         ),
         Choice(
             name="learning rates",
-            value="0.05 with momentum along a cosine, then 0.1 (PESG), divided by 10 at half and three quarters",
+            value="0.002 (AdamW) along a cosine, then 0.1 (PESG), divided by 10 at half and three quarters",
             reason="0.1 and its steps are the paper's; scores pass a sigmoid first, as raw ones diverge at this rate",
         ),
         Choice(
             name="margin",
             value=f"{MARGIN:g}",
-            reason="the largest that scores behind a sigmoid can reach; --tune N tries others on validation",
+            reason="within reach of scores behind a sigmoid, whose class means cannot be further apart than 1, and in the "
+            "paper's range; --tune N tries others on validation",
         ),
         Choice(
             name="gamma",
@@ -286,14 +287,14 @@ def _length(
         value = f"{options.epochs} + {options.epochs}"
         return (options.epochs, options.epochs), [Choice(name="epochs", value=value, reason="asked for")]
     wanted = [
-        min(max(math.ceil(of_stage / s), EPOCHS["least"]), EPOCHS["most"])
-        for of_stage, s in zip(STEPS, steps, strict=True)
+        min(max(math.ceil(of_stage / s), LEAST_EPOCHS), most)
+        for of_stage, s, most in zip(STEPS, steps, MOST_EPOCHS, strict=True)
     ]
     step_cost = TRAINING_FACTOR * batch * multiply_adds(model, fingerprint.shape)
     cost = step_cost * sum(e * s for e, s in zip(wanted, steps, strict=True))
     budget = BUDGET[device_kind]
     shrink = min(1.0, budget / cost)
-    first, second = (max(EPOCHS["least"], int(e * shrink)) for e in wanted)
+    first, second = (max(LEAST_EPOCHS, int(e * shrink)) for e in wanted)
     planned = step_cost * (first * steps[0] + second * steps[1])
     reason = f"about {first * steps[0]:,} + {second * steps[1]:,} steps, {planned:.1e} multiply-adds"
     if planned > budget:
