@@ -68,9 +68,11 @@ def show_results(output: Output, run: Run, baseline: Run | None, *, state: str, 
             cells = ["-" if e is None else auc_text(float(e.value), float(e.low), float(e.high)) for e in found]
             rows.append([title, label, *cells])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
-    if kept != len(stages) - 1:
+    if guard is not None and kept != len(stages) - 1:
+        found = {int(number): value for number, value in guard["validation_auc"].items()}
         output.say(
-            f"{stages[-1]} was not better than {stages[kept]} on validation: the network of {stages[kept]} is kept."
+            f"{stages[-1]} ({found[len(stages) - 1]:.3f}) was not better than {stages[kept]} ({found[kept]:.3f}) on "
+            f"validation: the network of {stages[kept]} is kept."
         )
     else:
         for line in _paired_tests(report.with_suffix(".json")):

@@ -151,8 +151,8 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         Choice(
             name="margin",
             value=f"{MARGIN:g}",
-            reason="within reach of scores behind a sigmoid, whose class means cannot be further apart than 1, and in the "
-            "paper's range; --tune N tries others on validation",
+            reason="within reach of scores behind a sigmoid, whose class means are at most 1 apart, and in the paper's "
+            "range; --tune N tries others on validation",
         ),
         Choice(
             name="gamma",
