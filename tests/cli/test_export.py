@@ -52,6 +52,7 @@ def images(tmp_path_factory):
         label_names=(NASTY,),
         parts=PARTS,
         ids=np.array([f"{n}.png" for n in range(80)]),
+        groups=np.array([f"p{n // 2}" for n in range(80)]),
     )
     choices = [{"name": "network", "value": "small-cnn", "reason": "it is small"}]
     notes = {
@@ -167,13 +168,16 @@ def test_the_card_holds_the_records_figures_and_how_to_make_them_again(deepauc, 
     front = card.split("---")[1]
     assert "library_name: deepauc" in front
     assert f"value: {again.value:.4f}" in front
+    clustered = auroc_interval(scores, labels, groups=np.array([row["group"] for row in rows]))
+    assert f"{clustered.value:.3f} [{clustered.low:.3f}, {clustered.high:.3f}]" in card
+    assert (clustered.low, clustered.high) != (again.low, again.high)
     # What comes from the data is text and nothing else.
     body = card.split("---", 2)[2]
     assert "<b>" not in body
     assert "[x](y)" not in body.replace("\\[x\\](y)", "")
     cells = [len(re.findall(r"(?<!\\)\|", line)) for line in body.splitlines() if line.startswith("| test")]
     assert cells
-    assert set(cells) <= {3, 5}
+    assert set(cells) <= {3, 6}
 
 
 def test_a_card_without_held_out_rows_gives_no_figures(deepauc, numbers, tmp_path):
@@ -181,7 +185,7 @@ def test_a_card_without_held_out_rows_gives_no_figures(deepauc, numbers, tmp_pat
     card = (tmp_path / "card.md").read_text()
     assert "there is no figure to give" in card
     assert "metrics:" not in card
-    assert "tabular-classification" in card
+    assert "pipeline_tag: tabular-classification" in card
 
 
 def test_bad_words(deepauc, images, tmp_path):

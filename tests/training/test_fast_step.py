@@ -55,8 +55,12 @@ def assert_alike(one, two):
 
 def test_fast_equals_plain(image_task, tmp_path):
     plain = train(recipe(), image_task, seed=1, run_dir=tmp_path / "plain", engine="plain")
-    fast = train(recipe(), image_task, seed=1, run_dir=tmp_path / "fast", engine="fast", device="cpu")
+    told = []
+    fast = train(
+        recipe(), image_task, seed=1, run_dir=tmp_path / "fast", engine="fast", device="cpu", progress=told.append
+    )
     assert_alike(fast, plain)
+    assert [p.iteration for p in told] == [6, 12, 6, 12, 18, 20]  # once an epoch
 
 
 @pytest.mark.parametrize(

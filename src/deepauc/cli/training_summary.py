@@ -69,9 +69,9 @@ def show_results(output: Output, run: Run, baseline: Run | None, *, state: str, 
             rows.append([title, label, *cells])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
     if guard is not None and kept != len(stages) - 1:
-        found = {int(number): value for number, value in guard["validation_auc"].items()}
+        aucs = [guard["validation_auc"][str(number)] for number in (len(stages) - 1, kept)]
         output.say(
-            f"{stages[-1]} ({found[len(stages) - 1]:.3f}) was not better than {stages[kept]} ({found[kept]:.3f}) on "
+            f"{stages[-1]} ({aucs[0]:.3f}) was not better than {stages[kept]} ({aucs[1]:.3f}) on "
             f"validation: the network of {stages[kept]} is kept."
         )
     else:

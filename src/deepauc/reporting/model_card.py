@@ -5,11 +5,15 @@ from __future__ import annotations
 import html
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepauc.metrics.intervals import Estimate
+import numpy as np
+
+from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.reporting.scores_file import read_scores
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.training.bundle import Bundle
 from deepauc.training.run import Run
@@ -24,46 +28,71 @@ def model_card(run_dir: str | Path) -> str:
     """Markdown with the front matter that Hugging Face reads."""
     run = Run(Path(run_dir))
     record, bundle = run.record, Bundle.load(run_dir)
+    figures = _figures(run, record)
     sections = [
         f"# {_text(record['task']['name'])}: {_text(', '.join(bundle.label_names))}",
         NOTICE,
         "## What it does\n\n" + _purpose(bundle, record),
-        "## Results\n\n" + _results(run, record),
+        "## Results\n\n" + _results(run, record, figures),
         "## Operating points\n\n" + _thresholds(bundle, run),
         "## Data\n\n" + _data(record),
         "## Training\n\n" + _training(record),
         "## How to use it\n\n" + _usage(bundle),
         "## Where it comes from\n\n" + _provenance(record),
     ]
-    return _front_matter(run, record) + "\n" + "\n\n".join(sections) + "\n"
+    return _front_matter(record, figures) + "\n" + "\n\n".join(sections) + "\n"
 
 
-def _front_matter(run: Run, record: Mapping[str, Any]) -> str:
+def _front_matter(record: Mapping[str, Any], figures: Sequence[_Figure]) -> str:
     """YAML; strings as JSON, which is YAML too, so that nothing from the data can break out."""
-    results = [
-        f"    - type: auc\n      name: {json.dumps(f'AUC, {part}, {label}')}\n      value: {float(e.value):.4f}"
-        for part, label, e in _estimates(run, record)
-    ]
-    name = json.dumps(str(record["task"]["name"]))
-    lines = [
-        "---",
-        "library_name: deepauc",
-        "tags:\n- auc-maximisation\n- imbalanced-classification\n- not-a-medical-device",
-        "model-index:",
-        f"- name: {name}\n  results:\n  - task:\n      type: {_task_type(record)}",
-        f"    dataset:\n      type: table\n      name: {name}",
-    ]
-    return "\n".join([*lines, *(["    metrics:", *results] if results else []), "---", ""])
+    lines = ["---", "library_name: deepauc", f"pipeline_tag: {_task_type(record)}", "tags:"]
+    lines += ["- auc-maximisation", "- imbalanced-classification", "- not-a-medical-device"]
+    if figures:
+        name = json.dumps(str(record["task"]["name"]))
+        lines += ["model-index:", f"- name: {name}", "  results:", "  - task:", f"      type: {_task_type(record)}"]
+        lines += ["    dataset:", "      type: table", f"      name: {name}", "    metrics:"]
+    for one in figures:
+        title = json.dumps(f"AUC, {one.part}, {one.label}")
+        lines += ["    - type: auc", f"      name: {title}", f"      value: {float(one.auc.value):.4f}"]
+    return "\n".join([*lines, "---", ""])
 
 
 def _task_type(record: Mapping[str, Any]) -> str:
     return "image-classification" if len(record["task"]["shape"]) == 3 else "tabular-classification"
 
 
-def _estimates(run: Run, record: Mapping[str, Any]) -> list[tuple[str, str, Estimate]]:
-    """(part, label, AUC) of the parts that were not trained on, test first."""
-    parts = [part for part in ("test", "validation") if part in record["results"]["auc"]]
-    return [(part, label, found) for part in parts for label, found in run.auc(part).items()]
+@dataclass(frozen=True, kw_only=True)
+class _Figure:
+    """An AUC on rows that were not trained on; by_patient: its interval where some patient has several rows."""
+
+    part: str
+    label: str
+    auc: Estimate
+    by_patient: Estimate | None
+
+
+def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
+    """Test first, then validation; a label with one class only in a part has none."""
+    table = read_scores(run.path / "scores.csv", other_labels_missing=True)
+    figures = []
+    for part in (name for name in ("test", "validation") if name in table.part_names):
+        rows = table.part(part)
+        for number, label in enumerate(record["task"]["labels"]):
+            known = ~np.isnan(rows.labels[:, number])
+            scores, labels = rows.scores[known, number], rows.labels[known, number]
+            groups = None if rows.groups is None else rows.groups[known]
+            if len(np.unique(labels)) < 2:
+                continue
+            clustered = groups is not None and len(np.unique(groups)) < len(groups)
+            figures.append(
+                _Figure(
+                    part=part,
+                    label=label,
+                    auc=auroc_interval(scores, labels),
+                    by_patient=auroc_interval(scores, labels, groups=groups) if clustered else None,
+                )
+            )
+    return figures
 
 
 def _purpose(bundle: Bundle, record: Mapping[str, Any]) -> str:
@@ -71,25 +100,27 @@ def _purpose(bundle: Bundle, record: Mapping[str, Any]) -> str:
     inputs = f"an image of {shape} (height, width, channels)" if bundle.preprocessing.images else f"{shape} numbers"
     return (
         f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher for more likely positive. "
-        "Scores rank, they are no probabilities (a recalibration fitted on validation is part of the bundle). The network is "
-        f"`{_text(record['recipe']['model']['type'])}`, trained to maximise the area under the ROC curve."
+        "Scores rank, they are no probabilities (a recalibration fitted on validation is part of the bundle). "
+        f"The network is `{_text(record['recipe']['model']['type'])}`, trained to maximise its AUC."
     )
 
 
-def _results(run: Run, record: Mapping[str, Any]) -> str:
-    rows = [
-        [part, _text(label), auc_text(float(e.value), float(e.low), float(e.high)), f"`{_evaluate(run, part)}`"]
-        for part, label, e in _estimates(run, record)
-    ]
-    if not rows:
+def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) -> str:
+    if not figures:
         return "No part was held out: there is no figure to give."
+    rows = [
+        [one.part, _text(one.label), _interval(one.auc), _interval(one.by_patient), f"`{_evaluate(run, one.part)}`"]
+        for one in figures
+    ]
     caution = ""
-    if "test" not in record["results"]["auc"]:
-        caution = (
-            "\n\nThere is no test part: choices may have been made on these rows, so the values are likely too good."
-        )
-    table = markdown_table(["part", "label", "AUC [95 % interval]", "made again by"], rows)
-    return f"{table}\n\nIntervals are DeLong's, on the logit scale.{_guard(record)}{caution}"
+    if all(one.part != "test" for one in figures):
+        caution = "\n\nThere is no test part: choices may have been made on these rows, so the values may be too good."
+    table = markdown_table(["part", "label", "AUC [DeLong, 95 %]", "[by patient]", "made again by"], rows)
+    return f"{table}{_guard(record)}{caution}"
+
+
+def _interval(estimate: Estimate | None) -> str:
+    return "-" if estimate is None else auc_text(float(estimate.value), float(estimate.low), float(estimate.high))
 
 
 def _guard(record: Mapping[str, Any]) -> str:
@@ -98,7 +129,7 @@ def _guard(record: Mapping[str, Any]) -> str:
         return ""
     names = [stage["objective"]["type"] for stage in record["recipe"]["stages"]]
     aucs = ", ".join(f"{names[int(k)]} {value:.3f}" for k, value in guard["validation_auc"].items())
-    return f" Of the stages ({aucs} on validation) the network of {names[guard['winner']]} is kept."
+    return f"\n\nOf the stages ({aucs} on validation) the network of {names[guard['winner']]} is kept."
 
 
 def _thresholds(bundle: Bundle, run: Run) -> str:

@@ -244,6 +244,7 @@ class FastEngine:
             self._replay()
         for step, epoch in zip(self._steps, epochs, strict=True):
             step.end_epoch(epoch)
+            step.trainer.after_step(epoch, epoch.stop - 1)
 
     def _replay(self) -> None:
         if self._graph is not None:
