@@ -1,0 +1,80 @@
+"""results/speed.md from the records under results/speed/, and nothing else.
+
+python benchmarks/summary.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+
+def load(name: str) -> dict[str, Any] | None:
+    path = RESULTS / "speed" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def origin(record: dict[str, Any]) -> str:
+    hardware = ", ".join(record["hardware"].values())
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    code = (record.get("code_version") or "not recorded")[:12]
+    return f"{hardware}; {versions}; {record['date'][:10]}; code {code}."
+
+
+def fast_step_table(record: dict[str, Any]) -> list[str]:
+    lines = [
+        "| convolutions | network | loss | engine | runs side by side | ms a step and run | LibAUC's step over it |"
+    ]
+    lines.append("|---|---|---|---|---:|---:|---:|")
+    for part in record["sets"]:
+        theirs = {row["model"]: row["step_ms"] for row in part["rows"] if row["engine"] == "libauc"}
+        for row in part["rows"]:
+            ratio = theirs[row["model"]] / row["step_ms_a_run"] if row["model"] in theirs else None
+            shown = f"{ratio:.1f}x" if ratio and row["engine"] != "libauc" else "-"
+            lines.append(
+                f"| {part['what']} | {row['model']} | {row['loss']} | {row['engine']} | {row['runs']} "
+                f"| {row['step_ms_a_run']:.2f} | {shown} |"
+            )
+    return lines
+
+
+def main() -> None:
+    """Write the page."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import auroc
+    import losses
+    import pairwise
+    import pesg_step
+
+    lines = [
+        "# Speed",
+        "",
+        "Made by `python benchmarks/summary.py` from `results/speed/*.json`; see `benchmarks/README.md`.",
+    ]
+    for kind in ("cpu", "gpu"):
+        record = load(kind)
+        if record is None:
+            continue
+        lines += ["", f"## One {kind.upper()}", "", origin(record)]
+        for module in (losses, pesg_step, auroc, pairwise):
+            rows = record["rows"].get(module.__name__)
+            if not rows:
+                continue
+            if module is pairwise:
+                table = pairwise.markdown([pairwise.Row(**row) for row in rows])
+            else:
+                table = module.as_table(rows)
+            lines += ["", f"### {module.__name__}", "", table]
+    if (record := load("auroc-gpu")) is not None:
+        lines += ["", "## AUROC on one GPU", "", origin(record), "", auroc.as_table(record["rows"]["auroc"])]
+    if (record := load("fast-step")) is not None:
+        lines += ["", "## A whole training step on one GPU", "", origin(record), "", *fast_step_table(record)]
+    (RESULTS / "speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
