@@ -24,7 +24,7 @@ from deepauc.training.loop import train
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Recipe
 
-IMAGES = ("--image-column", "file", "--label-column", "target")
+IMAGES = ("--image-column", "file", "--label-column", "target", "--model", "small-cnn")  # for speed
 
 
 def write_images(folder, count=120, seed=0):
@@ -94,7 +94,7 @@ def scores(folder):
 
 def test_from_one_csv_to_a_report_and_again_nothing_changes(deepauc, data, tmp_path):
     out = tmp_path / "runs" / "first"
-    words = ("--table", data / "data.csv", *IMAGES, "--group-column", "patient_id", "--out", out, "--epochs", 12)
+    words = ("--table", data / "data.csv", *IMAGES[:4], "--group-column", "patient_id", "--out", out, "--epochs", 12)
     code, text, errors = deepauc(*words)
     assert (code, errors) == (0, "")
     names = {path.name for path in out.iterdir()}

@@ -121,6 +121,10 @@ def test_networks_by_device_and_size():
         return make_plan(fingerprint(shape=shape), PlanOptions(), kind).recipe.model
 
     assert isinstance(model((28, 28, 1), "cpu"), SmallCNNSpec)
+    few = fingerprint(rows=546, positives=(147,))
+    assert isinstance(make_plan(few, PlanOptions(), "cpu").recipe.model, ResNet20Spec)
+    assert isinstance(make_plan(few, PlanOptions(epochs=900), "cpu").recipe.model, ResNet20Spec)
+    assert isinstance(make_plan(replace(few, shape=(96, 96, 1)), PlanOptions(), "cpu").recipe.model, SmallCNNSpec)
     assert isinstance(model((28, 28, 1), "cuda"), ResNet20Spec)
     assert model((224, 224, 3), "cuda") == TimmSpec(name="densenet121")
     assert isinstance(model((9,), "cuda"), MLPSpec)

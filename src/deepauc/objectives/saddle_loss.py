@@ -162,7 +162,7 @@ class SaddleLoss(nn.Module):
 
 
 def _per_label(name: str, value: float | Sequence[float], num_labels: int) -> tuple[float, ...]:
-    values = [float(v) for v in value] if isinstance(value, Sequence | Tensor) else [float(value)]
+    values = torch.as_tensor(value, dtype=torch.float64).reshape(-1).tolist()
     if len(values) == 1:
         values *= num_labels
     if len(values) != num_labels:

@@ -107,12 +107,12 @@ def planned_size(sizes: Sizes, device_kind: DeviceKind) -> tuple[int, int] | Non
 def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> Plan:
     """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device."""
     images = len(fingerprint.shape) == 3
-    model, choices = _model(fingerprint, options, device_kind)
     batch, positives, of_batch = _batch(fingerprint, options, device_kind)
-    choices += of_batch
+    length = _Length.of(fingerprint, batch=batch, positives=positives, budget=BUDGET[device_kind])
+    model, choices = _model(fingerprint, options, device_kind, length)
     augment = _augment(fingerprint.shape) if images else None
-    epochs, of_length = _length(fingerprint, options, device_kind, model, batch, positives)
-    choices += of_length
+    epochs, of_length = _epochs(length, model, options, device_kind)
+    choices += [*of_batch, of_length]
     keep, of_keep = _keep(fingerprint)
     precision: Literal["float32", "bfloat16"] = "bfloat16" if device_kind == "cuda" and images else "float32"
     first = Stage(
@@ -191,28 +191,59 @@ def named_model(name: str, shape: tuple[int, ...]) -> ModelSpec:
             return TimmSpec(name=name)
 
 
-def _model(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> tuple[ModelSpec, list[Choice]]:
+@dataclass(frozen=True, kw_only=True)
+class _Length:
+    """Of the two stages: steps an epoch and the epochs one would like; and how many multiply-adds there are to spend."""
+
+    shape: tuple[int, ...]
+    batch: int
+    steps: tuple[int, int]
+    wanted: tuple[int, int]
+    budget: float
+
+    @classmethod
+    def of(cls, fingerprint: Fingerprint, *, batch: int, positives: int, budget: float) -> _Length:
+        negatives = fingerprint.negatives["train"]
+        steps = (fingerprint.rows["train"] // batch, sum(n // (batch - positives) for n in negatives))
+        first, second = (
+            min(max(math.ceil(of_stage / s), LEAST_EPOCHS), most)
+            for of_stage, s, most in zip(STEPS, steps, MOST_EPOCHS, strict=True)
+        )
+        return cls(shape=fingerprint.shape, batch=batch, steps=steps, wanted=(first, second), budget=budget)
+
+    def cost(self, model: ModelSpec, epochs: tuple[int, int]) -> float:
+        """Multiply-adds of so many epochs."""
+        a_step = TRAINING_FACTOR * self.batch * multiply_adds(model, self.shape)
+        return float(a_step * sum(e * s for e, s in zip(epochs, self.steps, strict=True)))
+
+
+def _model(
+    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: _Length
+) -> tuple[ModelSpec, list[Choice]]:
     shape = fingerprint.shape
     if len(shape) == 1:
         reason = "a table of numbers needs no more" if options.model is None else "asked for"
         model = named_model(options.model or "mlp", shape)
         return model, [Choice(name="network", value="MLP, 64 and 32 hidden units, standardised inputs", reason=reason)]
-    size = _size_choice(fingerprint, device_kind)
-    side = max(shape[:2])
     if options.model is not None:
-        return named_model(options.model, shape), [
-            size,
-            Choice(name="network", value=options.model, reason="asked for"),
-        ]
-    if device_kind == "cpu":
-        name, reason = "small-cnn", "a plain convolutional network is what a CPU trains in minutes"
-    elif side <= SMALL_SIDE:
-        name, reason = "resnet20", f"made for images of up to {SMALL_SIDE} pixels"
+        name, reason = options.model, "asked for"
     else:
-        name = "densenet121"
-        reason = "the paper's network for medical images; from random weights, since nothing is ever downloaded: give "
-        reason += "pretrained ones in a config file (weights)"
-    return named_model(name, shape), [size, Choice(name="network", value=name, reason=reason)]
+        name, reason = _image_network(max(shape[:2]), device_kind, length)
+    network = Choice(name="network", value=name, reason=reason)
+    return named_model(name, shape), [_size_choice(fingerprint, device_kind), network]
+
+
+def _image_network(side: int, device_kind: DeviceKind, length: _Length) -> tuple[str, str]:
+    """Name and reason."""
+    if device_kind == "cuda" and side > SMALL_SIDE:
+        return "densenet121", (
+            "the paper's network for medical images; from random weights, since nothing is ever downloaded: give "
+            "pretrained ones in a config file (weights)"
+        )
+    spent = length.cost(ResNet20Spec(), length.wanted) / length.budget
+    if device_kind == "cuda" or (side <= SMALL_SIDE and spent <= 1):
+        return "resnet20", f"made for images of up to {SMALL_SIDE} pixels, and takes {spent:.0%} of the budget"
+    return "small-cnn", f"plain and small: a ResNet20 would take {spent:.1f} times what a CPU does in minutes"
 
 
 def _size_choice(fingerprint: Fingerprint, device_kind: DeviceKind) -> Choice:
@@ -272,36 +303,22 @@ def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKi
     )
 
 
-def _length(
-    fingerprint: Fingerprint,
-    options: PlanOptions,
-    device_kind: DeviceKind,
-    model: ModelSpec,
-    batch: int,
-    positives: int,
-) -> tuple[tuple[int, int], list[Choice]]:
-    """Epochs of the two stages."""
-    negatives = fingerprint.negatives["train"]
-    steps = (fingerprint.rows["train"] // batch, sum(n // (batch - positives) for n in negatives))
+def _epochs(
+    length: _Length, model: ModelSpec, options: PlanOptions, device_kind: DeviceKind
+) -> tuple[tuple[int, int], Choice]:
+    """Of the two stages: what one would like, as far as the budget goes."""
     if options.epochs is not None:
-        value = f"{options.epochs} + {options.epochs}"
-        return (options.epochs, options.epochs), [Choice(name="epochs", value=value, reason="asked for")]
-    wanted = [
-        min(max(math.ceil(of_stage / s), LEAST_EPOCHS), most)
-        for of_stage, s, most in zip(STEPS, steps, MOST_EPOCHS, strict=True)
-    ]
-    step_cost = TRAINING_FACTOR * batch * multiply_adds(model, fingerprint.shape)
-    cost = step_cost * sum(e * s for e, s in zip(wanted, steps, strict=True))
-    budget = BUDGET[device_kind]
-    shrink = min(1.0, budget / cost)
-    first, second = (max(LEAST_EPOCHS, int(e * shrink)) for e in wanted)
-    planned = step_cost * (first * steps[0] + second * steps[1])
-    reason = f"about {first * steps[0]:,} + {second * steps[1]:,} steps, {planned:.1e} multiply-adds"
-    if planned > budget:
-        reason += f": over the {device_kind.upper()} budget of {budget:.0e}, but fewer passes would teach little"
+        asked = (options.epochs, options.epochs)
+        return asked, Choice(name="epochs", value=f"{options.epochs} + {options.epochs}", reason="asked for")
+    shrink = min(1.0, length.budget / length.cost(model, length.wanted))
+    first, second = (max(LEAST_EPOCHS, int(e * shrink)) for e in length.wanted)
+    planned = length.cost(model, (first, second))
+    reason = f"{first * length.steps[0]:,} + {second * length.steps[1]:,} steps, {planned:.1e} multiply-adds"
+    if planned > length.budget:
+        reason += f": over the {device_kind.upper()} budget of {length.budget:.0e}, but fewer passes would teach little"
     elif shrink < 1:
-        reason += f": what the {device_kind.upper()} budget of {budget:.0e} allows"
-    return (first, second), [Choice(name="epochs", value=f"{first} + {second}", reason=reason)]
+        reason += f": what the {device_kind.upper()} budget of {length.budget:.0e} allows"
+    return (first, second), Choice(name="epochs", value=f"{first} + {second}", reason=reason)
 
 
 def _keep(fingerprint: Fingerprint) -> tuple[Literal["last", "best"], list[Choice]]:
