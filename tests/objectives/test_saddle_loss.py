@@ -80,7 +80,9 @@ def test_bad_scores_and_weights(scores, labels, weights, remedy):
         AUCMarginLoss(prior=0.1)(scores, labels, weights)
 
 
-@pytest.mark.parametrize("prior", [(0.1, 0.2), [0.1, 0.2], np.array([0.1, 0.2]), torch.tensor([0.1, 0.2]).double()])
+@pytest.mark.parametrize(
+    "prior", [(0.1, 0.2), [0.1, 0.2], np.array([0.1, 0.2]), torch.tensor([0.1, 0.2], dtype=torch.float64)]
+)
 def test_one_prior_per_label_in_any_container(prior):
     assert AUCMarginLoss(prior=prior, num_labels=2, margin=np.float32(0.5)).prior == (0.1, 0.2)
     assert AUCMarginLoss(prior=np.float64(0.1)).prior == (0.1,)

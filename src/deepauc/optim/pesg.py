@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, overload
@@ -68,16 +69,9 @@ class PESG(Optimizer):
         """As torch's; the options are checked here, where defaults have been filled in."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        for name, low, high in (
-            ("lr", 0, None),
-            ("gamma", 0, None),
-            ("weight_decay", 0, None),
-            ("momentum", 0, 1),
-        ):
-            value = float(group[name])
-            if not value >= low or value == float("inf") or (high is not None and value >= high):
-                wanted = "at least 0" + (" and below 1" if high else "")
-                raise ValueError(f"{name} must be {wanted}, not {value}.")
+        for name, limit in (("lr", math.inf), ("gamma", math.inf), ("weight_decay", math.inf), ("momentum", 1)):
+            if not 0 <= float(group[name]) < limit:
+                raise ValueError(f"{name} must be at least 0 and below {limit}, not {group[name]}.")
 
     @overload
     def step(self, closure: None = None) -> None: ...
