@@ -8,24 +8,37 @@ import pytest
 import torch
 from PIL import Image
 
+from deepauc.cli import training_run
 from deepauc.cli.console import Output
 from deepauc.cli.demo import write_demo
+from deepauc.cli.demo_first_run import FirstRunSettings
 from deepauc.paper.digits import METHODS, DigitsSettings
 from deepauc.paper.toy import ToySettings
 
 TOY = ToySettings(seeds=2, steps=6, shown_step=3, pretraining_steps=5, margins=(0.5, 1.0), grid=12)
 DIGITS = DigitsSettings(seeds=2, epochs=1)
+FIRST_RUN = FirstRunSettings(epochs=1, model="small-cnn")
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """One demo with the real report is enough."""
+
+    def write(run_dir, *, baseline, command):
+        (run_dir / "report.html").write_text("<p>report")
+
+    monkeypatch.setattr(training_run, "write_report", write)
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    return out, write_demo(out, toy=TOY, digits=DIGITS, output=Output(quiet=True))
+    return out, write_demo(out, toy=TOY, digits=DIGITS, first_run=FIRST_RUN, output=Output(quiet=True))
 
 
 def test_files_are_what_the_record_lists(demo):
     out, record = demo
-    assert sorted(path.name for path in out.iterdir()) == sorted(record["files"])
+    assert sorted(path.name for path in out.iterdir()) == sorted(record["files"] + record["folders"])
     assert json.loads((out / "demo.json").read_text()) == json.loads(json.dumps(record))
 
 
@@ -44,7 +57,9 @@ def test_record_says_what_it_was_made_by(demo):
     assert record["seed"] == 0
     assert record["versions"]["torch"] == version("torch")
     assert len(record["code_version"]) == 64
-    assert record["seconds"]["total"] == pytest.approx(record["seconds"]["toy"] + record["seconds"]["digits"])
+    assert record["seconds"]["total"] == pytest.approx(
+        sum(record["seconds"][part] for part in ("toy", "digits", "first_run"))
+    )
 
 
 def test_record_holds_every_cell(demo):
@@ -66,35 +81,41 @@ def test_report_shows_the_pictures_and_the_recorded_numbers(demo):
         assert (out / name).exists()
     for row in record["digits"]["test_auc"]:
         assert f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" in report
-    for sentence in [s for part in (*record["toy"].values(), record["digits"]) for s in part["findings"]]:
+    for sentence in [
+        s for part in (*record["toy"].values(), record["digits"], record["first_run"]) for s in part["findings"]
+    ]:
         assert sentence in report
 
 
+@pytest.mark.usefixtures("no_report")
 def test_json_is_all_that_is_printed(tmp_path, capsys):
     threads = torch.get_num_threads()
-    record = write_demo(tmp_path, toy=TOY, digits=DIGITS, output=Output(as_json=True))
+    record = write_demo(tmp_path, toy=TOY, digits=DIGITS, first_run=FIRST_RUN, output=Output(as_json=True))
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(record))
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.usefixtures("no_report")
 def test_quiet_says_where_things_are(tmp_path, capsys):
-    write_demo(tmp_path, toy=TOY, digits=DIGITS, output=Output(quiet=True))
+    write_demo(tmp_path, toy=TOY, digits=DIGITS, first_run=FIRST_RUN, output=Output(quiet=True))
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["Report", "Pictures", "Record"]
+    assert [line.split(":")[0] for line in lines] == ["Report", "Pictures", "Record", "The first run's report"]
 
 
+@pytest.mark.usefixtures("no_report")
 def test_elsewhere_than_in_a_terminal_tables_are_whole(tmp_path, capsys):
-    write_demo(tmp_path, toy=TOY, digits=DIGITS, output=Output())
+    write_demo(tmp_path, toy=TOY, digits=DIGITS, first_run=FIRST_RUN, output=Output())
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "…" not in out
     assert out.count("| mean ± std") == 1
 
 
+@pytest.mark.usefixtures("no_report")
 def test_seeds_change_the_draw(tmp_path, demo):
     _, first = demo
     digits = DigitsSettings(seeds=2, epochs=1, first_seed=1)
-    second = write_demo(tmp_path, toy=TOY, digits=digits, output=Output(quiet=True))
+    second = write_demo(tmp_path, toy=TOY, digits=digits, first_run=FIRST_RUN, output=Output(quiet=True))
     mine = {(r["seed"], r["method"]): r["value"] for r in second["digits"]["test_auc"]}
     theirs = {(r["seed"], r["method"]): r["value"] for r in first["digits"]["test_auc"]}
     assert mine[1, "AUC-M"] == theirs[1, "AUC-M"]  # seed 1 is seed 1, whichever comes first

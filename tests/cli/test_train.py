@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from deepauc.cli import training_run
@@ -440,6 +441,31 @@ def test_images_in_memory_are_those_of_the_files(data):
     assert (found(rows) == Source()(rows)).all()
     assert (len(found), found.shape, found.digest()) == (1300, (2, 2, 1), "its own")
     assert told[-1] == (1300, 1300)
+
+
+def test_a_set_too_large_for_memory_gives_the_same_run(deepauc, no_report, data, tmp_path, monkeypatch):
+    words = ("--table", data / "data.csv", *IMAGES, "--epochs", 1)
+    assert deepauc(*words, "--out", tmp_path / "a")[0] == 0
+    monkeypatch.setattr("deepauc.training.in_memory.LARGEST", 0)
+    assert deepauc(*words, "--out", tmp_path / "b")[0] == 0
+    a, b = (json.loads((tmp_path / name / "run.json").read_text())["identity"] for name in "ab")
+    assert a == b
+    assert scores(tmp_path / "a") == scores(tmp_path / "b")
+
+
+def test_one_core_is_left_to_others_unless_told_otherwise(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        with training_run._cpu_threads(torch.device("cpu")):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        with training_run._cpu_threads(torch.device("cpu")):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("text", "size"), [("64", (64, 64)), ("224x320", (224, 320)), ("8X9", (8, 9))])

@@ -72,7 +72,7 @@ def test_every_choice_has_a_reason_and_a_name_of_its_own():
         assert ("augmentation" in names) == (len(shape) == 3)
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, deadline=None, max_examples=30)
 @given(
     rows=st.integers(8, 200_000),
     share=st.floats(0.001, 0.99),

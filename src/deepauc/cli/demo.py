@@ -1,4 +1,7 @@
-"""`deepauc demo`: the paper's toy and the bundled digits, in minutes on a CPU, without the network."""
+"""`deepauc demo`: the paper's toy, four losses on the bundled digits, a first run of `deepauc train` on them.
+
+In minutes on a CPU, without the network. Again into the same folder, it replaces what it made there and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepauc.cli import demo_first_run
 from deepauc.cli.console import Output
+from deepauc.cli.demo_first_run import FirstRunSettings
 
 if TYPE_CHECKING:
+    from deepauc.data.export import Exported
     from deepauc.paper.digits import DigitsSettings
     from deepauc.paper.toy import ToySettings
 
@@ -23,11 +29,11 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the report, the pictures and the record.")] = Path(
         "demo-output"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="The first seed of both parts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed of all parts.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON and nothing else.")] = False,
 ) -> None:
-    """The paper's Figure 1 and four losses on scikit-learn's digits: pictures, tables and a record."""
+    """The paper's Figure 1, four losses on scikit-learn's digits, and a first `deepauc train` from csv to report."""
     from deepauc.paper.digits import DigitsSettings
     from deepauc.paper.toy import ToySettings
 
@@ -35,6 +41,7 @@ def demo(
         out,
         toy=ToySettings(first_seed=seed),
         digits=DigitsSettings(first_seed=seed),
+        first_run=FirstRunSettings(seed=seed),
         output=Output(quiet=quiet, as_json=as_json),
     )
 
@@ -50,17 +57,30 @@ class Part:
     seconds: float
 
 
-def write_demo(out: Path, *, toy: ToySettings, digits: DigitsSettings, output: Output) -> dict[str, Any]:
-    """Run both parts, write demo.md, demo.json and the pictures into `out`, and return the record."""
+def write_demo(
+    out: Path, *, toy: ToySettings, digits: DigitsSettings, first_run: FirstRunSettings, output: Output
+) -> dict[str, Any]:
+    """Run all parts, write demo.md, demo.json, the pictures, the table and the run into `out`; returns the record.
+
+    What an earlier demo left in `out` is replaced. A file in the table's or the run's folder that no demo made stops
+    this before anything is done.
+    """
     import torch
 
+    from deepauc.paper.digits_table import write_digits_table
     from deepauc.training.folder import surroundings
 
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")
     out.mkdir(parents=True, exist_ok=True)
+    demo_first_run.require_replaceable(out / demo_first_run.RUN_FOLDER)
+    table = write_digits_table(out / demo_first_run.TABLE_FOLDER)
     with _one_thread():
-        parts = {"toy": _toy_part(out, toy, output), "digits": _digits_part(out, digits, output)}
+        parts = {
+            "toy": _toy_part(out, toy, output),
+            "digits": _digits_part(out, digits, output),
+            "first_run": _first_run_part(out, table, first_run, output),
+        }
         made_by = surroundings(torch.device("cpu"))
     total = sum(part.seconds for part in parts.values())
     pictures = [picture for part in parts.values() for picture in part.pictures]
@@ -70,6 +90,7 @@ def write_demo(out: Path, *, toy: ToySettings, digits: DigitsSettings, output: O
         "seconds": {**{name: part.seconds for name, part in parts.items()}, "total": total},
         **{name: part.record for name, part in parts.items()},
         "files": ["demo.md", "demo.json", *(picture.name for picture in pictures)],
+        "folders": [demo_first_run.TABLE_FOLDER, demo_first_run.RUN_FOLDER],
     }
     (out / "demo.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     versions = ", ".join(f"{name} {version}" for name, version in made_by["versions"].items())
@@ -81,6 +102,7 @@ def write_demo(out: Path, *, toy: ToySettings, digits: DigitsSettings, output: O
     output.result(f"Report: {out / 'demo.md'}")
     output.result(f"Pictures: {', '.join(map(str, pictures))}")
     output.result(f"Record: {out / 'demo.json'}")
+    output.result(f"The first run's report: {out / parts['first_run'].record['report']}")
     output.record(record)
     return record
 
@@ -133,6 +155,26 @@ def _digits_part(out: Path, settings: DigitsSettings, output: Output) -> Part:
         section=digits_report.section(result, picture=dots.name),
         record=digits_report.record(result),
         pictures=(dots,),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _first_run_part(out: Path, table: Exported, settings: FirstRunSettings, output: Output) -> Part:
+    start = time.perf_counter()
+    output.say(f"3. A first run: {sum(table.parts.values()):,} digits as png files and {table.table}, then")
+    result = demo_first_run.run_first(out, table, settings, output)
+    output.say()
+    title = "Summary of the first run: AUC with DeLong's 95 % interval"
+    output.table(demo_first_run.header(), demo_first_run.rows(result), title=title)
+    output.say("\n".join(demo_first_run.findings(result)) + "\n")
+    output.say(
+        f"On your own table, with your paths and column names (without --epochs the plan chooses):\n{result.command}\n"
+    )
+    return Part(
+        title="A first run, from csv to report",
+        section=demo_first_run.section(result, out),
+        record=demo_first_run.record(result, out),
+        pictures=(),
         seconds=time.perf_counter() - start,
     )
 

@@ -32,7 +32,6 @@ ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 # Plain help: it reads the same in a terminal, a pipe and a screen reader, and does not wait for rich.
 app = typer.Typer(
     name="deepauc",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

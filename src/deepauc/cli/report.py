@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.data import AllowOutside, ImageColumn
 from deepauc.cli.train import command_line
 
 
@@ -25,27 +26,48 @@ def report(
         list[str] | None, typer.Option("--subgroup-column", metavar="COLUMN", help="Repeatable; default: all.")
     ] = None,
     cases: Annotated[int, typer.Option(min=0, metavar="N", help="Name the N largest errors of each kind by id.")] = 0,
+    thumbnails: Annotated[
+        bool, typer.Option("--thumbnails", help="Show those errors, with Grad-CAM: patients' images!")
+    ] = False,
+    table: Annotated[Path | None, typer.Option(metavar="FILE", help="For thumbnails: the run's table.")] = None,
+    image_column: ImageColumn = None,
+    allow_outside: AllowOutside = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: the run's folder.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the report is.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
     """Write report.html, report.md with figures and report.json from a run folder.
 
-    No images, no GPU, no network. Without --baseline the run's own first stage is taken, where it was kept.
+    No GPU, no network; no images but for --thumbnails. Without --baseline the run's own first stage is taken, where
+    it was kept.
     """
     from deepauc.reporting.figures import interval_text
     from deepauc.reporting.findings import Absent, to_json
     from deepauc.reporting.report import write_report
     from deepauc.reporting.subgroups import read_metadata
+    from deepauc.reporting.thumbnails import ImageTable
 
     if subgroup_column and metadata is None:
         raise ValueError("--subgroup-column names columns of a table: name that too, with --metadata table.csv.")
     columns = None
     if metadata is not None:
         columns = read_metadata(metadata, id_column=id_column, columns=subgroup_column or ())
+    if thumbnails and table is None:
+        raise ValueError("--thumbnails needs the run's images: name its table, --table data.csv --image-column file.")
+    if not thumbnails and (table is not None or image_column or allow_outside):
+        raise ValueError("--table, --image-column and --allow-outside are for --thumbnails: ask for those too.")
     output = Output(quiet=quiet, as_json=as_json)
+    images = None
+    if table is not None:
+        images = ImageTable(path=table, image_column=image_column, allow_outside=allow_outside)
     written = write_report(
-        run, baseline=baseline, metadata=columns, cases=cases, out=out, command=command_line(context)
+        run,
+        baseline=baseline,
+        metadata=columns,
+        cases=cases,
+        thumbnails=images,
+        out=out,
+        command=command_line(context),
     )
     rows = []
     for one in written.findings.labels:

@@ -37,6 +37,7 @@ def train(
     device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda; default: what there is.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
     allow_outside: AllowOutside = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="At the end, curves to DIR/tensorboard.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only the results.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
@@ -65,6 +66,10 @@ def train(
         return
     if out is None:
         raise ValueError("where to? Name a folder for the run: --out runs/first.")
+    from deepauc.training.tensorboard import summary_writer, write_events
+
+    if tensorboard:
+        summary_writer()  # where it is missing, that is said before training, not after
     run_training(
         settings,
         out=out,
@@ -72,6 +77,8 @@ def train(
         output=Output(quiet=quiet, as_json=as_json),
         command=command_line(context),
     )
+    if tensorboard:
+        write_events(out)
 
 
 def _settings(config: Path | None, *, data: dict[str, Any], plan: dict[str, Any], top: dict[str, Any]) -> Settings:

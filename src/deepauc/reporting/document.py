@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,7 +107,28 @@ class Beside:
     right: Picture
 
 
-Block = Paragraph | Caution | Missing | Heading | Headline | DataTable | Facts | Code | Gallery | Beside
+@dataclass(frozen=True, kw_only=True)
+class Thumbnail:
+    """A small photograph as a PNG; `alt` says in words what it is. `name` never holds data."""
+
+    name: str
+    caption: str
+    alt: str
+    png: bytes
+
+    @property
+    def data_uri(self) -> str:
+        return "data:image/png;base64," + base64.b64encode(self.png).decode("ascii")
+
+
+@dataclass(frozen=True)
+class Thumbnails:
+    """Photographs side by side, as many as there is room for."""
+
+    images: tuple[Thumbnail, ...]
+
+
+Block = Paragraph | Caution | Missing | Heading | Headline | DataTable | Facts | Code | Gallery | Beside | Thumbnails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +154,11 @@ class Document:
             elif isinstance(block, Beside):
                 found.append(block.right)
         return tuple(found)
+
+    @property
+    def thumbnails(self) -> tuple[Thumbnail, ...]:
+        blocks = (block for section in self.sections for block in section.blocks)
+        return tuple(image for block in blocks if isinstance(block, Thumbnails) for image in block.images)
 
 
 def shown(name: str, *, longest: int = LONGEST_NAME) -> str:

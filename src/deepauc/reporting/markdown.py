@@ -18,6 +18,8 @@ from deepauc.reporting.document import (
     Missing,
     Paragraph,
     Picture,
+    Thumbnail,
+    Thumbnails,
 )
 from deepauc.reporting.tables import markdown_table
 
@@ -63,9 +65,11 @@ def _block(block: Block, folder: str) -> str:  # noqa: PLR0911  (one return a ki
             return "\n\n".join(_picture(picture, folder) for picture in block.pictures)
         case Beside():
             return "\n\n".join([*(_block(part, folder) for part in block.left), _picture(block.right, folder)])
+        case Thumbnails():
+            return "\n\n".join(_picture(image, folder) for image in block.images)
 
 
-def _picture(picture: Picture, folder: str) -> str:
+def _picture(picture: Picture | Thumbnail, folder: str) -> str:
     return f"![{escaped(picture.alt)}]({folder}/{picture.name}.png)\n\n*{escaped(picture.caption)}*"
 
 

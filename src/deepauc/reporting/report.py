@@ -13,6 +13,7 @@ from deepauc.reporting.page import html_page
 from deepauc.reporting.run_evaluation import evaluate_run
 from deepauc.reporting.sections import run_document
 from deepauc.reporting.subgroups import Metadata
+from deepauc.reporting.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
 from deepauc.training.checkpoint import write_atomically
 
 FIGURES = "report-figures"
@@ -35,20 +36,26 @@ def write_report(
     baseline: str | Path | None = None,
     metadata: Metadata | None = None,
     cases: int = 0,
+    thumbnails: ImageTable | None = None,
     out: str | Path | None = None,
     command: str | None = None,
 ) -> WrittenReport:
     """Judge a finished run and write its report, into the run folder unless `out` names another.
 
     baseline: another run on the same samples, for the paired test. metadata: columns to look at subgroups by. cases:
-    how many of the largest errors of each kind to name by id (ids may name patients, so none by default). command:
-    what the report says it was made by. The same folder gives the same bytes again.
+    how many of the largest errors of each kind to name by id (ids may name patients, so none by default). thumbnails:
+    the table of the run's images, to show those errors with Grad-CAM overlays, four of each kind where `cases` is 0;
+    they are patients' images, so none by default. command: what the report says it was made by. The same folder gives
+    the same bytes again.
     """
     folder = Path(run_dir) if out is None else Path(out)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder for the report, which is made if it is not there.")
+    if thumbnails is not None:
+        cases = cases or DEFAULT_CASES
     findings = evaluate_run(run_dir, baseline=baseline, metadata=metadata, cases=cases)
-    document = run_document(findings, command=command)
+    images = None if thumbnails is None else thumbnails_section(run_dir, findings, thumbnails)
+    document = run_document(findings, command=command, thumbnails=images)
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     figures = []
     svg = {}
@@ -57,6 +64,9 @@ def write_report(
         svg[picture.name] = rendering.svg
         figures.append(folder / FIGURES / f"{picture.name}.png")
         write_atomically(figures[-1], rendering.png)
+    for image in document.thumbnails:
+        figures.append(folder / FIGURES / f"{image.name}.png")
+        write_atomically(figures[-1], image.png)
     for stale in set((folder / FIGURES).glob("*.png")) - set(figures):  # of an earlier report with more in it
         stale.unlink()
     files = {

@@ -45,8 +45,8 @@ NOT_A_DEVICE = (
 )
 
 
-def run_document(findings: RunFindings, *, command: str | None) -> Document:
-    """The whole report of a run; `command` is what makes it again."""
+def run_document(findings: RunFindings, *, command: str | None, thumbnails: Section | None = None) -> Document:
+    """The whole report of a run; `command` is what makes it again, thumbnails a section that images were needed for."""
     sections = [_result(findings), _baseline(findings)]
     if len(findings.labels) == 1:
         topics = label_topics(findings.labels[0], "", _paired_of(findings, 0))
@@ -56,6 +56,8 @@ def run_document(findings: RunFindings, *, command: str | None) -> Document:
     sections += [_subgroups(findings), training_section(findings), leaks_section(findings)]
     if findings.cases:
         sections.append(cases_section(findings))
+    if thumbnails is not None:
+        sections.append(thumbnails)
     sections += [data_section(findings), provenance_section(findings, command)]
     task = f"{shown(findings.task)} · " if findings.task else ""
     return Document(

@@ -193,7 +193,7 @@ def named_model(name: str, shape: tuple[int, ...]) -> ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class _Length:
-    """Of the two stages: steps an epoch and the epochs one would like; and how many multiply-adds there are to spend."""
+    """Steps an epoch of the two stages, the epochs one would like, and how many multiply-adds there are to spend."""
 
     shape: tuple[int, ...]
     batch: int

@@ -1,0 +1,235 @@
+"""The demo's third part: what a newcomer does with a table of images, from png and csv to the report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepauc.cli.console import Output
+
+if TYPE_CHECKING:
+    from deepauc.data.export import Exported
+    from deepauc.metrics.intervals import Estimate
+    from deepauc.training.config import Settings
+
+TABLE_FOLDER, RUN_FOLDER = "digits-table", "first-run"
+MARK = "  # by deepauc demo"  # a comment to the shell; tells the demo's own run from a user's
+PARTS = ("validation", "test")
+_NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
+# All that a run and its report leave behind: a run folder with any other file in it is not removed.
+_RUN_FILES = ("run.json", "DONE", "bundle.json", "history.csv", "scores.csv", "report.*", ".*.part")
+_WEIGHTS = ("model.safetensors", "checkpoint.safetensors", "stage-?.safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRunSettings:
+    """Shorter than the plan's own 50 + 25 epochs, so that the demo ends soon; None leaves the network to the plan."""
+
+    seed: int = 0
+    epochs: int = 12  # of each stage
+    model: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRun:
+    """A finished run with AUC by stage and part."""
+
+    settings: FirstRunSettings
+    command: str
+    auc: dict[str, dict[str, Estimate]]
+    kept: str
+    counts: dict[str, dict[str, int]]
+    table: Path
+    report: Path
+
+
+def require_replaceable(folder: Path) -> None:
+    """Refuse a run folder that the demo did not make, or that holds a file that is not a run's."""
+    remedy = "Move it away, or choose another --out; nothing was changed."
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"{folder} is no folder of the demo's. {remedy}")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not str(_record(folder).get("command", "")).endswith(MARK):
+        raise ValueError(f"{folder} was not made by the demo. {remedy}")
+    for path in sorted(folder.rglob("*")):
+        if not path.is_dir() and not _is_of_a_run(path.relative_to(folder)):
+            raise ValueError(f"{path} was not made by the demo. {remedy}")
+
+
+def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Output) -> FirstRun:
+    """`deepauc train` on the table into OUT/first-run, in place of an earlier demo's; an unfinished one goes on."""
+    from deepauc.cli.training_run import run_training
+    from deepauc.training.config import DataSettings, Settings
+    from deepauc.training.folder import RunFolder
+    from deepauc.training.plan import PlanOptions
+
+    folder = out / RUN_FOLDER
+    full = Settings(
+        seed=settings.seed,
+        data=DataSettings(
+            table=str(table.table),
+            image_column=table.image_column,
+            label_columns=table.label_columns,
+            split_column=table.split_column,
+        ),
+        plan=PlanOptions(epochs=settings.epochs, model=settings.model),
+    )
+    command = _command(full, folder)
+    require_replaceable(folder)
+    if folder.exists() and (RunFolder(folder).done or _record(folder).get("command") != command + MARK):
+        shutil.rmtree(folder)
+    output.say(f"$ {command}\n")
+    # where only results or JSON were asked for, the demo says them itself
+    inner = _Silent(as_json=True) if output.quiet or output.as_json else output
+    run_training(full, out=folder, device="cpu", output=inner, command=command + MARK)
+    return _scored(full, settings, command, folder)
+
+
+def header() -> list[str]:
+    """The names over `rows`."""
+    return ["stage", *(f"{part} AUC" for part in PARTS), "network kept"]
+
+
+def rows(result: FirstRun) -> list[list[str]]:
+    """A stage a row: AUC with DeLong's interval."""
+    from deepauc.reporting.tables import auc_text
+
+    return [
+        [
+            stage,
+            *(auc_text(float(auc[part].value), float(auc[part].low), float(auc[part].high)) for part in PARTS),
+            "yes" if stage == result.kept else "",
+        ]
+        for stage, auc in result.auc.items()
+    ]
+
+
+def findings(result: FirstRun) -> list[str]:
+    """Which network was kept, and why."""
+    first, last = result.auc
+    values = {stage: float(auc["validation"].value) for stage, auc in result.auc.items()}
+    verb = "is not worse than" if result.kept == last else "is worse than"
+    return [
+        f"{last} ({values[last]:.3f}) {verb} {first} ({values[first]:.3f}) on validation, so the network of "
+        f"{result.kept} is kept; the test part had no say.",
+        f"Validation has {result.counts['validation']['positives']} positives and test "
+        f"{result.counts['test']['positives']}: read the intervals before the ranking.",
+    ]
+
+
+def section(result: FirstRun, out: Path) -> str:
+    """The part of a markdown report."""
+    from deepauc.reporting.tables import markdown_table
+
+    table, report = (path.relative_to(out).as_posix() for path in (result.table, result.report))
+    counts = [[part, str(n["positives"]), str(n["negatives"])] for part, n in result.counts.items()]
+    return "\n".join(
+        [
+            f"What one does with one's own images: [{table}]({table}) names a png file, its label (1: classes 5 to 9, "
+            "reduced to 10 %) and its part in each row.",
+            "",
+            markdown_table(["part", "positives", "negatives"], counts),
+            "",
+            f"The demo ran this on it; with other paths and column names it runs on any such table. `--epochs "
+            f"{result.settings.epochs}` (of each stage) keeps the demo short: leave it out, and the plan chooses.",
+            "",
+            f"```\n{result.command}\n```",
+            "",
+            "AUC with DeLong's 95 % interval:",
+            "",
+            markdown_table(header(), rows(result)),
+            "",
+            *(f"- {sentence}" for sentence in findings(result)),
+            "",
+            f"The report with curves, operating points and calibration: [{report}]({report}).",
+        ]
+    )
+
+
+def record(result: FirstRun, out: Path) -> dict[str, Any]:
+    """Everything as plain numbers; paths relative to the demo's folder."""
+    return {
+        "settings": asdict(result.settings),
+        "command": result.command,
+        "table": result.table.relative_to(out).as_posix(),
+        "report": result.report.relative_to(out).as_posix(),
+        "counts": result.counts,
+        "auc": {stage: {part: asdict(e) for part, e in auc.items()} for stage, auc in result.auc.items()},
+        "kept": result.kept,
+        "findings": findings(result),
+    }
+
+
+class _Silent(Output):
+    """Says nothing, and prints no record either."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        pass
+
+
+def _command(settings: Settings, folder: Path) -> str:
+    data, plan = settings.data, settings.plan
+    words = ["deepauc", "train", "--table", str(data.table), "--image-column", str(data.image_column)]
+    words += [word for column in data.label_columns for word in ("--label-column", column)]
+    words += ["--split-column", str(data.split_column), "--out", str(folder), "--epochs", str(plan.epochs)]
+    words += ["--model", plan.model] if plan.model else []
+    words += ["--seed", str(settings.seed)] if settings.seed else []
+    return shlex.join([*words, "--device", "cpu"])
+
+
+def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Path) -> FirstRun:
+    """Both stages on validation and test, from the weights that were kept of each."""
+    import torch
+
+    from deepauc.training.bundle import Bundle, load_weights
+    from deepauc.training.folder import RunFolder
+    from deepauc.training.prepare import prepare
+    from deepauc.training.run import Run
+    from deepauc.training.scoring import part_auc, score_rows
+
+    run = Run(folder)
+    stages = [_NAMES[stage["objective"]["type"]] for stage in run.record["recipe"]["stages"]]
+    task = prepare(full, "cpu").task
+    (label,) = task.label_names
+    bundle = Bundle.load(folder)
+    model = bundle.network(folder)
+    auc: dict[str, dict[str, Estimate]] = {}
+    for number, stage in enumerate(stages):
+        load_weights(RunFolder(folder).stage_path(number), model)
+        for part in PARTS:
+            scores = score_rows(model, task, task.labelled(part), bundle.preprocessing, torch.device("cpu"))
+            auc.setdefault(stage, {})[part] = part_auc(task, part, scores)[label]
+    labels = {part: task.labels[rows] for part, rows in task.parts.items()}
+    return FirstRun(
+        settings=settings,
+        command=command,
+        auc=auc,
+        kept=stages[run.record["results"]["guard"]["winner"]],
+        counts={p: {"positives": int((y == 1).sum()), "negatives": int((y == 0).sum())} for p, y in labels.items()},
+        table=Path(str(full.data.table)),
+        report=folder / "report.html",
+    )
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """run.json, or nothing where there is none that can be read."""
+    try:
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_of_a_run(path: Path) -> bool:
+    match path.parts:
+        case ("report-figures", name):
+            return name.endswith((".png", ".part"))
+        case (_,) | ("baseline", _):
+            return any(Path(path.name).match(pattern) for pattern in (*_RUN_FILES, *_WEIGHTS))
+        case _:
+            return False
