@@ -44,17 +44,18 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
     """What `save_state` was given, tensors on `device`. A damaged or pickled file is a ValueError that says so."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     try:
-        with path.open("rb") as file:
-            start = file.read(10)
+        with path.open("rb") as content:
+            start = content.read(10)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is not there.") from None
+    try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             skeleton = json.loads((file.metadata() or {})["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise ValueError(f"{path} is not there.") from None
-    except Exception as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
             raise ValueError(
                 f"{path} is a pickle (a torch.save file). Loading one can run any code, so it is refused: "
