@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import torch
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import auroc_interval
+from timing import one_thread, readable
 
 SHARES = (0.01, 0.5)
 LOOP_RESAMPLES = 20  # of scikit-learn's bootstrap loop are timed; its time is scaled up to all
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 def cpu_rows(*, huge: bool = False) -> list[Row]:
     """AUROC from 10^5 to 10^7 scores (10^8 when huge), then the 2,000-fold bootstrap of 10^5."""
     sizes = [10**5, 10**6, 10**7] + ([10**8] if huge else [])
-    with _one_thread():
+    with one_thread():
         rows = [_auroc_row(size, share) for size in sizes for share in SHARES]
         return rows + [_bootstrap_row(10**5, share) for share in SHARES]
 
@@ -48,12 +48,12 @@ def as_table(rows: list[Row]) -> str:
     for row in rows:
         ours = row["seconds"]["deepauc"]
         others = ", ".join(
-            f"{name} {_readable(seconds)} ({row['ratio'][name]:.1f}x)"
+            f"{name} {readable(seconds)} ({row['ratio'][name]:.1f}x)"
             for name, seconds in row["seconds"].items()
             if name != "deepauc"
         )
         share = f"{100 * row['positive_share']:g} %"
-        lines.append(f"| {row['name']} | {row['size']:,} | {share} | {_readable(ours)} | {others} | {row['note']} |")
+        lines.append(f"| {row['name']} | {row['size']:,} | {share} | {readable(ours)} | {others} | {row['note']} |")
     return "\n".join(lines)
 
 
@@ -144,20 +144,6 @@ def _require_equal(ours: float, theirs: float) -> None:
 def _row(name: str, size: int, share: float, seconds: dict[str, float], note: str) -> Row:
     ratio = {other: seconds[other] / seconds["deepauc"] for other in seconds if other != "deepauc"}
     return {"name": name, "size": size, "positive_share": share, "seconds": seconds, "ratio": ratio, "note": note}
-
-
-def _readable(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def main() -> None:

@@ -85,19 +85,18 @@ def write_table() -> None:
         "interval is seed 0's by DeLong: with 42 and 234 positives in test it is wider than the spread of the seeds.",
         "Made by `python benchmarks/medmnist_cpu.py`.",
         "",
-        "| set | method | mean | min - max | seed 0, 95 % | share of steps with alpha = 0 | seconds a run |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| set | method | mean | min - max | seed 0, 95 % | share of steps with alpha = 0 |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for key in dict.fromkeys((r["set"], r["method"]) for r in records):
         mine = [r for r in records if (r["set"], r["method"]) == key]
         tests = [next(iter(r["results"]["auc"]["test"].values())) for r in mine]
         values = [t[0] for t in tests]
         zero = [float(row["alpha_zero_share"]) for r in mine for row in r["history"] if row.get("alpha_zero_share")]
-        seconds = statistics.mean(r["results"]["seconds"] for r in mine)
         share = f"{statistics.mean(zero):.2f}" if zero else "-"
         lines.append(
             f"| {key[0]} | {key[1]} | {statistics.mean(values):.3f} | {min(values):.3f} - {max(values):.3f} | "
-            f"{tests[0][1]:.3f} - {tests[0][2]:.3f} | {share} | {seconds:.0f} |"
+            f"{tests[0][1]:.3f} - {tests[0][2]:.3f} | {share} |"
         )
     first = records[0]
     lines += ["", f"{first['hardware']}; torch {first['versions']['torch']}; code {first['code_version'][:12]}.", ""]
