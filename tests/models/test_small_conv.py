@@ -1,4 +1,4 @@
-"""The convolution kernels against torch's, in Triton's interpreter; which convolutions are replaced."""
+"""The convolution and normalisation kernels against torch's, in Triton's interpreter; what they replace."""
 
 import os
 import subprocess
@@ -8,31 +8,74 @@ import pytest
 import torch
 from torch import nn
 
+from deepauc.models.conv_norm import conv_norm_act
 from deepauc.models.resnet20 import ResNet20Spec
 from deepauc.models.small_conv import SmallConv2d, use_small_convs
 
-CHECK = """
+SMALL_TILES = """
+import dataclasses
 import torch
 import deepauc.models.small_conv as small
-small.SPLITS = 3
-for n, c, k, h, w in [(2, 16, 32, 9, 7), (3, 32, 16, 8, 8), (2, 64, 64, 7, 6)]:
+from deepauc.models import conv_norm
+
+for table in (small.CONV, small.STRIDED, small.GRADIENT):
+    for channels, launch in table.items():
+        table[channels] = dataclasses.replace(launch, block=16, tiles=1 if launch.form == "taps" else 2)
+conv_norm.TILE, conv_norm.PROGRAMS = 256, 5
+last = torch.channels_last
+close = lambda a, b: torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+SHAPES = [(2, 16, 32, 9, 7, 1), (3, 32, 16, 8, 8, 1), (2, 64, 64, 7, 6, 1), (2, 3, 16, 9, 8, 1), (2, 1, 16, 7, 7, 1),
+          (2, 16, 32, 8, 8, 2), (2, 32, 64, 7, 9, 2), (1, 64, 32, 6, 6, 2)]
+"""
+CONVOLUTIONS = """
+for n, c, k, h, w, stride in SHAPES:
     torch.manual_seed(c)
-    x = torch.randn(n, c, h, w).contiguous(memory_format=torch.channels_last).requires_grad_()
-    layout = torch.channels_last if c == 32 else torch.contiguous_format
-    weight = torch.randn(k, c, 3, 3).contiguous(memory_format=layout).requires_grad_()
-    mine, theirs = small.small_conv(x, weight, False), torch.nn.functional.conv2d(x, weight, padding=1)
-    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-3)
+    x = torch.randn(n, c, h, w).contiguous(memory_format=last).requires_grad_()
+    weight = torch.randn(k, c, 3, 3)
+    weight = (weight.contiguous(memory_format=last) if c == 32 else weight).requires_grad_()
+    mine = small.small_conv(x, weight, stride)
+    theirs = torch.nn.functional.conv2d(x, weight, padding=1, stride=stride)
+    close(mine, theirs)
     dy = torch.randn_like(theirs)
     for a, b in zip(torch.autograd.grad(mine, (x, weight), dy), torch.autograd.grad(theirs, (x, weight), dy)):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+        close(a, b)
+print("equal")
+"""
+NORMALISATION = """
+for n, c, k, h, w, stride in SHAPES:
+    torch.manual_seed(c)
+    x = (torch.randn(n, c, h, w) + 0.5).contiguous(memory_format=last)
+    conv = small.SmallConv2d(c, k, 3, padding=1, stride=stride, bias=False)
+    for act in (torch.nn.ELU(), torch.nn.ReLU()):
+        for with_shortcut in (False, True):
+            norm = torch.nn.BatchNorm2d(k)
+            torch.nn.init.uniform_(norm.weight, 0.5, 2.0)
+            torch.nn.init.normal_(norm.bias)
+            size = torch.nn.functional.conv2d(x, conv.weight, padding=1, stride=stride).shape
+            shortcut = torch.randn(size).contiguous(memory_format=last).requires_grad_() if with_shortcut else None
+            wanted = [conv.weight, norm.weight, norm.bias] + ([shortcut] if with_shortcut else [])
+            dout = torch.randn(size)
+            found = []
+            for mine in (True, False):
+                norm.reset_running_stats()
+                small.SmallConv2d.takes = lambda self, x, mine=mine: mine
+                conv_norm.torch.bfloat16 = torch.float32 if mine else torch.bfloat16
+                out = conv_norm.conv_norm_act(conv, norm, act, x, shortcut)
+                found.append([out, *torch.autograd.grad(out, wanted, dout), norm.running_mean.clone(),
+                              norm.running_var.clone()])
+            for a, b in zip(*found, strict=True):
+                close(a, b)
 print("equal")
 """
 
 
-def test_kernels_equal_torch():
+@pytest.mark.parametrize("check", [CONVOLUTIONS, NORMALISATION], ids=["convolutions", "normalisation"])
+def test_kernels_equal_torch(check):
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, env=environment, check=False)
+    command = [sys.executable, "-c", SMALL_TILES + check]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
 
 
@@ -40,11 +83,12 @@ def test_only_fitting_convolutions_are_replaced_and_nothing_changes_on_a_cpu():
     model = ResNet20Spec().build(in_channels=3, num_outputs=1).eval()
     x = torch.randn(2, 3, 32, 32)
     before = model(x)
-    assert use_small_convs(model) == 16  # all 3x3 but the stem and the two with stride 2
+    assert use_small_convs(model) == 19
     assert torch.equal(model(x), before)
     kept = nn.Sequential(
         nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 1, bias=False), nn.Conv2d(16, 24, 3, padding=1, bias=False),
-        nn.Conv2d(16, 16, 3, padding=1, groups=2, bias=False), nn.Conv2d(16, 16, 3, padding=1, stride=2, bias=False),
+        nn.Conv2d(16, 16, 3, padding=1, groups=2, bias=False), nn.Conv2d(16, 16, 3, padding=1, stride=3, bias=False),
+        nn.Conv2d(4, 16, 3, padding=1, bias=False), nn.Conv2d(16, 16, 3, padding=2, dilation=2, bias=False),
     )  # fmt: skip
     assert use_small_convs(kept) == 0
     assert not any(isinstance(m, SmallConv2d) for m in kept)
@@ -52,15 +96,41 @@ def test_only_fitting_convolutions_are_replaced_and_nothing_changes_on_a_cpu():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize(("channels", "size"), [(16, 32), (32, 16), (64, 8)])
-def test_kernels_on_the_device(channels, size):
-    make = {"device": "cuda", "dtype": torch.bfloat16}
-    x = torch.randn(16, channels, size, size, **make).contiguous(memory_format=torch.channels_last).requires_grad_()
-    conv = SmallConv2d(channels, channels, 3, padding=1, bias=False).cuda()
-    mine = conv(x)
+@pytest.mark.parametrize(
+    ("channels", "out", "size", "stride"),
+    [
+        (3, 16, 32, 1),
+        (16, 16, 32, 1),
+        (32, 32, 16, 1),
+        (64, 64, 8, 1),
+        (16, 32, 32, 2),
+        (32, 64, 14, 2),
+        (64, 64, 7, 1),
+    ],
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_kernels_on_the_device(channels, out, size, stride, compiled):
+    torch.manual_seed(0)
+    conv = SmallConv2d(channels, out, 3, padding=1, stride=stride, bias=False).cuda()
+    norm, exact = nn.BatchNorm2d(out).cuda(), nn.BatchNorm2d(out).cuda().double()
+    last = torch.channels_last
+    x = torch.randn(50, channels, size, size, device="cuda").contiguous(memory_format=last)
+    shortcut = torch.randn(50, out, -(-size // stride), -(-size // stride), device="cuda").contiguous(
+        memory_format=last
+    )
+    shortcut = shortcut.bfloat16().requires_grad_()
+
+    def forward(x, shortcut):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return conv_norm_act(conv, norm, nn.ELU(), x, shortcut).float()
+
+    mine = (torch.compile(forward, dynamic=False) if compiled else forward)(x, shortcut)
+    weight, other = (t.detach().double().requires_grad_() for t in (conv.weight, shortcut))
+    theirs = nn.functional.elu(exact(nn.functional.conv2d(x.double(), weight, padding=1, stride=stride)) + other)
     dy = torch.randn_like(mine)
-    theirs = nn.functional.conv2d(x.double(), conv.weight.double(), padding=1)
-    pairs = [(mine, theirs), *zip(torch.autograd.grad(mine, (x, conv.weight), dy),
-                                  torch.autograd.grad(theirs, (x, conv.weight), dy.double()), strict=True)]  # fmt: skip
+    found = torch.autograd.grad(mine, (conv.weight, norm.weight, norm.bias, shortcut), dy)
+    wanted = torch.autograd.grad(theirs, (weight, exact.weight, exact.bias, other), dy.double())
+    pairs = [(mine, theirs), *zip(found, wanted, strict=True), (norm.running_mean, exact.running_mean),
+             (norm.running_var, exact.running_var)]  # fmt: skip
     for a, b in pairs:
         assert (a.double() - b.double()).norm() / b.double().norm() < 1e-2

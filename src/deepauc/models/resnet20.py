@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepauc.models.activations import ActivationName, make_activation
+from deepauc.models.conv_norm import conv_norm_act
 from deepauc.models.initialisation import he_initialise_
 
 _WIDTHS = (16, 32, 64)
@@ -38,10 +39,10 @@ class BasicBlock(nn.Module):
         self.act2 = make_activation(activation, inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x)))))
+        out = conv_norm_act(self.conv1, self.bn1, self.act1, x)
         if self.stride != 1 or self.extra_channels:
             x = shortcut_a(x, stride=self.stride, extra_channels=self.extra_channels)
-        return self.act2(out + x)
+        return conv_norm_act(self.conv2, self.bn2, self.act2, out, x)
 
 
 class ResNet20(nn.Module):
@@ -69,7 +70,7 @@ class ResNet20(nn.Module):
         he_initialise_(self, head=self.head)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stages(self.act(self.bn(self.conv(x))))
+        x = self.stages(conv_norm_act(self.conv, self.bn, self.act, x))
         return self.head(x.mean((2, 3)))
 
 

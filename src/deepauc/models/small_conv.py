@@ -1,114 +1,285 @@
 """3x3 convolutions with few channels on a GPU: cuDNN takes 18 to 45 us where the memory traffic asks for 3.
 
-A step of ResNet20 at batch 128 spends two thirds of its time in cuDNN's convolutions of 16 to 64 channels. These
-kernels do them as implicit matrix products over the nine taps. Used by the fast engine for bfloat16 only; the module
-has an nn.Conv2d's parameters and gives its result everywhere else.
+A step of ResNet20 at batch 128 spends two thirds of its time in cuDNN's convolutions of 3 to 64 channels. These
+kernels do them as matrix products over the rows of taps. Used by the fast engine for bfloat16 only; the module has an
+nn.Conv2d's parameters and gives its result everywhere else. Sums are always taken in the same order.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 CHANNELS = (16, 32, 64)
-SPLITS = 88  # programs a row of taps in the weights' gradient: 264 in all, two for each of 132 multiprocessors
+IMAGE_CHANNELS = (1, 3)
+TWO_BLOCK = 64
+JOIN_BLOCK = 8
 
 
-def _tile(channels: int) -> int:
-    """Pixels of a program, by measurement on an H200 (64, 128 and 256 were tried)."""
-    return 64 if channels == 64 else 128
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a kernel is launched: groups of pixels a tile, warps, loads in flight, tiles a program, and the form.
+
+    pair: two pixels a group. form: rows of taps, or tap by tap; of the weight's gradient: all rows of taps in one
+    program, or one.
+    """
+
+    block: int
+    warps: int
+    stages: int
+    tiles: int = 1
+    pair: bool = True
+    form: Literal["rows", "taps", "row"] = "rows"
 
 
-@torch.library.custom_op("deepauc::small_conv", mutates_args=())
-def small_conv(x: Tensor, weight: Tensor, transposed: bool) -> Tensor:
-    """Convolution of x (N, C, H, W), channels_last, with weight (K, C, 3, 3), padding 1; or with its transpose."""
-    from deepauc.models.small_conv_kernel import conv_kernel
+# By measurement on an H200 (benchmarks/small_conv.py), for one run alone and for many side by side.
+CONV = {
+    1: Launch(block=128, warps=4, stages=1),
+    3: Launch(block=128, warps=4, stages=1),
+    16: Launch(block=256, warps=8, stages=1),
+    32: Launch(block=64, warps=4, stages=1, tiles=2),
+    64: Launch(block=128, warps=8, stages=1, form="taps"),
+}
+STRIDED = {
+    1: Launch(block=128, warps=4, stages=1, pair=False),
+    3: Launch(block=128, warps=4, stages=1, pair=False),
+    16: Launch(block=128, warps=4, stages=1, form="taps"),
+    32: Launch(block=64, warps=4, stages=1, form="taps"),
+    64: Launch(block=128, warps=8, stages=1, form="taps"),
+}
+GRADIENT = {
+    1: Launch(block=64, warps=4, stages=2, tiles=4),
+    3: Launch(block=64, warps=4, stages=2, tiles=4),
+    16: Launch(block=64, warps=4, stages=2, tiles=8),
+    32: Launch(block=32, warps=4, stages=2, tiles=8, pair=False, form="row"),
+    64: Launch(block=64, warps=8, stages=2, tiles=4, pair=False, form="row"),
+}
 
-    x = x.contiguous(memory_format=torch.channels_last)
-    n, c, h, w = x.shape
-    out_stride, in_stride, r_stride, s_stride = weight.stride()
-    channels = weight.shape[0]
-    if transposed:
-        out_stride, in_stride, channels = in_stride, out_stride, weight.shape[1]
-    y = torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    pixels, tile = n * h * w, _tile(c)
-    conv_kernel[(-(-pixels // tile),)](
-        x, weight, y, pixels, h, w, out_stride, in_stride, r_stride, s_stride,
-        IN=c, OUT=channels, FLIP=transposed, BLOCK=tile, num_warps=4, num_stages=3,
-    )  # fmt: skip
-    return y
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
 
 
-@small_conv.register_fake
-def _(x: Tensor, weight: Tensor, transposed: bool) -> Tensor:
-    channels = weight.shape[1] if transposed else weight.shape[0]
-    shape = (x.shape[0], channels, x.shape[2], x.shape[3])
+def _row(channels: int, group: int, stride: int) -> int:
+    """Length of a row of taps under a group, and what a matrix product can take."""
+    return max(16, _power_of_two((stride * (group - 1) + 3) * channels))
+
+
+def _out_shape(x: Tensor, weight: Tensor, stride: int) -> tuple[int, int, int, int]:
+    n, _, h, w = x.shape
+    return n, weight.shape[0], -(-h // stride), -(-w // stride)
+
+
+def _like(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
+def _tiling(channels: int, shape: tuple[int, ...], stride: int) -> tuple[Launch, int, int]:
+    """(launch, pixels a group, programs) of a convolution from so many channels to this shape."""
+    how = (CONV if stride == 1 else STRIDED)[channels]
+    n, _, h, w = shape
+    group = 2 if how.form == "rows" and how.pair and w % 2 == 0 else 1
+    return how, group, -(-(n * h * w) // (group * how.block * how.tiles))
+
+
+@torch.library.custom_op("deepauc::small_conv", mutates_args=())
+def small_conv(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """Convolution of x (N, C, H, W), channels_last, with weight (K, C, 3, 3), padding 1."""
+    return _convolve(x, weight, _out_shape(x, weight, stride), stride=stride, transposed=False, moments=False)[0]
+
+
+@small_conv.register_fake
+def _(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    return _like(x, _out_shape(x, weight, stride))
+
+
+@torch.library.custom_op("deepauc::small_conv_with_moments", mutates_args=())
+def small_conv_with_moments(x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """The same, and each program's mean and sum of squares around it, (programs, 2, group, K), for `join_moments`."""
+    return _convolve(x, weight, _out_shape(x, weight, stride), stride=stride, transposed=False, moments=True)
+
+
+@small_conv_with_moments.register_fake
+def _(x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    shape = _out_shape(x, weight, stride)
+    _, group, programs = _tiling(x.shape[1], shape, stride)
+    return _like(x, shape), x.new_empty(programs, 2, group, shape[1], dtype=torch.float32)
+
+
+@torch.library.custom_op("deepauc::join_moments", mutates_args=("running_mean", "running_variance"))
+def join_moments(
+    moments: Tensor, pixels: int, each: int, running_mean: Tensor, running_variance: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and 1 / sqrt(variance + eps) of each channel over all pixels, `each` a program; moves the running ones."""
+    from deepauc.models.small_conv_kernel import join_moments_kernel
+
+    programs, _, group, channels = moments.shape
+    mean, rstd = torch.empty_like(running_mean), torch.empty_like(running_mean)
+    join_moments_kernel[(channels // JOIN_BLOCK,)](
+        moments, mean, rstd, running_mean, running_variance, momentum, eps, pixels // group, each // group,
+        OUT=channels, GROUP=group, PROGRAMS=_power_of_two(programs), BLOCK=JOIN_BLOCK, num_warps=4,
+    )  # fmt: skip
+    return mean, rstd
+
+
+@join_moments.register_fake
+def _(
+    moments: Tensor, pixels: int, each: int, running_mean: Tensor, running_variance: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(running_mean), torch.empty_like(running_mean)
+
+
+def pixels_a_program(channels: int, shape: tuple[int, ...], stride: int) -> int:
+    """Of a convolution from so many channels to this shape; the last program may have fewer."""
+    how, group, _ = _tiling(channels, shape, stride)
+    return group * how.block * how.tiles
+
+
+@torch.library.custom_op("deepauc::small_conv_input_gradient", mutates_args=())
+def small_conv_input_gradient(dy: Tensor, weight: Tensor, stride: int, height: int, width: int) -> Tensor:
+    """The transpose: from the gradient of the output to that of the (height, width) input."""
+    out = (dy.shape[0], weight.shape[1], height, width)
+    if weight.shape[1] not in CHANNELS:  # of an image: nobody's training asks for it
+        x = dy.new_empty(out)
+        form = ([stride, stride], [1, 1], [1, 1], False, [0, 0], 1, [True, False, False])
+        found: Tensor = torch.ops.aten.convolution_backward(dy, x, weight.to(dy.dtype), None, *form)[0]
+        return found.contiguous(memory_format=torch.channels_last)
+    if stride == 2 and height % 2 == width % 2 == 0:
+        return _transpose_by_two(dy, weight, out)
+    return _convolve(dy, weight, out, stride=stride, transposed=True, moments=False)[0]
+
+
+@small_conv_input_gradient.register_fake
+def _(dy: Tensor, weight: Tensor, stride: int, height: int, width: int) -> Tensor:
+    return _like(dy, (dy.shape[0], weight.shape[1], height, width))
+
+
+def _convolve(
+    x: Tensor, weight: Tensor, out: tuple[int, int, int, int], *, stride: int, transposed: bool, moments: bool
+) -> tuple[Tensor, Tensor]:
+    from deepauc.models.small_conv_kernel import conv_rows_kernel, conv_taps_kernel
+
+    x = x.contiguous(memory_format=torch.channels_last)
+    y = _like(x, out)
+    n, channels, h, w = out
+    out_stride, in_stride, r_stride, s_stride = weight.stride()
+    if transposed:
+        out_stride, in_stride = in_stride, out_stride
+    strides = (out_stride, in_stride, r_stride, s_stride)
+    how, group, programs = _tiling(x.shape[1], out, stride)
+    found = x.new_empty((programs, 2, group, channels) if moments else (0,), dtype=torch.float32)
+    grid = (n * h * w // group, h, w // group, x.shape[2], x.shape[3], *strides)
+    form = {"IN": x.shape[1], "OUT": channels, "STRIDE": stride, "FLIP": transposed, "MOMENTS": moments}
+    launch = {"BLOCK": how.block, "STAGES": how.stages, "num_warps": how.warps}
+    if how.form == "taps" or (transposed and stride > 1):
+        conv_taps_kernel[(-(-grid[0] // how.block),)](x, weight, y, found, *grid, **form, **launch)
+    else:
+        row = {"GROUP": group, "ROW": _row(x.shape[1], group, stride)}
+        conv_rows_kernel[(programs,)](x, weight, y, found, *grid, how.tiles, **form, **row, **launch)
+    return y, found
+
+
+def _transpose_by_two(dy: Tensor, weight: Tensor, out: tuple[int, int, int, int]) -> Tensor:
+    from deepauc.models.small_conv_kernel import transpose_by_two_kernel
+
+    dy = dy.contiguous(memory_format=torch.channels_last)
+    dx = _like(dy, out)
+    n, channels, h, w = dy.shape
+    out_stride, in_stride, r_stride, s_stride = weight.stride()
+    transpose_by_two_kernel[(-(-(n * h * w) // TWO_BLOCK),)](
+        dy, weight, dx, n * h * w, h, w, in_stride, out_stride, r_stride, s_stride,
+        IN=channels, OUT=out[1], BLOCK=TWO_BLOCK, num_warps=4,
+    )  # fmt: skip
+    return dx
+
+
 @torch.library.custom_op("deepauc::small_conv_weight_gradient", mutates_args=())
-def small_conv_weight_gradient(x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
-    """Gradient of the weight, in its type (float32 sums, by atomic additions)."""
-    from deepauc.models.small_conv_kernel import weight_gradient_kernel
+def small_conv_weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """Gradient of the weight, in its type and layout: float32 sums of each program, then of all programs."""
+    from deepauc.models.small_conv_kernel import (
+        sum_programs_kernel,
+        weight_gradient_kernel,
+        weight_gradient_rows_kernel,
+    )
 
     x = x.contiguous(memory_format=torch.channels_last)
     dy = dy.contiguous(memory_format=torch.channels_last)
-    n, c, h, w = x.shape
-    gradient = torch.zeros_like(weight, dtype=torch.float32)
-    pixels, tile = n * h * w, _tile(c)
-    blocks = -(-pixels // tile)
-    each = -(-blocks // SPLITS)
-    weight_gradient_kernel[(-(-blocks // each), 3)](
-        x, dy, gradient, pixels, h, w, *gradient.stride(), each,
-        IN=c, OUT=weight.shape[0], BLOCK=tile, num_warps=4, num_stages=3,
+    n, out, h, w = dy.shape
+    how = GRADIENT[x.shape[1]]
+    group = 2 if how.pair and stride == 1 and w % 2 == 0 else 1
+    groups = n * h * w // group
+    programs = -(-groups // (how.block * how.tiles))
+    shape = {"IN": x.shape[1], "OUT": out, "GROUP": group, "ROW": _row(x.shape[1], group, stride), "STRIDE": stride}
+    sums = torch.empty(programs, 3 * shape["ROW"] * group * out, dtype=torch.float32, device=x.device)
+    kernel = weight_gradient_rows_kernel if how.form == "rows" else weight_gradient_kernel
+    kernel[(programs,) if how.form == "rows" else (programs, 3)](
+        x, dy, sums, groups, h, w // group, x.shape[2], x.shape[3], how.tiles, **shape,
+        BLOCK=how.block, STAGES=how.stages, num_warps=how.warps,
     )  # fmt: skip
-    return gradient.to(weight.dtype)
+    gradient = torch.empty_like(weight)
+    at_once = _power_of_two(programs)
+    block = max(16, 4096 // at_once)
+    sum_programs_kernel[(-(-gradient.numel() // block),)](
+        sums, gradient, programs, *gradient.stride(), **shape, PROGRAMS=at_once, BLOCK=block, num_warps=4
+    )
+    return gradient
 
 
 @small_conv_weight_gradient.register_fake
-def _(x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
+def _(x: Tensor, dy: Tensor, weight: Tensor, stride: int) -> Tensor:
     return torch.empty_like(weight)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _ = inputs
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, ctx.stride = inputs
     ctx.save_for_backward(x, weight)
 
 
-def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+def _backward(ctx: Any, dy: Tensor, *moments: Any) -> tuple[Tensor | None, Tensor | None, None]:
+    """The moments are looked at, not differentiated: `conv_norm` knows what they mean for y."""
     x, weight = ctx.saved_tensors
-    dx = small_conv(dy, weight, True) if ctx.needs_input_grad[0] else None
-    dweight = small_conv_weight_gradient(x, dy, weight) if ctx.needs_input_grad[1] else None
+    dx = dweight = None
+    if ctx.needs_input_grad[0]:
+        dx = small_conv_input_gradient(dy, weight, ctx.stride, x.shape[2], x.shape[3])
+    if ctx.needs_input_grad[1]:
+        dweight = small_conv_weight_gradient(x, dy, weight, ctx.stride)
     return dx, dweight, None
 
 
 small_conv.register_autograd(_backward, setup_context=_keep)
+small_conv_with_moments.register_autograd(_backward, setup_context=_keep)
 
 
 class SmallConv2d(nn.Conv2d):
     """An nn.Conv2d that takes the kernels above for bfloat16 on a CUDA device."""
 
+    def takes(self, input: Tensor) -> bool:
+        """Whether the kernels are for this input."""
+        return input.is_cuda and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cuda"))
+
     def forward(self, input: Tensor) -> Tensor:
-        if input.is_cuda and input.dtype == torch.bfloat16:
-            return small_conv(input, self.weight, False)
+        if self.takes(input):
+            return small_conv(input.to(torch.bfloat16), self.weight, self.stride[0])
         return super().forward(input)
 
 
 def use_small_convs(model: nn.Module) -> int:
-    """Turn the 3x3, stride-1 convolutions of 16, 32 or 64 channels into `SmallConv2d`, in place; how many."""
+    """Turn the 3x3 convolutions of 16, 32 or 64 channels, and such stems, into `SmallConv2d`, in place; how many."""
     count = 0
     for module in model.modules():
         if (
             type(module) is nn.Conv2d
             and module.kernel_size == (3, 3)
-            and module.stride == module.dilation == (1, 1)
+            and module.stride in ((1, 1), (2, 2))
+            and module.dilation == (1, 1)
             and module.padding == (1, 1)
             and module.padding_mode == "zeros"
             and module.groups == 1
             and module.bias is None
-            and module.in_channels in CHANNELS
+            and (module.in_channels in CHANNELS or module.in_channels in IMAGE_CHANNELS)
             and module.out_channels in CHANNELS
         ):
             module.__class__ = SmallConv2d
