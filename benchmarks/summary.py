@@ -42,6 +42,27 @@ def fast_step_table(record: dict[str, Any]) -> list[str]:
     return lines
 
 
+def throughput_table(record: dict[str, Any]) -> list[str]:
+    """Whatever a row has of: size, batch, engine, seed, time, images a second, memory, test AUC."""
+    columns = {
+        "what": str,
+        "size": str,
+        "batch": str,
+        "engine": str,
+        "seed": str,
+        "step_ms": "{:.2f}".format,
+        "images_a_second": "{:,.0f}".format,
+        "memory_gb": "{:.2f}".format,
+        "seconds": "{:.0f}".format,
+        "test_auc": "{:.3f}".format,
+    }
+    lines = ["| " + " | ".join(columns).replace("_", " ") + " |", "|" + "---|" * len(columns)]
+    for row in record["rows"]:
+        shown = [show(row[name]) if row.get(name) is not None else "-" for name, show in columns.items()]
+        lines.append("| " + " | ".join(shown) + " |")
+    return lines
+
+
 def main() -> None:
     """Write the page."""
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -73,6 +94,8 @@ def main() -> None:
         lines += ["", "## AUROC on one GPU", "", origin(record), "", auroc.as_table(record["rows"]["auroc"])]
     if (record := load("fast-step")) is not None:
         lines += ["", "## A whole training step on one GPU", "", origin(record), "", *fast_step_table(record)]
+    if (record := load("throughput")) is not None:
+        lines += ["", "## Beside other people's loops", "", origin(record), "", *throughput_table(record)]
     (RESULTS / "speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -24,7 +24,7 @@ FIRST_RUN = FirstRunSettings(epochs=1, model="small-cnn")
 def no_report(monkeypatch):
     """One demo with the real report is enough."""
 
-    def write(run_dir, *, baseline, command):
+    def write(run_dir, *, command):
         (run_dir / "report.html").write_text("<p>report")
 
     monkeypatch.setattr(training_run, "write_report", write)

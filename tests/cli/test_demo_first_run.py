@@ -31,7 +31,7 @@ def copy(made, tmp_path):
 
 
 def without_report(monkeypatch):
-    def write(run_dir, *, baseline, command):
+    def write(run_dir, *, command):
         (run_dir / "report.html").write_text("<p>new report")
 
     monkeypatch.setattr(training_run, "write_report", write)

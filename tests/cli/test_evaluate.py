@@ -129,7 +129,7 @@ def test_compare_joins_on_ids(deepauc, tmp_path):
     b = write_csv(tmp_path / "b.csv", {"id": range(11, -1, -1), "label": [1, 0, 0] * 4, "score": scores[::-1] * 3})
     _, out, _ = deepauc("compare", a, b)
     assert "joined on 12 ids" in out
-    assert "0.000 [0.000, 0.000]" in out
+    assert "+0.000 [+0.000, +0.000]" in out
 
 
 def test_bad_input_is_one_line_with_a_remedy(refused, foreign, tmp_path):

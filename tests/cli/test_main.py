@@ -1,5 +1,6 @@
 """The entry point: help, version, and one line with exit code 2 for whatever is wrong with the input."""
 
+import re
 import subprocess
 import sys
 
@@ -122,3 +123,30 @@ def test_the_installed_command_refuses_in_plain_text(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"deepauc: --out {file} is a file: name a folder, which is made if it is not there.\n"
+
+
+COMMANDS = ["demo", "train", "predict", "evaluate", "compare", "report", "export", "data", "study"]
+OF_DATA = ["list", "info", "check", "pack", "export"]
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), *(["data", name] for name in OF_DATA)])
+def test_help_fits_a_screen_of_80_by_24(capsys, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = outcome(capsys, *words, "--help")
+    assert (code, err) == (0, "")
+    lines = out.rstrip("\n").splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_help_only_names_is_explained_by_help_all(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["train"], ["data", "pack"]):
+        short = outcome(capsys, *words, "--help")[1]
+        code, whole, _ = outcome(capsys, *words, "--help-all")
+        assert code == 0
+        rare = re.findall(r"--[a-z-]+", short.split("which --help-all explains:")[1])
+        assert "--weight-column" in rare
+        for option in rare:
+            assert re.search(rf"^  {option}( [A-Za-z]+)?  +[A-Za-z]", whole, re.MULTILINE), option
+        assert "--help-all explains" not in whole

@@ -77,7 +77,7 @@ def deepauc(capsys):
 def no_report(monkeypatch):
     """The report is slow and has tests of its own."""
 
-    def write(run_dir, *, baseline, command):
+    def write(run_dir, *, command):
         (Path(run_dir) / "report.html").write_text("<p>report")
 
     monkeypatch.setattr(training_run, "write_report", write)
@@ -477,3 +477,14 @@ def test_sizes(text, size):
 def test_no_sizes(text):
     with pytest.raises(ValueError, match="HEIGHTxWIDTH"):
         parse_size(text)
+
+
+def test_what_needs_no_table_is_refused_before_one_is_read(deepauc, data, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    code, out, errors = deepauc("--table", data / "data.csv", *IMAGES[:4], "--out", tmp_path / "mine")
+    assert (code, out) == (2, "")
+    assert "is not empty and holds no run" in errors
+    code, out, errors = deepauc(*IMAGES[:4], "--out", tmp_path / "new")
+    assert (code, out) == (2, "")
+    assert "--table data.csv" in errors

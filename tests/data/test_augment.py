@@ -364,6 +364,18 @@ def test_mixup_keeps_the_share_of_positives():
     assert Augment().mix(torch.zeros(3, 1), labels[:3], Augment().draw(3, seed=0, epoch=0).values)[1] is not None
 
 
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.4, 1.0, 3.0, 50.0])
+def test_mixing_weights_are_the_quantiles_of_the_beta_distribution(alpha):
+    from scipy.special import betaincinv
+
+    step = 2.0**-24
+    ends = [0, step, 2 * step, 0.5 - step, 0.5, 0.5 + step, 1 - 2 * step, 1 - step]
+    uniforms = np.concatenate([ends, np.floor(np.random.default_rng(0).random(500) / step) * step])
+    weights = mixup.mixing_weights(uniforms, alpha)
+    assert weights == pytest.approx(betaincinv(alpha, alpha, uniforms + step / 2), abs=1e-6)
+    assert (np.diff(weights[np.argsort(uniforms, kind="stable")]) >= 0).all()
+
+
 def test_mixup_wants_floating_images():
     augment = Augment(mixup=1.0)
     with pytest.raises(ValueError, match="apply the augmentation first"):

@@ -20,10 +20,11 @@ from deepauc.data import packed_manifest
 from deepauc.data.packed import PackedInputs, open_packed, pack
 from deepauc.data.task import ArrayInputs, Inputs, Task
 
+TESTS = 2  # share the reader's budget
 FUZZ = settings(
     derandomize=True,
     deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")),
+    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")) // TESTS,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

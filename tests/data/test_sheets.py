@@ -19,10 +19,11 @@ from PIL import Image
 from deepauc.data.npy import read_npz
 from deepauc.data.sheets import Sheets, read_sheets
 
+TESTS = 2  # share the reader's budget
 FUZZ = settings(
     derandomize=True,
     deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")),
+    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")) // TESTS,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -3,13 +3,14 @@
 import csv
 import gzip
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deepauc.data.splits import check_leaks, fold_numbers, k_fold, split_by_fractions
+from deepauc.data.splits import check_leaks, fold_numbers, k_fold, split_by_fractions, trainable_rows
 from deepauc.data.task import ArrayInputs, Task
 
 NAN = float("nan")
@@ -250,3 +251,13 @@ def test_real_duplicates(data_root, name, across):
         rows = [row for found in leak.rows.values() for row in found]
         assert len(leak.rows) > 1
         assert all(np.array_equal(pixels[rows[0]], pixels[row]) for row in rows)
+
+
+def test_trainable_rows_leave_unlabelled_rows_of_held_out_patients_out():
+    labels = np.array([np.nan, 1, 0, np.nan, np.nan, 1, 0, 1, 0], dtype=np.float32)
+    groups = np.array(["a", "b", "v", "t", "c", "t", "v", "t", "t"])
+    parts = {"train": np.array([4, 3, 2, 1, 0]), "validation": np.array([6]), "test": np.array([5, 7, 8])}
+    task = make(labels, groups, parts=parts)
+    assert trainable_rows(task).tolist() == [4, 2, 1, 0]  # row 3 is of t; row 2 of v has a label: the split's own fault
+    assert trainable_rows(task.with_parts({"train": parts["train"]})).tolist() == [4, 3, 2, 1, 0]
+    assert trainable_rows(replace(task, groups=None)).tolist() == [4, 3, 2, 1, 0]

@@ -15,12 +15,15 @@ from deepauc.data.decode import ImageError, decode_image
 from deepauc.data.problems import TableReport
 from deepauc.data.table import check_table, read_table
 
-FUZZ = settings(
+BUDGET = int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200"))  # of each reader: of tables, and of pictures
+TABLE_TESTS = 3  # share it
+PICTURES = settings(
     derandomize=True,
     deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")),
+    max_examples=BUDGET,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+FUZZ = settings(PICTURES, max_examples=BUDGET // TABLE_TESTS)
 HEADER = "f,file,target,other,who,part,w"
 OPTIONS = {
     "group_column": "who",
@@ -139,7 +142,7 @@ FILES = files()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # remarks of the decoders on what was done to the files
-@FUZZ
+@PICTURES
 @given(
     which=st.sampled_from(range(len(FILES))),
     edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=6),

@@ -9,12 +9,15 @@ from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
+from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
+from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.schedule import Steps
+from deepauc.training.schedule import Cosine, Steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -68,3 +71,54 @@ def test_images_through_the_feed(tmp_path, monkeypatch):
     fed = train(recipe(), task(), seed=0, run_dir=tmp_path / "fed", device="cuda", engine="fast")
     mine, theirs = ([float(row["loss"]) for row in r.history] for r in (fed, there))
     np.testing.assert_allclose(mine, theirs, rtol=0.05)
+
+
+STRONG = {"rotation": 15, "scale": (0.8, 1.15), "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "objective", [Contrastive(), SupervisedContrastive(), VICReg()], ids=lambda o: type(o).__name__
+)
+def test_views_fast_follows_plain(tmp_path, objective, precision):
+    stage = Stage(
+        objective=objective, optimizer=SGDSpec(lr=0.02, weight_decay=1e-4), epochs=3, batch_size=128, views=2,
+        augment=Augment(greyscale=0.2, coarse_dropout=1, **STRONG), schedule=Cosine(warmup=4), precision=precision,
+        ema=0.9, gradient_clip=1.0,
+    )  # fmt: skip
+    made = Recipe(model=ResNet20Spec(), stages=(stage, recipe().stages[1]))
+    runs = [train(made, task(), seed=0, run_dir=tmp_path / e, device="cuda", engine=e) for e in ("plain", "fast")]
+    losses = [[float(row["loss"]) for row in run.history if row["stage"] == "0"] for run in runs]
+    np.testing.assert_allclose(*losses, rtol=0.05)
+    np.testing.assert_allclose(losses[0][0], losses[1][0], rtol=0.01)
+
+
+def test_views_packed_follow_alone(tmp_path):
+    stage = Stage(
+        objective=Contrastive(), optimizer=SGDSpec(lr=0.02), epochs=2, batch_size=128, views=2,
+        augment=Augment(**STRONG), precision="bfloat16",
+    )  # fmt: skip
+    made = Recipe(model=ResNet20Spec(), stages=(stage,))
+    jobs = [Job(recipe=made, task=task(), seed=s, run_dir=tmp_path / str(s)) for s in (0, 1, 2)]
+    for job, run in zip(jobs, train_together(jobs, device="cuda"), strict=True):
+        alone = train(made, job.task, seed=job.seed, run_dir=tmp_path / f"alone{job.seed}", device="cuda")
+        mine, theirs = ([float(row["loss"]) for row in r.history] for r in (run, alone))
+        np.testing.assert_allclose(mine, theirs, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("objective", "bound"),
+    [
+        (AUCMargin(soft_labels=True, margin=0.3), "rms"),
+        (Pairwise(soft_labels=True), "sigmoid"),
+        (Pairwise(soft_labels=True, surrogate="logistic"), "sigmoid"),
+    ],
+)
+def test_mixup_with_soft_labels_fast_follows_plain(tmp_path, objective, bound):
+    stage = Stage(
+        objective=objective, optimizer=SGDSpec(lr=0.02, momentum=0.0), epochs=3, batch_size=64, positives_per_batch=16,
+        augment=Augment(mixup=0.4, coarse_dropout=1, **STRONG), schedule=Cosine(), ema=0.9, bound=bound,
+    )  # fmt: skip
+    made = Recipe(model=ResNet20Spec(), stages=(stage,))
+    runs = [train(made, task(), seed=0, run_dir=tmp_path / e, device="cuda", engine=e) for e in ("plain", "fast")]
+    np.testing.assert_allclose(*([float(row["loss"]) for row in run.history] for run in runs), rtol=0.05)

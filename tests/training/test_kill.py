@@ -14,20 +14,24 @@ from deepauc.data.task import ArrayInputs
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
+from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
-from deepauc.optim.standard import AdamSpec
-from deepauc.training.schedule import Steps
+from deepauc.optim.standard import AdamSpec, SGDSpec
+from deepauc.training.schedule import Cosine, Steps
 
 generator = np.random.default_rng(0)
 labels = (generator.random(160) < 0.3).astype(np.float32)
 images = generator.integers(0, 200, (160, 12, 12, 1)).astype(np.uint8)
 parts = {"train": np.arange(120), "validation": np.arange(120, 140), "test": np.arange(140, 160)}
 task = Task(name="t", kind="binary", source=ArrayInputs(images), labels=labels, label_names=("y",), parts=parts)
+views = Stage(objective=Contrastive(), optimizer=SGDSpec(), epochs=6, batch_size=16, views=2, schedule=Cosine(),
+              augment=Augment(crop_padding=1, rotation=10, brightness=0.2), ema=0.9)
 first = Stage(objective=CrossEntropy(), optimizer=AdamSpec(), epochs=6, batch_size=16, keep="best")
 second = Stage(objective=AUCMargin(), optimizer=PESGSpec(momentum=0.5), epochs=6, batch_size=16, positives_per_batch=4,
                augment=Augment(crop_padding=1), schedule=Steps(milestones=(3,)), ema=0.9, reset_classifier=True)
 print("ready", flush=True)
-train(Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(first, second), guard=True), task, seed=3, run_dir=sys.argv[1])
+recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(views, first, second), guard=True)
+train(recipe, task, seed=3, run_dir=sys.argv[1])
 """
 
 

@@ -31,15 +31,14 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
-    """The paired test of two AUCs (DeLong; clustered where patients are named).
+    """The paired test of two AUCs on the same samples.
 
-    Rows are joined on ids where both files have them; otherwise both must hold the same rows in the same order.
+    DeLong's, clustered where patients are named. Rows are joined on ids where both files have them, else by order.
     """
     from deepauc.reporting.findings import Absent, to_json
     from deepauc.reporting.scores_file import read_scores
-    from deepauc.reporting.sections import p_text
+    from deepauc.reporting.sections import p_text, signed_text
     from deepauc.reporting.table_evaluation import compare_tables
-    from deepauc.reporting.tables import auc_text
 
     output = Output(quiet=quiet, as_json=as_json)
     tables = []
@@ -66,13 +65,15 @@ def compare(
                 raise ValueError(one.why)
             output.say(f"{name}: not compared, because {one.why}")
             continue
-        difference = auc_text(one.difference.value, one.difference.low, one.difference.high)
+        difference = signed_text(one.difference)
         rows.append([name, f"{one.auc:.3f}", f"{one.baseline_auc:.3f}", difference, p_text(one.p_value)])
         if quiet:
             output.result(f"{name}  {difference}  {p_text(one.p_value)}")
     test = "clustered by patient" if found.clustered else "DeLong"
     where = "all rows" if part is None else f"the {part} part"
     output.say(f"{found.rows:,} rows ({where}), paired {found.paired_by}. Test: {test}.")
+    if any(not isinstance(one, Absent) and one.same_scores for one in found.labels):
+        output.say("Caution. A and B give every row the same score: there is nothing to compare.")
     output.table(
         ["label", "AUC of A", "AUC of B", "A - B [95 % interval]", "two-sided p"], rows, title=f"A {first}, B {second}"
     )

@@ -14,6 +14,7 @@ import numpy as np
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 from deepauc.data.catalogue import CATALOGUE, data_root, imbalanced, load_named
 from deepauc.data.export import Exported, export_task
 from deepauc.data.packed import pack as pack_task
@@ -31,10 +32,16 @@ FeatureColumns = Annotated[
 GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients.")]
 SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
 WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
+RareWeightColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="How much a row counts in training.")
+]
 MetadataColumns = Annotated[
     list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="To be kept as well; repeatable.")
 ]
 AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may lie outside the table's folder.")]
+RareAllowOutside = Annotated[
+    bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Images may lie outside the table's folder.")
+]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="From `data list`, or a packed set's folder.")]
 Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Named data sets; default: DEEPAUC_DATA.")]
 Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Leave so many positives in train, such as 0.01.")]
@@ -44,12 +51,13 @@ Parts = Annotated[
     list[str] | None,
     typer.Option("--part", metavar="PART", help="Train, validation or test; repeatable; default: all."),
 ]
+MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
 @app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """Named data sets, and tables of your own: look, check, pack, export."""
+    """Named data sets, and tables of your own."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -150,7 +158,7 @@ def check(
         refuse_table(output, report.problems)
 
 
-@app.command()
+@app.command(cls=ShortHelp)
 def pack(
     source: Annotated[str, typer.Argument(metavar="TABLE|NAME", help="A table, or a name from `data list`.")],
     out: Out,
@@ -159,18 +167,20 @@ def pack(
     feature_column: FeatureColumns = None,
     group_column: GroupColumn = None,
     split_column: SplitColumn = None,
-    weight_column: WeightColumn = None,
+    weight_column: RareWeightColumn = None,
     metadata_column: MetadataColumns = None,
     size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize a table's images; 224 is 224x224.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
-    allow_outside: AllowOutside = False,
+    allow_outside: RareAllowOutside = False,
     imratio: Imratio = None,
     seed: Seed = 0,
     root: Root = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a packed set that is there.")] = False,
     as_json: AsJson = False,
+    help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Decode a table or data set once, for fast training."""
+    del help_all  # it has shown itself by now
     output = Output(as_json=as_json)
     if out.exists() and not overwrite:
         raise ValueError(f"--out {out} is there already; --overwrite replaces a packed set.")
@@ -308,12 +318,21 @@ def _show_summary(output: Output, report: TableReport) -> None:
 
 
 def refuse_table(output: Output, problems: Sequence[Problem]) -> NoReturn:
-    """All problems in one table, then exit code 2."""
-    _show_table(
-        output,
-        ("row", "column", "kind", "message"),
-        [("-" if one.row is None else str(one.row), one.column or "-", one.kind, one.message) for one in problems],
-    )
+    """All problems in one table (in a terminal the first of each kind, where they are many), then exit code 2."""
+    alike = Counter((one.column, one.kind) for one in problems)
+    shown, seen = [], Counter[tuple[str | None, str]]()
+    for one in problems:
+        seen[one.column, one.kind] += 1
+        if seen[one.column, one.kind] <= MOST_ALIKE or not sys.stdout.isatty():
+            shown.append(("-" if one.row is None else str(one.row), one.column or "-", one.kind, one.message))
+    _show_table(output, ("row", "column", "kind", "message"), shown)
+    if len(shown) < len(problems):
+        output.result(
+            f"{len(problems) - len(shown):,} more of the same kinds; all of them: the same command with | cat"
+        )
+    for (column, kind), count in alike.items():
+        if column and count > MOST_ALIKE:
+            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it the right column, and the right folder?")
     kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
     output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
     raise typer.Exit(2)

@@ -33,7 +33,10 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON and nothing else.")] = False,
 ) -> None:
-    """The paper's Figure 1, four losses on scikit-learn's digits, and a first `deepauc train` from csv to report."""
+    """A tour on bundled data, ending with a report.
+
+    The paper's Figure 1, four losses on scikit-learn's digits, and a first `deepauc train` from csv to report.
+    """
     from deepauc.paper.digits import DigitsSettings
     from deepauc.paper.toy import ToySettings
 

@@ -229,7 +229,7 @@ def _is_of_a_run(path: Path) -> bool:
     match path.parts:
         case ("report-figures", name):
             return name.endswith((".png", ".part"))
-        case (_,) | ("baseline", _):
+        case (_,) | ("baseline" | "last-stage", _):
             return any(Path(path.name).match(pattern) for pattern in (*_RUN_FILES, *_WEIGHTS))
         case _:
             return False

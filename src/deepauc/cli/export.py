@@ -20,7 +20,10 @@ def export(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
-    """Hand a trained run to other programs; at least one of --onnx, --bundle and --card."""
+    """Hand a trained run to other programs.
+
+    At least one of --onnx, --bundle and --card; several at once are fine.
+    """
     if not any((onnx, bundle, card)):
         raise ValueError("name what to write: --onnx FILE, --bundle DIR or --card FILE.")
     for path in (onnx, card):

@@ -16,6 +16,8 @@ from deepauc.cli.evaluate import evaluate
 from deepauc.cli.export import export
 from deepauc.cli.predict import predict
 from deepauc.cli.report import report
+from deepauc.cli.short_help import ShortHelp
+from deepauc.cli.study import app as study_app
 from deepauc.cli.train import train
 
 
@@ -61,13 +63,14 @@ def deepauc(
 
 
 app.command()(demo)
-app.command()(train)
+app.command(cls=ShortHelp)(train)
 app.command()(predict)
 app.command()(export)
 app.command()(evaluate)
 app.command()(compare)
 app.command()(report)
 app.add_typer(data_app, name="data")
+app.add_typer(study_app, name="study")
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -102,3 +105,7 @@ def _refuse(message: str, error: Exception, invocation: Invocation) -> int:
     else:
         typer.echo(f"deepauc: {' '.join(message.split()) or type(error).__name__}", err=True)
     return 2
+
+
+if __name__ == "__main__":
+    run()

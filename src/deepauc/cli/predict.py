@@ -26,8 +26,13 @@ def predict(
         list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels to copy; repeatable.")
     ] = None,
     group_column: GroupColumn = None,
-    tta: Annotated[int, typer.Option(min=0, metavar="N", help="Average over N changed copies of each image.")] = 0,
-    scale: Annotated[str, typer.Option(metavar="NAME", help="Several runs: average sigmoid or rank.")] = "sigmoid",
+    tta: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", show_default=False, help="Mean over N changed copies of each image."),
+    ] = 0,
+    scale: Annotated[
+        str, typer.Option(metavar="NAME", show_default=False, help="Of several runs: sigmoid (default) or rank.")
+    ] = "sigmoid",
     seed: Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Of --tta; default: 0.")] = 0,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda; default: what there is.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
@@ -35,10 +40,7 @@ def predict(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the scores are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
-    """Score a table with trained runs; it needs no labels.
-
-    Columns are called as in training unless named here. One run gives raw scores, higher for more likely positive.
-    """
+    """Score a table with trained runs; it needs no labels. Columns that are not named are called as in training."""
     if scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
     from dataclasses import asdict

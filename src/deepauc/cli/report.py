@@ -16,18 +16,20 @@ def report(
     context: typer.Context,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     baseline: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Another run on the same samples, for the paired test.")
+        Path | None, typer.Option(metavar="RUN", help="Another run on the same samples, to test against.")
     ] = None,
     metadata: Annotated[Path | None, typer.Option(metavar="FILE", help="A table to look at subgroups by.")] = None,
     id_column: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Of that table; it joins on scores.csv's id.")
+        str, typer.Option(metavar="COLUMN", show_default=False, help="Its ids, as in scores.csv; default: id.")
     ] = "id",
     subgroup_column: Annotated[
         list[str] | None, typer.Option("--subgroup-column", metavar="COLUMN", help="Repeatable; default: all.")
     ] = None,
-    cases: Annotated[int, typer.Option(min=0, metavar="N", help="Name the N largest errors of each kind by id.")] = 0,
+    cases: Annotated[
+        int, typer.Option(min=0, metavar="N", show_default=False, help="Name the N largest errors of each kind.")
+    ] = 0,
     thumbnails: Annotated[
-        bool, typer.Option("--thumbnails", help="Show those errors, with Grad-CAM: patients' images!")
+        bool, typer.Option("--thumbnails", help="Show them, with Grad-CAM: patients' images!")
     ] = False,
     table: Annotated[Path | None, typer.Option(metavar="FILE", help="For thumbnails: the run's table.")] = None,
     image_column: ImageColumn = None,
@@ -36,10 +38,9 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the report is.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
-    """Write report.html, report.md with figures and report.json from a run folder.
+    """Write the report of a finished run: html, markdown, json.
 
-    No GPU, no network; no images but for --thumbnails. Without --baseline the run's own first stage is taken, where
-    it was kept.
+    Without --baseline the run's own first stage is taken, where it is there.
     """
     from deepauc.reporting.figures import interval_text
     from deepauc.reporting.findings import Absent, to_json

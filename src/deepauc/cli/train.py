@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.data import LABELS, AllowOutside, FeatureColumns, GroupColumn, ImageColumn, SplitColumn, WeightColumn
+from deepauc.cli.data import (
+    LABELS,
+    FeatureColumns,
+    GroupColumn,
+    ImageColumn,
+    RareAllowOutside,
+    RareWeightColumn,
+    SplitColumn,
+)
+from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
     from deepauc.training.config import Settings
@@ -24,27 +33,41 @@ def train(
     feature_column: FeatureColumns = None,
     group_column: GroupColumn = None,
     split_column: SplitColumn = None,
-    weight_column: WeightColumn = None,
+    weight_column: RareWeightColumn = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of the run; default: 0.")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="All of this as TOML, and more.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print that file; do not train.")] = False,
     tune: Annotated[int | None, typer.Option(min=1, metavar="N", help="Try N margins and gammas first.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="small-cnn, resnet20, mlp, or timm's.")] = None,
-    image_size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize images; 224 is 224x224.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of each stage.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=2, metavar="N", help="Rows a step.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda; default: what there is.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
-    allow_outside: AllowOutside = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="At the end, curves to DIR/tensorboard.")] = False,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp, or timm's.")
+    ] = None,
+    image_size: Annotated[
+        str | None, typer.Option(metavar="HxW", rich_help_panel=RARE, help="Resize images; 224 is 224x224.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Of each stage.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Rows a step.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave rows with a problem out.")
+    ] = False,
+    allow_outside: RareAllowOutside = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="At the end, curves to DIR/tensorboard.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only the results.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Train on a table of images or numbers, and write a report.
 
-    The same command goes on with an unfinished run. Each choice it makes is printed with its reason.
+    The same command goes on with an unfinished run.
     """
+    del help_all  # it has shown itself by now
     given_data = {
         "table": None if table is None else str(table),
         "image_column": image_column,

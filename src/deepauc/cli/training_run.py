@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from deepauc.cli.data import refuse_table
 from deepauc.cli.training_progress import training_progress
 from deepauc.cli.training_summary import show_choices, show_data, show_results
 from deepauc.data.problems import TableError
+from deepauc.reporting.kept_stage import score_last_stage
 from deepauc.reporting.report import write_report
 from deepauc.training.baseline import first_stage_run
 from deepauc.training.config import Settings, settings_toml
@@ -54,6 +56,9 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")
     folder = RunFolder(out)
+    # Training would refuse it too, but only after the table has been read.
+    if out.exists() and not folder.record_path.exists() and any(not p.name.startswith(".") for p in out.iterdir()):
+        raise ValueError(f"--out {out} is not empty and holds no run: choose another folder.")
     state = "finished" if folder.done else "continued" if folder.record_path.exists() else "trained"
     job = _prepared_job(settings, device=device, output=output)
     show_data(output, job.prepared)
@@ -69,12 +74,19 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
         saved = "the same command goes on from there" if folder.record_path.exists() else "nothing was trained yet"
         typer.echo(f"deepauc: {error or f'interrupted; {saved}'}.", err=True)
         raise typer.Exit(130) from None
+    if not (run.path / "scores.csv").exists():  # the last stage trains features: a start for other runs
+        output.result(f"Run: {run.path} (features only: no scores, no report)")
+        output.record(
+            {"run": str(run.path), "state": state, "report": None, "seconds": run.record["results"]["seconds"]}
+        )
+        return
     baseline = first_stage_run(run, job.prepared.task, device=job.device)
+    last_stage = score_last_stage(run, job.prepared.task, device=job.device)
     report = run.path / "report.html"
     if not report.exists():
         output.say("Writing the report")
-        write_report(run.path, baseline=None if baseline is None else baseline.path, command=_report_command(run))
-    show_results(output, run, baseline, state=state, report=report)
+        write_report(run.path, command=shlex.join(["deepauc", "report", str(run.path)]))
+    show_results(output, run, baseline, last_stage, state=state, report=report)
 
 
 def print_settings(settings: Settings, *, device: str | None) -> None:
@@ -96,6 +108,8 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
 
 
 def _prepared_job(settings: Settings, *, device: str | None, output: Output) -> _Job:
+    if settings.data.table is None:
+        raise ValueError("which table? Name it: --table data.csv.")
     target = _device(device)
     kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
     try:
@@ -237,7 +251,3 @@ def _trained(job: _Job, out: Path, output: Output, *, state: str, notes: dict[st
         progress.finish(float(last) if last else None)
     shutil.rmtree(out / TUNING, ignore_errors=True)  # its results are in run.json
     return run
-
-
-def _report_command(run: Run) -> str:
-    return f"deepauc report {run.path} --baseline {run.path / 'baseline'}"

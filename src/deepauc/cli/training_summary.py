@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from deepauc.cli.console import Output
-from deepauc.reporting.tables import auc_text
+from deepauc.reporting.figures import interval_text
+from deepauc.reporting.findings import Interval
+from deepauc.reporting.kept_stage import auc_intervals, kept_stage, stage_objectives
+from deepauc.reporting.sections import p_text
 from deepauc.training.plan import Choice
 from deepauc.training.prepare import Prepared
 from deepauc.training.run import Run
@@ -51,32 +55,38 @@ def show_choices(output: Output, choices: Sequence[Choice]) -> None:
         output.say(f"  {choice.name}: {choice.value}\n    because: {choice.reason}")
 
 
-def show_results(output: Output, run: Run, baseline: Run | None, *, state: str, report: Path) -> None:
-    """AUC of the kept network and of the first stage, where everything lies, and the same as JSON."""
+def show_results(
+    output: Output, run: Run, baseline: Run | None, last_stage: Path | None, *, state: str, report: Path
+) -> None:
+    """AUC of the kept network and of what it was compared with, where everything lies, and the same as JSON.
+
+    baseline: the first stage as a run of its own. last_stage: the last stage's scores, where it was not kept.
+    """
     record = run.record
-    guard = record["results"].get("guard")
-    stages = [stage["objective"]["type"] for stage in record["recipe"]["stages"]]
-    kept = len(stages) - 1 if guard is None else guard["winner"]
-    runs = {stages[kept] + " (kept)": run}
+    stages, kept = stage_objectives(record), kept_stage(record)
+    files = {f"{stages[kept]} (kept)": run.path / "scores.csv"}
     if baseline is not None and kept != 0:
-        runs[stages[0] + " stage"] = baseline
+        files[f"{stages[0]} (first stage)"] = baseline.path / "scores.csv"
+    if last_stage is not None:
+        files[f"{stages[-1]} (not kept)"] = last_stage
+    labels = record["task"]["labels"]
+    aucs = {title: auc_intervals(path, labels) for title, path in files.items()}
     parts = [part for part in record["results"]["auc"] if part != "train"] or ["train"]
     rows = []
-    for title, one in runs.items():
-        for label in record["task"]["labels"]:
-            found = [one.auc(part).get(label) for part in parts]
-            cells = ["-" if e is None else auc_text(float(e.value), float(e.low), float(e.high)) for e in found]
-            rows.append([title, label, *cells])
+    for title, found in aucs.items():
+        for label in labels:
+            intervals = [found.get(part, {}).get(label) for part in parts]
+            rows.append([title, label, *("-" if one is None else interval_text(one) for one in intervals)])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
-    if guard is not None and kept != len(stages) - 1:
-        aucs = [guard["validation_auc"][str(number)] for number in (len(stages) - 1, kept)]
+    if last_stage is not None:
+        validation = record["results"]["guard"]["validation_auc"]
         output.say(
-            f"{stages[-1]} ({aucs[0]:.3f}) was not better than {stages[kept]} ({aucs[1]:.3f}) on "
-            f"validation: the network of {stages[kept]} is kept."
+            f"{stages[-1]} ({validation[str(len(stages) - 1)]:.3f}) was not better than {stages[kept]} "
+            f"({validation[str(kept)]:.3f}) on validation: the network of {stages[kept]} is kept."
         )
-    else:
-        for line in _paired_tests(report.with_suffix(".json")):
-            output.say(line)
+    tests = _paired_tests(report.with_suffix(".json"))
+    for one in tests:
+        output.say(_sentence(one))
     if output.quiet and not output.as_json:
         for row in rows:
             output.result("  ".join(row))
@@ -91,7 +101,10 @@ def show_results(output: Output, run: Run, baseline: Run | None, *, state: str, 
             "baseline": None if baseline is None else str(baseline.path),
             "auc": record["results"]["auc"],
             "baseline_auc": None if baseline is None else baseline.record["results"]["auc"],
+            "not_kept_auc": None if last_stage is None else _plain(aucs[f"{stages[-1]} (not kept)"]),
+            "paired_tests": tests,
             "kept_stage": kept,
+            "kept_objective": stages[kept],
             "seconds": record["results"]["seconds"],
             "plan": record.get("plan"),
             "leaks": record.get("leaks"),
@@ -99,15 +112,33 @@ def show_results(output: Output, run: Run, baseline: Run | None, *, state: str, 
     )
 
 
-def _paired_tests(report: Path) -> list[str]:
-    """The kept network against the first stage, by label, as the report has it."""
-    found = json.loads(report.read_text(encoding="utf-8"))["baseline"] if report.exists() else {}
-    lines = []
-    for one in found.get("labels", []):
-        if difference := one.get("difference"):
-            low, high = difference["low"], difference["high"]
-            lines.append(
-                f"{one['label']}: {difference['value']:+.3f} [{low:+.3f}, {high:+.3f}] over {found['objective']} on "
-                f"{found['part']}, paired DeLong test p = {one['p_value']:.2g}"
-            )
-    return lines
+def _plain(aucs: dict[str, dict[str, Interval]]) -> dict[str, dict[str, list[float]]]:
+    return {part: {label: [e.value, e.low, e.high] for label, e in found.items()} for part, found in aucs.items()}
+
+
+def _paired_tests(report: Path) -> list[dict[str, Any]]:
+    """The kept network against the first stage, or against the last that was not kept, by label, as the report has."""
+    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+    tests = []
+    for against in ("baseline", "not_kept"):
+        other = found.get(against) or {}
+        for one in other.get("labels", []):
+            if "difference" in one:
+                tests.append(
+                    {
+                        "label": one["label"],
+                        "part": other["part"],
+                        "against": other["objective"],
+                        "test": "clustered by patient" if other["clustered"] else "DeLong",
+                        **one["difference"],
+                        "p_value": one["p_value"],
+                    }
+                )
+    return tests
+
+
+def _sentence(test: dict[str, Any]) -> str:
+    return (
+        f"{test['label']}: the kept network is {test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}] against "
+        f"{test['against']} on {test['part']}, paired test ({test['test']}) {p_text(test['p_value'])}"
+    )

@@ -11,7 +11,15 @@ from pathlib import Path
 from deepauc.data.benchmarks.catalogue import BENCHMARKS
 from deepauc.data.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
+from deepauc.data.medical.chexpert import load_chexpert
+from deepauc.data.medical.ddsm import TEST_FILES, TRAINING_FILES, load_ddsm
+from deepauc.data.medical.ham10000 import load_ham10000, load_ham10000_sheets
+from deepauc.data.medical.isic2020 import load_isic2020_table
 from deepauc.data.medical.medmnist import load_medmnist
+from deepauc.data.medical.melanoma import load_melanoma
+from deepauc.data.medical.nih import load_nih_cxr14, load_nih_sheets
+from deepauc.data.medical.pathmnist import load_pathmnist_subset
+from deepauc.data.medical.pcam import load_pcam
 from deepauc.data.packed import open_packed
 from deepauc.data.packed_manifest import MANIFEST_NAME
 from deepauc.data.task import Task
@@ -27,7 +35,7 @@ class NamedSet:
     title: str
     positive: str  # what label 1 stands for
     images: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]  # of one input as it is read here
     licence: str
     citation: str
     get: str  # how to get it
@@ -59,7 +67,7 @@ def _medmnist(
     name: str,
     *,
     title: str,
-    positive: tuple[int, str],
+    positive: tuple[int | None, str],
     images: int,
     shape: tuple[int, int, int],
     source: str,
@@ -79,6 +87,48 @@ def _medmnist(
     )
 
 
+def _chexpert(name: str, folder: str) -> NamedSet:
+    return NamedSet(
+        name=name,
+        title=f"{folder}, chest X-ray, frontal views",
+        positive="finding present (5 labels; -1 uncertain)",
+        images=223_648,
+        shape=(320, 320, 1),
+        licence="Stanford University Dataset Research Use Agreement",
+        citation="Irvin et al.: CheXpert, AAAI 2019",
+        get=f"ask Stanford AIMI for it; unpack {folder}/ (train.csv, valid.csv, train/, valid/) into the root folder",
+        places=((f"{folder}/train.csv", f"{folder}/valid.csv"),),
+        read=lambda root: load_chexpert(root / folder),
+    )
+
+
+def _melanoma(name: str, folder: str, *, edition: str, side: int, get: str) -> NamedSet:
+    return NamedSet(
+        name=name,
+        title=f"SIIM-ISIC melanoma 2020, {edition}",
+        positive="melanoma",
+        images=33_126,
+        shape=(side, side, 3),
+        licence="CC BY-NC 4.0",
+        citation="Rotemberg et al., Scientific Data 8:34, 2021",
+        get=get,
+        places=((f"{folder}/train.csv",),),
+        read=lambda root: load_melanoma(root / folder, size=side),
+    )
+
+
+def _resized_melanoma(side: int) -> NamedSet:
+    folder = f"jpeg-melanoma-{side}x{side}"
+    get = f"unpack Kaggle's {folder} as {folder}/ (train.csv with a column tfrecord, train/) into the root folder"
+    return _melanoma(f"melanoma-{side}", folder, edition="resized", side=side, get=get)
+
+
+_DDSM_FOLDER = "ddsm-mammography"
+_NIH_FOLDER = "nih-cxr14"
+_NIH_LICENCE = "no restrictions; cite the paper and acknowledge the NIH Clinical Center"
+_NIH_CITATION = "Wang et al.: ChestX-ray8, CVPR 2017"
+_HAM_CITATION = "Tschandl, Rosendahl, Kittler: The HAM10000 dataset, Scientific Data 5:180161, 2018"
+_PCAM_PARTS = ("train", "valid", "test")
 _CIFAR_LICENCE = "none stated; cite the report"
 CATALOGUE = {
     one.name: one
@@ -143,6 +193,139 @@ CATALOGUE = {
             shape=(28, 28, 3),
             source="Tschandl et al., Scientific Data 5:180161, 2018",
             licence="CC BY-NC 4.0",
+        ),
+        _medmnist(
+            "chestmnist",
+            title="ChestMNIST, chest X-ray",
+            positive=(None, "finding present (14 labels)"),
+            images=112_120,
+            shape=(28, 28, 1),
+            source=_NIH_CITATION,
+        ),
+        _chexpert("chexpert-small", "CheXpert-v1.0-small"),
+        _chexpert("chexpert", "CheXpert-v1.0"),
+        NamedSet(
+            name="nih-cxr14",
+            title="NIH ChestX-ray14, chest X-ray",
+            positive="finding present (14 labels)",
+            images=112_120,
+            shape=(224, 224, 1),
+            licence=_NIH_LICENCE,
+            citation=_NIH_CITATION,
+            get=(
+                f"from the NIH Clinical Center, into {_NIH_FOLDER}/ in the root folder: Data_Entry_2017_v2020.csv, "
+                "train_val_list.txt, test_list.txt, and images/ or images_001/images/ to images_012/images/"
+            ),
+            places=tuple(
+                (f"{_NIH_FOLDER}/{table}", f"{_NIH_FOLDER}/train_val_list.txt", f"{_NIH_FOLDER}/test_list.txt")
+                for table in ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
+            ),
+            read=lambda root: load_nih_cxr14(root / _NIH_FOLDER),
+        ),
+        NamedSet(
+            name="nih-cxr14-96",
+            title="NIH ChestX-ray14, first archive, 96 px",
+            positive="finding present (14 labels)",
+            images=4_999,
+            shape=(96, 96, 1),
+            licence=_NIH_LICENCE,
+            citation=_NIH_CITATION,
+            get="put nih_cxr14_96.npz into the root folder",
+            places=(("nih_cxr14_96.npz",),),
+            read=lambda root: load_nih_sheets(root / "nih_cxr14_96.npz"),
+        ),
+        _melanoma(
+            "melanoma",
+            "siim-isic-melanoma-classification",
+            edition="competition",
+            side=256,
+            get=(
+                "unpack Kaggle's siim-isic-melanoma-classification under that name (train.csv, jpeg/train/) into the "
+                "root folder"
+            ),
+        ),
+        *(_resized_melanoma(side) for side in (256, 384, 512, 768)),
+        NamedSet(
+            name="isic2020-table",
+            title="ISIC 2020, age, sex and site of patients, no images",
+            positive="melanoma",
+            images=33_126,
+            shape=(10,),
+            licence="CC BY-NC 4.0",
+            citation="Rotemberg et al., Scientific Data 8:34, 2021",
+            get="put the training ground truth (version 2) into the root folder: isic2020_train_metadata.csv.gz",
+            places=(("isic2020_train_metadata.csv.gz",),),
+            read=lambda root: load_isic2020_table(root / "isic2020_train_metadata.csv.gz"),
+        ),
+        NamedSet(
+            name="ham10000",
+            title="HAM10000, dermoscopy",
+            positive="melanoma",
+            images=10_015,
+            shape=(224, 224, 3),
+            licence="CC BY-NC 4.0",
+            citation=_HAM_CITATION,
+            get=(
+                "from Harvard Dataverse, into ham10000/ in the root folder: HAM10000_metadata.csv, "
+                "HAM10000_images_part_1/ and HAM10000_images_part_2/"
+            ),
+            places=(("ham10000/HAM10000_metadata.csv",), ("ham10000/HAM10000_metadata",)),
+            read=lambda root: load_ham10000(root / "ham10000"),
+        ),
+        NamedSet(
+            name="ham10000-64",
+            title="HAM10000 and ISIC 2018 test, dermoscopy, 64 px",
+            positive="melanoma",
+            images=7_495,
+            shape=(64, 64, 3),
+            licence="CC BY-NC 4.0",
+            citation=f"{_HAM_CITATION}; parts: Abhishek, Jain, Hamarneh, 2024",
+            get="put ham10000_64.npz into the root folder",
+            places=(("ham10000_64.npz",),),
+            read=lambda root: load_ham10000_sheets(root / "ham10000_64.npz"),
+        ),
+        NamedSet(
+            name="pcam",
+            title="PatchCamelyon, lymph nodes",
+            positive="tumour in the centre",
+            images=327_680,
+            shape=(96, 96, 3),
+            licence="CC0",
+            citation="Veeling et al.: Rotation equivariant CNNs for digital pathology, MICCAI 2018",
+            get="unpack (gunzip) the six h5 files of PatchCamelyon into pcam/ in the root folder",
+            places=(
+                tuple(
+                    f"pcam/camelyonpatch_level_2_split_{part}_{what}.h5" for part in _PCAM_PARTS for what in ("x", "y")
+                ),
+            ),
+            read=lambda root: load_pcam(root / "pcam", imratio=None),
+        ),
+        NamedSet(
+            name="pathmnist-subset",
+            title="PathMNIST, a subset, histology",
+            positive="tumour (class 8)",
+            images=16_180,
+            shape=(28, 28, 3),
+            licence="CC BY 4.0",
+            citation="Yang et al.: MedMNIST v2, Scientific Data 10:41, 2023; Kather et al., PLOS Medicine 16(1), 2019",
+            get="put pathmnist_subset.npz into the root folder",
+            places=(("pathmnist_subset.npz",),),
+            read=lambda root: load_pathmnist_subset(root / "pathmnist_subset.npz"),
+        ),
+        NamedSet(
+            name="ddsm",
+            title="DDSM+, tiles of mammograms",
+            positive="lesion",
+            images=71_254,
+            shape=(224, 224, 1),
+            licence="that of its sources (CBIS-DDSM: CC BY 3.0); see the download",
+            citation="Scuccimarra: DDSM Mammography (Kaggle), from DDSM and CBIS-DDSM",
+            get=(
+                f"unpack Kaggle's ddsm-mammography as {_DDSM_FOLDER}/ into the root folder; wanted, in any folder of "
+                f"it: {', '.join((*TRAINING_FILES, *(name for pair in TEST_FILES for name in pair)))}"
+            ),
+            places=((_DDSM_FOLDER,),),
+            read=lambda root: load_ddsm(root / _DDSM_FOLDER),
         ),
     )
 }

@@ -149,6 +149,8 @@ class ImageFileInputs:
                 )
             except ImageError as error:
                 raise ImageError(error.kind, f"{path}: {error} (it was readable when the table was checked)") from None
+            if hashlib.sha256(content).hexdigest() != self.file_digests[indices[place]]:
+                raise ImageError("unreadable image", f"{path} has changed since the table was checked")
 
         with ThreadPoolExecutor(max_workers=_WORKERS) as pool:  # Pillow decodes outside Python's lock
             list(pool.map(fill, range(len(indices))))

@@ -1,4 +1,4 @@
-"""Packed sets: inputs decoded once into one plain .npy file, memory-mapped by any number of processes at no cost.
+"""Packed sets: inputs decoded once into plain .npy files, memory-mapped by any number of processes at no cost.
 
 A packed set is a folder of .npy files and a `manifest.json`. It is written beside its place and moved there when it is
 complete, so a folder that exists is whole, and an interrupted `pack` leaves at most a hidden `.NAME.packing-*` folder
@@ -8,8 +8,6 @@ that nothing reads. Packing changes nothing: a packed task has the data hash of 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,6 +24,8 @@ from deepauc.data.packed_manifest import (
     write_array,
     write_manifest,
 )
+from deepauc.data.packed_place import move_into_place, require_free, work_folder
+from deepauc.data.packed_shards import Shards
 from deepauc.data.task import Array, Indices, Inputs, Task
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
@@ -38,7 +38,7 @@ _CLASS_ROWS = "class_rows"
 class PackedInputs:
     """The inputs of a packed set, memory-mapped; made by `open_packed`. Pickled, it travels as its folder's name."""
 
-    def __init__(self, folder: Path, manifest: Manifest, arrays: dict[str, Array], inputs: Array) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, arrays: dict[str, Array], inputs: Shards) -> None:
         self.folder = folder
         self._manifest = manifest
         self._columns = arrays
@@ -107,35 +107,26 @@ def pack(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
+    shard_bytes: int | None = None,
 ) -> PackedInputs:
     """Decode every input once and write them, with all a Task has, as a packed set; all of it or nothing.
 
-    overwrite: replace a packed set that is there; any other folder is never touched.
+    overwrite: replace a packed set that is there; any other folder is never touched. shard_bytes: begin another file
+    of inputs wherever one would grow beyond this; whoever reads the set sees no difference.
     """
     place = Path(os.path.abspath(folder))
     inputs = source.source if isinstance(source, Task) else source
     if len(inputs) == 0:
         raise ValueError("there are no inputs to pack.")
-    _require_free(place, overwrite=overwrite)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{place.name}.packing-", dir=place.parent))
-    try:
-        work.chmod(0o755)  # others may read it, unlike a temporary folder
-        file = write_array(
-            work,
-            "inputs.npy",
-            _blocks(inputs, progress),
-            shape=(len(inputs), *inputs.shape),
-            dtype=np.dtype(inputs.dtype).newbyteorder("<"),
-        )
+    if shard_bytes is not None and shard_bytes < 1:
+        raise ValueError(f"shard_bytes must be at least 1, not {shard_bytes}.")
+    require_free(place, overwrite=overwrite)
+    with work_folder(place) as work:
+        files = _write_inputs(work, inputs, progress, shard_bytes)
         columns, facts = _write_task(work, source) if isinstance(source, Task) else ({}, None)
         digest = inputs.digest()
-        write_manifest(work, Manifest(source_digest=digest, inputs=(file,), columns=columns, task=facts))
-        _sync_folder(work)
-        _move_into_place(work, place, overwrite=overwrite)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
+        write_manifest(work, Manifest(source_digest=digest, inputs=files, columns=columns, task=facts))
+        move_into_place(work, place, overwrite=overwrite)
     return open_packed(place)
 
 
@@ -152,14 +143,13 @@ def open_packed(
     place = Path(os.path.abspath(folder))
     manifest = read_manifest(place)
     full = verify == "full"
-    rows = manifest.inputs[0].shape[0]
-    inputs = _map(place, manifest.inputs[0], full=full)
+    inputs = Shards([_map(place, file, full=full) for file in manifest.inputs])
     images = inputs.dtype == np.uint8 and inputs.ndim == 4
     if not images and not (inputs.dtype == np.float32 and inputs.ndim == 2):
         raise ValueError(f"{place / manifest.inputs[0].name} holds neither images nor features. Pack the source again.")
     columns = {name: _map(place, file, full=full) for name, file in manifest.columns.items()}
     packed = PackedInputs(place, manifest, columns, inputs)
-    _check_columns(place, manifest, columns, rows=rows)
+    _check_columns(place, manifest, columns, rows=len(inputs))
     if source is not None:
         origin = source.source if isinstance(source, Task) else source
         if origin.digest() != packed.digest():
@@ -193,20 +183,34 @@ def _check_columns(folder: Path, manifest: Manifest, columns: dict[str, Array], 
         raise ValueError(f"{folder / MANIFEST_NAME} is damaged (more labels than rows). Pack again.")
 
 
-def _blocks(inputs: Inputs, progress: Progress | None) -> Iterator[Array]:
-    rows = len(inputs)
-    row_bytes = max(1, int(np.prod(inputs.shape)) * np.dtype(inputs.dtype).itemsize)
+def _write_inputs(
+    folder: Path, inputs: Inputs, progress: Progress | None, shard_bytes: int | None
+) -> tuple[PackedFile, ...]:
+    rows, dtype = len(inputs), np.dtype(inputs.dtype).newbyteorder("<")
+    row_bytes = max(1, int(np.prod(inputs.shape)) * dtype.itemsize)
+    a_shard = rows if shard_bytes is None else max(1, shard_bytes // row_bytes)
     step = max(1, _BLOCK_BYTES // row_bytes)
-    for start in range(0, rows, step):
-        block = inputs(np.arange(start, min(start + step, rows)))
-        if block.shape != (min(step, rows - start), *inputs.shape) or block.dtype != inputs.dtype:
+    files = []
+    for number, start in enumerate(range(0, rows, a_shard)):
+        stop = min(start + a_shard, rows)
+        name = "inputs.npy" if a_shard >= rows else f"inputs-{number:05d}.npy"
+        blocks = _blocks(inputs, progress, start, stop, step)
+        files.append(write_array(folder, name, blocks, shape=(stop - start, *inputs.shape), dtype=dtype))
+    return tuple(files)
+
+
+def _blocks(inputs: Inputs, progress: Progress | None, start: int, stop: int, step: int) -> Iterator[Array]:
+    for first in range(start, stop, step):
+        last = min(first + step, stop)
+        block = inputs(np.arange(first, last))
+        if block.shape != (last - first, *inputs.shape) or block.dtype != inputs.dtype:
             raise ValueError(
-                f"the inputs {start} and following came as {block.dtype} {block.shape}, "
+                f"the inputs {first} and following came as {block.dtype} {block.shape}, "
                 f"not as {inputs.dtype} (n, {', '.join(map(str, inputs.shape))})."
             )
         yield block
         if progress is not None:
-            progress(start + len(block), rows)
+            progress(last, len(inputs))
 
 
 def _write_task(folder: Path, task: Task) -> tuple[dict[str, PackedFile], TaskFacts]:
@@ -231,32 +235,3 @@ def _index_classes(task: Task) -> tuple[Indices, tuple[tuple[int, int], ...]]:
     found = [[np.flatnonzero(labels[:, label] == value) for value in (0, 1)] for label in range(task.num_labels)]
     rows = np.concatenate([rows for pair in found for rows in pair]).astype(np.int64)
     return rows, tuple((len(negatives), len(positives)) for negatives, positives in found)
-
-
-def _require_free(place: Path, *, overwrite: bool) -> None:
-    if not os.path.lexists(place):
-        return
-    if not (place / MANIFEST_NAME).is_file():
-        raise ValueError(f"{place} is there and is no packed set. Choose another folder.")
-    if not overwrite:
-        raise ValueError(f"{place} is there already. Open it with open_packed, or pass overwrite=True.")
-
-
-def _move_into_place(work: Path, place: Path, *, overwrite: bool) -> None:
-    _require_free(place, overwrite=overwrite)  # again: packing may have taken hours
-    old = None
-    if place.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{place.name}.packing-", dir=place.parent))
-        os.rename(place, old)  # onto the empty folder; processes that have it open keep what they mapped
-    os.rename(work, place)
-    _sync_folder(place.parent)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,7 +21,7 @@ from numpy.lib import format as npy_format
 from deepauc.data.npy import Array, read_npy_header
 
 MANIFEST_NAME = "manifest.json"
-FORMAT, VERSION = "deepauc packed set", 1
+FORMAT, VERSION, SHARDED = "deepauc packed set", 1, 2  # version 2 has several files of inputs
 CHUNK_BYTES = 1 << 23
 _MAX_MANIFEST_BYTES = 1 << 28
 _BUFFER_BYTES = 1 << 20
@@ -53,7 +53,7 @@ class Manifest:
     """Everything that `manifest.json` says."""
 
     source_digest: str
-    inputs: tuple[PackedFile, ...]  # version 1 has one
+    inputs: tuple[PackedFile, ...]  # rows that follow one another
     columns: dict[str, PackedFile]  # the task's arrays, by name
     task: TaskFacts | None
 
@@ -108,7 +108,8 @@ class _ChunkHashes:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`, the last file of a set."""
-    body = {"format": FORMAT, "version": VERSION, "chunk_bytes": CHUNK_BYTES, **asdict(manifest)}
+    version = VERSION if len(manifest.inputs) == 1 else SHARDED
+    body = {"format": FORMAT, "version": version, "chunk_bytes": CHUNK_BYTES, **asdict(manifest)}
     with open(folder / MANIFEST_NAME, "x", encoding="ascii") as file:
         json.dump({"manifest": body, "sha256": _hash_of(body)}, file, indent=1)
         file.flush()
@@ -127,8 +128,8 @@ def read_manifest(folder: Path) -> Manifest:
         body = _is(whole["manifest"], dict)
         if whole["sha256"] != _hash_of(body):
             raise ValueError("its own checksum is wrong")
-        if (body["format"], body["version"], body["chunk_bytes"]) != (FORMAT, VERSION, CHUNK_BYTES):
-            raise ValueError(f"it is of version {body['version']!r}, and this package reads version {VERSION}")
+        if (body["format"], body["chunk_bytes"]) != (FORMAT, CHUNK_BYTES) or body["version"] not in (VERSION, SHARDED):
+            raise ValueError(f"it is of version {body['version']!r}, and this package reads up to version {SHARDED}")
         return _parse(body)
     except (ValueError, KeyError, OSError, RecursionError, MemoryError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
@@ -184,8 +185,10 @@ def _hash_of(body: object) -> str:
 def _parse(body: dict[str, Any]) -> Manifest:
     inputs = tuple(_parse_file(entry) for entry in _is(body["inputs"], list))
     columns = {name: _parse_file(entry) for name, entry in _is(body["columns"], dict).items()}
-    if len(inputs) != 1 or not inputs[0].shape or inputs[0].shape[0] == 0:
-        raise ValueError("it does not name one file of inputs")
+    if not inputs or any(not file.shape or file.shape[0] == 0 for file in inputs):
+        raise ValueError("it names no file of inputs, or an empty one")
+    if len({(file.shape[1:], file.dtype) for file in inputs}) > 1:
+        raise ValueError("its files of inputs differ in shape or type")
     names = [file.name for file in (*inputs, *columns.values())]
     if len(set(names)) != len(names):
         raise ValueError("it names a file twice")

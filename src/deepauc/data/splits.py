@@ -60,6 +60,22 @@ def split_by_fractions(
     return _held_out(task, pool, others, {name: number == index for index, name in enumerate(names) if index})
 
 
+def trainable_rows(task: Task) -> Indices:
+    """Rows of the training part that training may look at: all but unlabelled ones of a held-out patient.
+
+    A table's own split may put an unlabelled image into train whose patient is in validation or test. What is learned
+    from it without labels would still be learned from that patient.
+    """
+    rows = task.part("train")
+    if task.groups is None:
+        return rows
+    held_out = [task.groups[task.parts[name]] for name in task.parts if name != "train"]
+    if not held_out:
+        return rows
+    unlabelled = np.isin(rows, task.unlabelled("train"))
+    return rows[~(unlabelled & np.isin(task.groups[rows], np.concatenate(held_out)))]
+
+
 def fold_numbers(labels: Array, *, folds: int, seed: int, groups: Array | None = None) -> Indices:
     """For each labelled row, (N,) or (N, L), the fold (0 to folds - 1) that holds it out; (N,)."""
     strata = _strata(np.asarray(labels))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
+
+PERMITTED = "DEEPAUC_FACTORIES"  # environment variable: names of factories, separated by commas
+
+_named_here: set[str] = set()  # factories that this process was told to call by its own user, not by a bundle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +29,7 @@ class FactorySpec:
 
     def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
         make = _imported(self.factory)
+        _named_here.add(self.factory)
         signature = inspect.signature(make)
         known = {"in_channels": in_channels, "num_outputs": num_outputs}
         arguments = {name: value for name, value in known.items() if name in signature.parameters}
@@ -39,6 +45,19 @@ class FactorySpec:
                 "name a function or class that makes the network."
             )
         return model
+
+
+def require_permitted(factory: str) -> None:
+    """ValueError unless this process has called the factory before, or the environment variable PERMITTED names it.
+
+    For files that others may have written: to call what such a file names is to run any code.
+    """
+    permitted = {name.strip() for name in os.environ.get(PERMITTED, "").split(",")}
+    if factory not in _named_here and factory not in permitted:
+        raise ValueError(
+            f"it would call {factory!r} to build its network, and a file from others could name any code there. "
+            f"If you trust it, set {PERMITTED}={factory}"
+        )
 
 
 def _imported(path: str) -> Callable[..., object]:

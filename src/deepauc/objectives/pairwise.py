@@ -109,9 +109,11 @@ class _PairwiseAUC(torch.autograd.Function):
     def forward(
         scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
     ) -> tuple[Tensor, Tensor]:
-        # Selecting the two classes makes the host wait for a GPU; there the hinges and the square take every entry in
-        # both roles, with mass 0 where it has none. All with all would be too many pairs for the logistic surrogate.
-        if scores.device.type == "cpu" or surrogate == "logistic":
+        # Selecting the two classes makes the host wait for a GPU, and cannot be captured in a graph; there every entry
+        # has both roles, with mass 0 where it has none. For the logistic surrogate that is so many more pairs that only
+        # batches whose pairs fit into one piece are taken that way.
+        many = surrogate == "logistic" and len(scores) ** 2 > DEVICE_CHUNK_PAIRS
+        if scores.device.type == "cpu" or many:
             return _selected(scores, labels, weights, surrogate, margin)
         return _masked(scores, labels, weights, surrogate, margin)
 
@@ -191,7 +193,11 @@ def _over_pairs(
     if surrogate == "square":
         return _square(t, v, a, u)
     if surrogate == "logistic":
-        return _logistic(t, v, a, u, dtype)
+        if t.ndim == 1:
+            return _logistic(t, v, a, u, dtype)
+        labels = [_logistic(*label, dtype) for label in zip(t, v, a, u, strict=True)]
+        value, slope_t, slope_a = (torch.stack(each) for each in zip(*labels, strict=True))
+        return value, slope_t, slope_a
     return _hinge(t, v, a, u, squared=surrogate == "squared_hinge")
 
 

@@ -19,7 +19,7 @@ from deepauc.reporting.document import (
     Section,
     shown,
 )
-from deepauc.reporting.findings import Absent, RunFindings
+from deepauc.reporting.findings import Absent, LeakFinding, RunFindings
 from deepauc.reporting.history_figures import history_pictures
 from deepauc.reporting.tables import percent_text
 from deepauc.training.plain import from_plain
@@ -84,6 +84,26 @@ def _spec_text(spec: Any) -> str:
     return shown(f"{spec.get('type', '?')}({options})", longest=200)
 
 
+def leak_texts(leaks: LeakFinding) -> list[str]:
+    """What was found in two parts, a sentence each; none where nothing was."""
+    found = []
+    if leaks.patients_in_two_parts:
+        found.append(
+            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} patients are in two parts: the values in "
+            "this report are too good. The command deepauc data check names them."
+        )
+    kinds = dict(leaks.recorded or {})
+    if leaks.patients_in_two_parts:
+        kinds.pop("patient", None)  # the same ones, counted at training
+    if kinds:
+        words = ", ".join(f"{count:,} × the same {shown(kind)}" for kind, count in kinds.items())
+        found.append(
+            f"Leak, recorded at training: in two parts there is {words}. The values in this report may be too good. "
+            "The command deepauc data check names the rows."
+        )
+    return found
+
+
 def leaks_section(findings: RunFindings) -> Section:
     """Patients in two parts, from the scores; identical inputs, where training recorded its check."""
     leaks = findings.leaks
@@ -98,13 +118,7 @@ def leaks_section(findings: RunFindings) -> Section:
         blocks.append(
             Paragraph(f"Patients: none of the {leaks.patients:,} patients is in two parts (read off scores.csv).")
         )
-    else:
-        blocks.append(
-            Caution(
-                f"{leaks.patients_in_two_parts:,} of {leaks.patients:,} patients are in two parts: the values in this "
-                "report are too good. The command deepauc data check names them."
-            )
-        )
+    blocks += [Caution(text) for text in leak_texts(leaks)]
     if leaks.recorded is None:
         blocks.append(
             Missing(
@@ -113,9 +127,6 @@ def leaks_section(findings: RunFindings) -> Section:
         )
     elif not leaks.recorded:
         blocks.append(Paragraph("Recorded at training: no patient and no identical input was found in two parts."))
-    else:
-        found = ", ".join(f"{count:,} × {shown(kind)}" for kind, count in leaks.recorded.items())
-        blocks.append(Caution(f"Recorded at training, found in two parts: {found}. The values here may be too good."))
     return Section(anchor="leaks", title="Leak check", blocks=tuple(blocks))
 
 

@@ -120,7 +120,7 @@ def _properties(bundle: Bundle) -> dict[str, str]:
         "thresholds": json.dumps(bundle.thresholds),
         "calibration": json.dumps(bundle.calibration),
         "inputs": "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)",
-        "scores": "raw, higher for more likely positive; a sigmoid makes no probability of them",
+        "scores": "raw, higher for more likely positive; `calibration` makes probabilities of them",
         "notice": "not a medical device",
     }
 

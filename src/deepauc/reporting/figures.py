@@ -31,23 +31,23 @@ def roc_picture(
     curves: Curves,
     auc: AucResult | Absent,
     points: tuple[OperatingRow, ...] | Absent,
-    baseline: Paired | None,
+    other: tuple[str, Paired] | None,
 ) -> Picture:
-    """The ROC curve with its band, the operating points and the baseline's curve."""
+    """The ROC curve with its band, the operating points and the curve of another network, by its name."""
     marks = () if isinstance(points, Absent) else points
 
     def draw(axes: Any) -> None:
         band = curves.roc_band
         axes.fill_between(band.x, band.low, band.high, color=BLUE, alpha=0.18, linewidth=0, label="95 % band")
         axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=DOTTED, label="chance")
-        if baseline is not None:
+        if other is not None:
             axes.plot(
-                baseline.baseline_fpr,
-                baseline.baseline_tpr,
+                other[1].baseline_fpr,
+                other[1].baseline_tpr,
                 color=VERMILION,
                 linewidth=1.5,
                 linestyle=DASHED,
-                label="baseline",
+                label=other[0],
             )
         axes.plot(curves.fpr, curves.tpr, color=BLUE, linewidth=2, label="this run")
         for place, (row, marker) in enumerate(zip(marks, "osD", strict=False)):
@@ -152,7 +152,7 @@ def reliability_picture(name: str, calibration: Calibration) -> Picture:
             drawn[0].set_markerfacecolor("none" if label == "before" else colour)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         axes.set(xlabel="predicted probability", ylabel="observed share of positives")
-        axes.legend(loc="upper left", fontsize=8.5, frameon=False)
+        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
 
     said = "; ".join(
         f"{label} recalibration Brier score {state.brier:.3f}, calibration error {state.expected_calibration_error:.3f}"

@@ -156,13 +156,14 @@ class Paired:
     baseline_auc: float
     difference: Interval
     p_value: float
+    same_scores: bool  # row by row: the two are one network
     baseline_fpr: Floats
     baseline_tpr: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineFinding:
-    """Another run on the same samples."""
+    """Another network on the same samples; differences are this run's minus the other's."""
 
     name: str
     objective: str
@@ -247,6 +248,8 @@ class RunFindings:
     labels: tuple[LabelEvaluation, ...]
     mean_auc: float | None
     baseline: BaselineFinding | Absent
+    not_kept: BaselineFinding | Absent | None  # the last stage's network, where an earlier stage's was kept
+    kept_objective: str
     stages: tuple[StageFinding, ...]
     subgroups: tuple[SubgroupFinding, ...] | Absent
     history: History | Absent

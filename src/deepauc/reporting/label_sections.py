@@ -27,15 +27,21 @@ from deepauc.reporting.findings import (
 )
 from deepauc.reporting.tables import percent_text
 
+_AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "Pairwise"})
 Topic = tuple[str, str, tuple[Block, ...]]  # anchor, title, blocks
 
 
-def label_topics(label: LabelEvaluation, prefix: str, baseline: Paired | None) -> list[Topic]:
-    """The topics of a label in reading order; `prefix` keeps anchors and figure names of several labels apart."""
+def label_topics(
+    label: LabelEvaluation, prefix: str, *, other: tuple[str, Paired] | None, objective: str
+) -> list[Topic]:
+    """The topics of a label in reading order; `prefix` keeps anchors and figure names of several labels apart.
+
+    other: a network to draw beside this one, by its name. objective: what the judged network was trained by last.
+    """
     return [
-        (f"{prefix}curves", "Curves", _curves(label, prefix, baseline)),
+        (f"{prefix}curves", "Curves", _curves(label, prefix, other)),
         (f"{prefix}thresholds", "Scores, and sensitivity at fixed specificity", _thresholds(label, prefix)),
-        (f"{prefix}calibration", "Calibration", _calibration(label, prefix)),
+        (f"{prefix}calibration", "Calibration", _calibration(label, prefix, objective)),
         (f"{prefix}decision", "Decision curve", _decision(label, prefix)),
     ]
 
@@ -80,13 +86,13 @@ def _interval_row(name: str, one: Interval) -> tuple[Cell, ...]:
     return Cell(name), *(Cell(f"{value:.3f}", value) for value in (one.value, one.low, one.high))
 
 
-def _curves(label: LabelEvaluation, prefix: str, baseline: Paired | None) -> tuple[Block, ...]:
+def _curves(label: LabelEvaluation, prefix: str, other: tuple[str, Paired] | None) -> tuple[Block, ...]:
     pictures: list[Picture] = []
     missing: list[Block] = []
     if isinstance(label.curves, Absent):
         missing.append(Missing("ROC and precision-recall curves", label.curves.why))
     else:
-        pictures.append(roc_picture(f"{prefix}roc", label.curves, label.auc, label.operating_points, baseline))
+        pictures.append(roc_picture(f"{prefix}roc", label.curves, label.auc, label.operating_points, other))
         if isinstance(label.auc, AucResult):
             share = label.counts.positives / label.counts.rows
             pictures.append(precision_recall_picture(f"{prefix}pr", label.curves, label.auc.average_precision, share))
@@ -141,7 +147,7 @@ def _operating_row(row: OperatingRow) -> tuple[Cell, ...]:
     )
 
 
-def _calibration(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
+def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[Block, ...]:
     found = label.calibration
     if isinstance(found, Absent):
         return (Missing("calibration", found.why),)
@@ -155,16 +161,26 @@ def _calibration(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
     if found.recalibration is not None:
         slope, intercept = found.recalibration.get("slope"), found.recalibration.get("intercept")
         fitted = f" Recalibrated probability: sigmoid({slope:.4g} · score {intercept:+.4g}), fitted on validation."
-    words = Paragraph(
-        "Scores of an AUC loss are not probabilities: only their order was trained. "
-        f"Before means {found.source}.{fitted}"
-    )
+    words = Paragraph(f"{_scores_as_probabilities(objective)} Before means {found.source}.{fitted}")
     table = DataTable(
         caption=f"Calibration on the {label.part} part before and after recalibration",
         header=("", *(name for name, _ in states)),
         rows=tuple(_calibration_rows([state for _, state in states])),
     )
     return (Beside((words, table, *missing), reliability_picture(f"{prefix}reliability", found)),)
+
+
+def _scores_as_probabilities(objective: str) -> str:
+    """What the loss that trained the judged network says about its scores."""
+    if objective == "CrossEntropy":
+        return (
+            "The judged network was trained by cross-entropy, which makes the sigmoid of a score a probability, for "
+            "the share of positives seen in training; how far that holds here is shown by the figures before "
+            "recalibration."
+        )
+    if objective in _AUC_OBJECTIVES:
+        return "Scores of an AUC loss are not probabilities: only their order was trained."
+    return "The scores of this network need not be probabilities."
 
 
 def _calibration_rows(states: list[CalibrationState]) -> Iterator[tuple[Cell, ...]]:

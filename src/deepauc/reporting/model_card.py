@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
+from deepauc.reporting.kept_stage import kept_stage, stage_objectives
 from deepauc.reporting.scores_file import read_scores
 from deepauc.reporting.tables import auc_text, markdown_table
+from deepauc.training.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.bundle import Bundle
 from deepauc.training.run import Run
 
@@ -35,7 +38,7 @@ def model_card(run_dir: str | Path) -> str:
         "## What it does\n\n" + _purpose(bundle, record),
         "## Results\n\n" + _results(run, record, figures),
         "## Operating points\n\n" + _thresholds(bundle, run),
-        "## Data\n\n" + _data(record),
+        "## Data\n\n" + _data(run, record),
         "## Training\n\n" + _training(record),
         "## How to use it\n\n" + _usage(bundle),
         "## Where it comes from\n\n" + _provenance(record),
@@ -97,11 +100,16 @@ def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
 
 def _purpose(bundle: Bundle, record: Mapping[str, Any]) -> str:
     shape = " x ".join(map(str, bundle.shape))
+    objectives, kept = stage_objectives(record), kept_stage(record)
+    cross_entropy = bool(objectives) and objectives[kept] == "CrossEntropy"
+    trained = "by cross-entropy" if cross_entropy else "to maximise its AUC"
+    if kept < len(objectives) - 1:
+        trained += f" (the {_text(objectives[-1])} stage after it was not better on validation and was not kept)"
     inputs = f"an image of {shape} (height, width, channels)" if bundle.preprocessing.images else f"{shape} numbers"
     return (
         f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher for more likely positive. "
-        "Scores rank, they are no probabilities (a recalibration fitted on validation is part of the bundle). "
-        f"The network is `{_text(record['recipe']['model']['type'])}`, trained to maximise its AUC."
+        "Scores are raw and rank; where there was a validation part, the bundle holds the recalibration that makes "
+        f"probabilities of them. The network is `{_code(record['recipe']['model']['type'])}`, trained {trained}."
     )
 
 
@@ -116,20 +124,28 @@ def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) ->
     if all(one.part != "test" for one in figures):
         caution = "\n\nThere is no test part: choices may have been made on these rows, so the values may be too good."
     table = markdown_table(["part", "label", "AUC [DeLong, 95 %]", "[by patient]", "made again by"], rows)
-    return f"{table}{_guard(record)}{caution}"
+    return f"{table}{_guard(run, record)}{caution}"
 
 
 def _interval(estimate: Estimate | None) -> str:
     return "-" if estimate is None else auc_text(float(estimate.value), float(estimate.low), float(estimate.high))
 
 
-def _guard(record: Mapping[str, Any]) -> str:
+def _guard(run: Run, record: Mapping[str, Any]) -> str:
+    """What each stage reached on validation, with the command where its scores are in the folder."""
     guard = record["results"].get("guard")
     if not guard:
         return ""
-    names = [stage["objective"]["type"] for stage in record["recipe"]["stages"]]
-    aucs = ", ".join(f"{names[int(k)]} {value:.3f}" for k, value in guard["validation_auc"].items())
-    return f"\n\nOf the stages ({aucs} on validation) the network of {names[guard['winner']]} is kept."
+    names, kept = stage_objectives(record), kept_stage(record)
+    files = {0: f"{FIRST_STAGE}/scores.csv", len(names) - 1: f"{LAST_STAGE}/scores.csv"} | {kept: "scores.csv"}
+    rows = []
+    for key, value in guard["validation_auc"].items():
+        number = int(key)
+        there = number in files and (run.path / files[number]).exists()
+        again = f"`{_evaluate(run, 'validation', files[number])}`" if there else "recorded in run.json"
+        rows.append([f"{number + 1}: {_text(names[number])}", f"{value:.3f}", "yes" if number == kept else "", again])
+    table = markdown_table(["stage", "validation AUC", "kept", "made again by"], rows)
+    return f"\n\nThe stage that is best on validation is kept:\n\n{table}"
 
 
 def _thresholds(bundle: Bundle, run: Run) -> str:
@@ -141,12 +157,14 @@ def _thresholds(bundle: Bundle, run: Run) -> str:
     if not rows:
         return "None: there was no validation part to take thresholds from."
     table = markdown_table(["label", "reached on validation", "raw score at least"], rows)
-    return f"{table}\n\nWhat they give on held-out rows: `deepauc report {shlex.quote(run.path.name)}`."
+    if "test" not in run.record["task"]["rows"]:
+        return f"{table}\n\nThey come from the validation rows of scores.csv; there is no test part to judge them on."
+    return f"{table}\n\nMade again, with what they give on test, by `{_evaluate(run, None)}`."
 
 
-def _data(record: Mapping[str, Any]) -> str:
+def _data(run: Run, record: Mapping[str, Any]) -> str:
     rows = [[part, f"{count:,}"] for part, count in record["task"]["rows"].items()]
-    lines = [markdown_table(["part", "labelled rows"], rows)]
+    lines = [markdown_table(["part", "labelled rows"], rows) + f"\n\nCounted again by `{_evaluate(run, None)}`."]
     data = record.get("data") or {}
     for label, positives in (data.get("positives") or {}).items():
         known = positives + data["negatives"][label]
@@ -156,7 +174,9 @@ def _data(record: Mapping[str, Any]) -> str:
     leaks = record.get("leaks")
     if leaks is not None:
         found = ", ".join(f"{count:,} x the same {kind}" for kind, count in leaks.items())
-        lines.append(f"- in two parts: {found or 'nothing found'} (`deepauc data check`)")
+        lines.append(f"- in two parts: {found or 'nothing found'}")
+    if data.get("table"):
+        lines.append(f"- what the table holds is listed again by `{_check(data, record['task']['labels'])}`")
     lines.append(f"- SHA-256 of the data: `{record['identity']['data']}`")
     return lines[0] + "\n\n" + "\n".join(lines[1:])
 
@@ -190,8 +210,21 @@ def _provenance(record: Mapping[str, Any]) -> str:
     )
 
 
-def _evaluate(run: Run, part: str) -> str:
-    return f"deepauc evaluate {shlex.quote(f'{run.path.name}/scores.csv')} --part {part}"
+def _evaluate(run: Run, part: str | None, scores: str = "scores.csv") -> str:
+    command = f"deepauc evaluate {shlex.quote(f'{run.path.resolve().name}/{scores}')}"
+    return command if part is None else f"{command} --part {part}"
+
+
+def _check(data: Mapping[str, Any], labels: Sequence[str]) -> str:
+    words = ["deepauc", "data", "check", Path(str(data["table"])).name]
+    words += [word for name in labels for word in ("--label-column", str(name))]
+    for option in ("image_column", "group_column", "split_column", "weight_column"):
+        if data.get(option):
+            words += [f"--{option.replace('_', '-')}", str(data[option])]
+    words += [word for name in data.get("feature_columns") or () for word in ("--feature-column", str(name))]
+    command = shlex.join(words)
+    # Column names that mean something in markdown or HTML do not get there, not even as code.
+    return "deepauc data check" if any(letter in command for letter in "<>&|`[]\n") else command
 
 
 def _text(value: Any) -> str:

@@ -20,10 +20,13 @@ from deepauc.reporting.findings import (
     History,
     Interval,
     LeakFinding,
+    Paired,
     PartCounts,
     RunFindings,
     StageFinding,
 )
+from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
+from deepauc.reporting.kept_stage import kept_stage, stage_objectives
 from deepauc.reporting.scores_file import ScoreTable, read_scores
 from deepauc.reporting.subgroups import Metadata, find_subgroups
 from deepauc.reporting.table_evaluation import compare_tables, evaluate_part, sample_of
@@ -32,6 +35,12 @@ from deepauc.training.folder import RunFolder
 from deepauc.training.run import Run
 
 NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."
+OWN_BASELINE = "the network that was kept is the baseline's own, that of the first stage."
+SAME_SCORES = "the other one gives every row the score that this run gives it: they are the same network."
+NO_LAST_SCORES = (
+    "its scores are not in the run folder (the command deepauc train stores them, training from Python does not); its "
+    "paired test on validation is in the table of stages."
+)
 NO_METADATA = "no metadata were given. With them: deepauc report RUN --metadata table.csv --id-column COLUMN."
 
 
@@ -52,7 +61,7 @@ def evaluate_run(
     record = run.record
     if baseline is None and RunFolder(run.path / FIRST_STAGE).done:
         baseline = run.path / FIRST_STAGE
-    table = _scores_of(run)
+    table = _scores_of(run.path / "scores.csv", record)
     part = next((name for name in ("test", "validation") if name in table.part_names), None)
     labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False)
     aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
@@ -75,7 +84,9 @@ def evaluate_run(
         ),
         labels=labels,
         mean_auc=float(np.mean(aucs)) if len(labels) > 1 and aucs else None,
-        baseline=Absent(NO_BASELINE) if baseline is None else _baseline(table, part, Path(baseline), record),
+        baseline=_baseline(run, table, part, None if baseline is None else Path(baseline)),
+        not_kept=_not_kept(run, table, part),
+        kept_objective=(stage_objectives(record) or [""])[kept_stage(record)],
         stages=_stages(record),
         subgroups=subgroups,
         history=_history(run, record),
@@ -87,11 +98,11 @@ def evaluate_run(
     )
 
 
-def _scores_of(run: Run) -> ScoreTable:
-    table = read_scores(run.path / "scores.csv", other_labels_missing=True)
+def _scores_of(path: Path, record: Mapping[str, Any]) -> ScoreTable:
+    table = read_scores(path, other_labels_missing=True)
     if table.parts is None:
-        raise ValueError(f"{run.path / 'scores.csv'} has no column 'part'; `deepauc evaluate` reads any csv of scores.")
-    names = _label_names(table, _mapping(run.record.get("task")))
+        raise ValueError(f"{path} has no column 'part'; `deepauc evaluate` reads any csv of scores.")
+    names = _label_names(table, _mapping(record.get("task")))
     # The file holds float32 in nine digits: as such, thresholds are those of the bundle to the bit.
     return replace(table, label_names=names, scores=table.scores.astype(np.float32).astype(np.float64))
 
@@ -118,23 +129,53 @@ def _part_note(part: str | None) -> str:
     )
 
 
-def _baseline(table: ScoreTable, part: str | None, path: Path, record: Mapping[str, Any]) -> BaselineFinding | Absent:
+def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) -> BaselineFinding | Absent:
+    record = run.record
+    if len(stage_objectives(record)) > 1 and kept_stage(record) == 0:
+        own = {run.path.resolve(), (run.path / FIRST_STAGE).resolve()}
+        if path is None or path.resolve() in own:
+            return Absent(OWN_BASELINE)
+    if path is None:
+        return Absent(NO_BASELINE)
     other = Run(path)
+    theirs = _scores_of(path / "scores.csv", other.record)
+    cautions = []
+    if _mapping(record.get("identity")).get("data") != _mapping(other.record.get("identity")).get("data"):
+        cautions.append("The two runs were trained on different data (their hashes differ).")
+    objective = ", then ".join(stage_objectives(other.record))
+    return _compared(table, theirs, part, name=path.resolve().name, objective=objective, cautions=cautions)
+
+
+def _not_kept(run: Run, table: ScoreTable, part: str | None) -> BaselineFinding | Absent | None:
+    """The last stage, where the guard kept an earlier one: on validation it was worse, here is what it is on test."""
+    record, path = run.record, run.path / LAST_STAGE / "scores.csv"
+    objectives = stage_objectives(record)
+    if not objectives or kept_stage(record) == len(objectives) - 1:
+        return None
+    if not path.is_file():
+        return Absent(NO_LAST_SCORES)
+    theirs = attempt(lambda: _scores_of(path, record))
+    if isinstance(theirs, Absent):
+        return theirs
+    return _compared(table, theirs, part, name=LAST_STAGE, objective=objectives[-1], cautions=())
+
+
+def _compared(
+    table: ScoreTable, theirs: ScoreTable, part: str | None, *, name: str, objective: str, cautions: Sequence[str]
+) -> BaselineFinding | Absent:
     if part is None:
         return Absent("a paired test needs a test or validation part.")
-    theirs = _scores_of(other)
     if part not in theirs.part_names:
         return Absent(f"the baseline has no {part} part.")
     found = attempt(lambda: compare_tables(table, theirs, part=part))
     if isinstance(found, Absent):
         return found
-    cautions = []
-    mine, other_record = _mapping(record.get("identity")), other.record
-    if mine.get("data") != _mapping(other_record.get("identity")).get("data"):
-        cautions.append("The two runs were trained on different data (their hashes differ).")
+    pairs = [one for one in found.labels if isinstance(one, Paired)]
+    if pairs and all(one.same_scores for one in pairs):
+        return Absent(SAME_SCORES)
     return BaselineFinding(
-        name=other.path.resolve().name,
-        objective=", then ".join(_objectives(other_record)),
+        name=name,
+        objective=objective,
         part=part,
         paired_by=found.paired_by,
         clustered=found.clustered,
@@ -143,14 +184,9 @@ def _baseline(table: ScoreTable, part: str | None, path: Path, record: Mapping[s
     )
 
 
-def _objectives(record: Mapping[str, Any]) -> list[str]:
-    stages = _mapping(record.get("recipe")).get("stages") or []
-    return [str(_mapping(_mapping(stage).get("objective")).get("type", "?")) for stage in stages]
-
-
 def _stages(record: Mapping[str, Any]) -> tuple[StageFinding, ...]:
     guard = _mapping(_mapping(record.get("results")).get("guard"))
-    names, tests = _objectives(record), _mapping(guard.get("last_minus_stage"))
+    names, tests = stage_objectives(record), _mapping(guard.get("last_minus_stage"))
     found = []
     for key, value in _mapping(guard.get("validation_auc")).items():
         number, test = int(key), _mapping(tests.get(key))
@@ -183,7 +219,7 @@ def _history(run: Run, record: Mapping[str, Any]) -> History | Absent:
             columns["test_auc"] = np.array(values)
     stages = columns.pop("stage", np.zeros(len(rows)))
     return History(
-        stages=tuple(int(s) for s in np.nan_to_num(stages)), objectives=tuple(_objectives(record)), columns=columns
+        stages=tuple(int(s) for s in np.nan_to_num(stages)), objectives=tuple(stage_objectives(record)), columns=columns
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,7 +146,7 @@ def table_header(path: Path) -> list[str]:
             return next(csv.reader([stream.readline(1 << 20)], delimiter=delimiter), [])
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8. Save the table as csv with UTF-8 encoding.") from None
-    except (csv.Error, OSError, EOFError) as error:
+    except (csv.Error, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from None
 
 

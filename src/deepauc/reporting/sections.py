@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from deepauc.reporting.background_sections import (
     cases_section,
     data_section,
+    leak_texts,
     leaks_section,
     provenance_section,
     training_section,
@@ -37,7 +40,7 @@ from deepauc.reporting.findings import (
     StageFinding,
     SubgroupFinding,
 )
-from deepauc.reporting.label_sections import auc_cell, interval_table, label_topics, share_cell
+from deepauc.reporting.label_sections import Topic, auc_cell, interval_table, label_topics, share_cell
 
 NOT_A_DEVICE = (
     "Not a medical device. For research only: nothing here was reviewed for use on patients, and no diagnosis or "
@@ -49,7 +52,7 @@ def run_document(findings: RunFindings, *, command: str | None, thumbnails: Sect
     """The whole report of a run; `command` is what makes it again, thumbnails a section that images were needed for."""
     sections = [_result(findings), _baseline(findings)]
     if len(findings.labels) == 1:
-        topics = label_topics(findings.labels[0], "", _paired_of(findings, 0))
+        topics = _topics(findings, 0, "")
         sections += [Section(anchor=anchor, title=title, blocks=blocks) for anchor, title, blocks in topics]
     else:
         sections += [_label_section(findings, number) for number in range(len(findings.labels))]
@@ -90,7 +93,27 @@ def _result(findings: RunFindings) -> Section:
 
 
 def _part_blocks(findings: RunFindings) -> list[Block]:
-    return [Paragraph(findings.part_note) if findings.judged_part == "test" else Caution(findings.part_note)]
+    """What the reader has to know before the figures: the part, the stage that was kept, leaks."""
+    part = Paragraph(findings.part_note) if findings.judged_part == "test" else Caution(findings.part_note)
+    leaks = [Caution(text) for text in leak_texts(findings.leaks)]
+    return [part, *_kept_blocks(findings), *leaks]
+
+
+def _kept_blocks(findings: RunFindings) -> list[Block]:
+    """Which stage's network all of this is about, where there was a choice."""
+    kept = next((stage for stage in findings.stages if stage.kept), None)
+    if kept is None:
+        return []
+    last = max(findings.stages, key=lambda stage: stage.number)
+    name = f"stage {kept.number + 1}, {shown(kept.objective)}"
+    if findings.not_kept is None:
+        return [Paragraph(f"The network judged here is that of the last stage ({name}), the best on validation.")]
+    return [
+        Caution(
+            f"The network judged here is that of {name}. The last stage, {shown(last.objective)}, was not kept: on "
+            f"validation its AUC is {last.validation_auc:.3f}, that of the kept one {kept.validation_auc:.3f}."
+        )
+    ]
 
 
 def _headline(label: LabelEvaluation, auc: AucResult) -> Headline:
@@ -167,35 +190,59 @@ def _label_row(label: LabelEvaluation) -> tuple[Cell, ...]:
 def _label_section(findings: RunFindings, number: int) -> Section:
     label, prefix = findings.labels[number], f"label-{number + 1}-"
     blocks: list[Block] = [*interval_table(label)]
-    for anchor, title, topic in label_topics(label, prefix, _paired_of(findings, number)):
+    for anchor, title, topic in _topics(findings, number, prefix):
         blocks += [Heading(title, anchor), *topic]
     return Section(anchor=f"label-{number + 1}", title=f"Label {shown(label.name)}", blocks=tuple(blocks))
 
 
-def _paired_of(findings: RunFindings, number: int) -> Paired | None:
-    if isinstance(findings.baseline, Absent) or number >= len(findings.baseline.labels):
-        return None
-    found = findings.baseline.labels[number]
-    return found if isinstance(found, Paired) else None
+def _topics(findings: RunFindings, number: int, prefix: str) -> list[Topic]:
+    other = None
+    for name, found in (("baseline", findings.baseline), ("last stage, not kept", findings.not_kept)):
+        if other is None and isinstance(found, BaselineFinding) and isinstance(pair := found.labels[number], Paired):
+            other = name, pair
+    return label_topics(findings.labels[number], prefix, other=other, objective=findings.kept_objective)
 
 
 def _baseline(findings: RunFindings) -> Section:
     blocks: list[Block] = []
-    if isinstance(findings.baseline, Absent):
-        blocks.append(Missing("paired test against another run", findings.baseline.why))
+    title = "Against the baseline"
+    if isinstance(findings.baseline, BaselineFinding):
+        blocks += _baseline_blocks(findings.baseline, findings.label_names, _BASELINE_WORDS)
+    elif findings.not_kept is not None:
+        title = "Against the stage that was not kept"
+        blocks.append(Paragraph(f"Not tested against a baseline, since {findings.baseline.why}"))
     else:
-        blocks += _baseline_blocks(findings.baseline, findings.label_names)
+        blocks.append(Missing("paired test against another run", findings.baseline.why))
+    if isinstance(findings.not_kept, BaselineFinding):
+        blocks += _baseline_blocks(findings.not_kept, findings.label_names, _NOT_KEPT_WORDS)
+    elif findings.not_kept is not None:
+        blocks.append(Missing("paired test against the last stage", findings.not_kept.why))
     if findings.stages:
         blocks += _stage_blocks(findings.stages)
-    return Section(anchor="baseline", title="Against the baseline", blocks=tuple(blocks))
+    return Section(anchor="baseline", title=title, blocks=tuple(blocks))
 
 
-def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...]) -> list[Block]:
+@dataclass(frozen=True, kw_only=True)
+class _Words:
+    """How a comparison speaks of the other network."""
+
+    what: str
+    column: str
+    caption: str
+
+
+_BASELINE_WORDS = _Words(what="Baseline: run {name} ({objective})", column="baseline", caption="baseline")
+_NOT_KEPT_WORDS = _Words(
+    what="Not kept: the network of the last stage ({objective})", column="last stage", caption="stage that was not kept"
+)
+
+
+def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _Words) -> list[Block]:
     test = "clustered by patient (Obuchowski)" if baseline.clustered else "DeLong"
     blocks: list[Block] = [
         Paragraph(
-            f"Baseline: run {shown(baseline.name)} ({shown(baseline.objective)}) on the same rows of the "
-            f"{baseline.part} part, {baseline.paired_by}. Paired test: {test}."
+            f"{words.what.format(name=shown(baseline.name), objective=shown(baseline.objective))}, on the same rows of "
+            f"the {baseline.part} part, {baseline.paired_by}. Paired test: {test}."
         )
     ]
     rows = []
@@ -208,13 +255,15 @@ def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...]) -> list[
                 Cell(shown(name)),
                 Cell(f"{found.auc:.3f}", found.auc),
                 Cell(f"{found.baseline_auc:.3f}", found.baseline_auc),
-                Cell(_signed(found.difference), found.difference.value),
+                Cell(signed_text(found.difference), found.difference.value),
                 Cell(p_text(found.p_value), found.p_value),
             )
         )
     if rows:
-        header = ("Label", "AUC, this run", "AUC, baseline", "Difference [95 % interval]", "Two-sided p")
-        blocks.append(DataTable(caption="Paired comparison of AUC", header=header, rows=tuple(rows)))
+        difference = f"This run minus {words.column} [95 % interval]"
+        header = ("Label", "AUC, this run", f"AUC, {words.column}", difference, "Two-sided p")
+        caption = f"Paired comparison of AUC with the {words.caption}"
+        blocks.append(DataTable(caption=caption, header=header, rows=tuple(rows)))
     if len(rows) > 1:
         blocks.append(Paragraph("The p-values are not corrected for testing several labels."))
     return blocks + [Caution(text) for text in baseline.cautions]
@@ -225,7 +274,7 @@ def _stage_blocks(stages: tuple[StageFinding, ...]) -> list[Block]:
     for stage in stages:
         difference, p_value = Cell("—"), Cell("—")
         if stage.last_minus_this is not None and stage.p_value is not None:
-            difference = Cell(_signed(stage.last_minus_this), stage.last_minus_this.value)
+            difference = Cell(signed_text(stage.last_minus_this), stage.last_minus_this.value)
             p_value = Cell(p_text(stage.p_value), stage.p_value)
         rows.append(
             (
@@ -291,5 +340,6 @@ def _range(one: Interval) -> str:
     return f"{one.low:.3f} to {one.high:.3f}"
 
 
-def _signed(one: Interval) -> str:
+def signed_text(one: Interval) -> str:
+    """`+0.012 [-0.003, +0.027]`: a difference."""
     return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

@@ -101,6 +101,7 @@ def _paired(pairing: Pairing, number: int, clustered: bool) -> Paired | Absent:
         baseline_auc=float(auroc(theirs, labels)),
         difference=Interval(float(found.difference), float(found.low), float(found.high)),
         p_value=float(found.p_value),
+        same_scores=bool(np.array_equal(ours, theirs)),
         baseline_fpr=np.append(curve.fpr[::step], 1.0),
         baseline_tpr=np.append(curve.tpr[::step], 1.0),
     )

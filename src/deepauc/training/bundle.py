@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from deepauc.models.build import ModelSpec, architecture, build_model
+from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model
+from deepauc.models.classifier import classifier_name
+from deepauc.models.factory import require_permitted
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.plain import from_plain, to_plain
 from deepauc.training.preprocessing import Preprocessing
+
+MAX_BYTES = 1 << 26  # of bundle.json; recalibrators can be long
+MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,59 +60,123 @@ class Bundle:
 
     @classmethod
     def load(cls, folder: str | Path) -> Bundle:
-        """From a run folder, or any folder with the two files."""
+        """From a run folder, or any folder with the two files. Nothing in it is believed before it is checked."""
         path = Path(folder) / "bundle.json"
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise ValueError(f"{folder} holds no trained network: bundle.json is not there.")
         try:
+            if path.stat().st_size > MAX_BYTES:
+                raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
             plain = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
+            bundle = cls(
                 model=from_plain(plain["model"]),
                 shape=tuple(int(n) for n in plain["shape"]),
                 kind=plain["kind"],
                 label_names=tuple(plain["label_names"]),
                 preprocessing=Preprocessing(
-                    mean=tuple(plain["preprocessing"]["mean"]),
-                    std=tuple(plain["preprocessing"]["std"]),
+                    mean=tuple(float(x) for x in plain["preprocessing"]["mean"]),
+                    std=tuple(float(x) for x in plain["preprocessing"]["std"]),
                     images=bool(plain["preprocessing"]["images"]),
                 ),
                 thresholds=plain["thresholds"],
                 calibration=plain["calibration"],
                 metadata=plain["metadata"],
             )
-        except FileNotFoundError:
-            raise ValueError(f"{folder} holds no trained network: bundle.json is not there.") from None
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
             raise ValueError(f"{path} is damaged or of another version ({error!r}).") from error
+        if (fault := bundle._fault()) is not None:
+            raise ValueError(f"{path} is damaged or of another version ({fault}).")
+        return bundle
 
     def network(self, folder: str | Path) -> nn.Module:
-        """The network with its weights, in eval mode, on the CPU."""
-        model = build_model(
-            architecture(self.model), in_channels=self.shape[-1], num_outputs=len(self.label_names), seed=0
-        )
-        load_weights(Path(folder) / "model.safetensors", model)
+        """The network with its weights, in eval mode, on the CPU.
+
+        A factory that the bundle names is called only if the user has named it too; see `models.factory`.
+        """
+        weights, spec = Path(folder) / "model.safetensors", architecture(self.model)
+        try:
+            if isinstance(spec, FactorySpec):
+                require_permitted(spec.factory)
+            elif weights.is_file():
+                self._require_size(spec, weights.stat().st_size)
+            model = self._built(spec)
+        except Exception as error:  # a damaged description reaches torch and timm and meets any exception there is
+            raise ValueError(f"the network of {folder} cannot be built: {_one_line(error)}.") from error
+        load_weights(weights, model)
         return model.eval()
 
+    def _built(self, spec: ModelSpec) -> nn.Module:
+        return build_model(spec, in_channels=self.shape[-1], num_outputs=len(self.label_names), seed=0)
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """A network's state dict as safetensors."""
+    def _require_size(self, spec: ModelSpec, available: int) -> None:
+        """Before memory is taken for it: the network described may not be larger than the file of its weights."""
+        with torch.device("meta"):  # shapes alone
+            state = self._built(spec).state_dict()
+        needed = sum(entry.numel() * entry.element_size() for entry in state.values())
+        if needed > available:
+            raise ValueError(f"it takes {needed:,} bytes, and model.safetensors has {available:,}")
+
+    def _fault(self) -> str | None:
+        """What is wrong with the fields of a file that could be read, in words."""
+        if not isinstance(self.model, ModelSpec):
+            return "model is no network"
+        lists = [value for value in vars(self.model).values() if isinstance(value, tuple | list)]
+        names, numbers = self.label_names, (*self.preprocessing.mean, *self.preprocessing.std)
+        named = bool(names) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+        fits = len(self.shape) in (1, 3) and min(self.shape) >= 1
+        tables = (self.thresholds, self.calibration, self.metadata or {})
+        required = {
+            f"a network of more than {MOST_LAYERS} layers": all(len(value) <= MOST_LAYERS for value in lists),
+            f"inputs of shape {self.shape}": fits,
+            f"kind {self.kind!r}": self.kind in ("binary", "multilabel"),
+            f"label names {names!r}": named and (self.kind != "binary" or len(names) == 1),
+            "mean and standard deviation do not fit the inputs": fits
+            and len(numbers) == 2 * self.shape[-1]
+            and all(map(math.isfinite, numbers)),
+            "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
+        }
+        return next((fault for fault, holds in required.items() if not holds), None)
+
+
+def save_weights(path: Path, model: nn.Module, *, classifier: bool = True) -> None:
+    """A network's state dict as safetensors; classifier: False leaves that layer out, where nothing has trained it."""
     from safetensors.torch import save
 
-    write_atomically(path, save({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}))
+    left_out = () if classifier else _classifier_entries(model)
+    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k not in left_out}
+    write_atomically(path, save(state))
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
-    """A safetensors file into a network; names and shapes must fit."""
+def load_weights(path: Path, model: nn.Module, *, own_classifier: bool = False) -> None:
+    """A safetensors file into a network; names and shapes must fit.
+
+    own_classifier: a file without a classifier layer, or with one of another shape, leaves the network its own.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: train first, or name the folder of a finished run.")
     try:
         state = load(path.read_bytes())
-    except FileNotFoundError:
-        raise ValueError(f"{path} is not there: train first, or name the folder of a finished run.") from None
-    except SafetensorError as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path} is damaged or no safetensors file ({error}). Pickled weights are refused.") from error
+    own = model.state_dict()
+    if own_classifier and any(name not in state or state[name].shape != own[name].shape for name in own):
+        state |= {name: own[name] for name in _classifier_entries(model)}
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(
             f"the weights in {path} belong to another network: {str(error).splitlines()[-1].strip()}"
         ) from error
+
+
+def _classifier_entries(model: nn.Module) -> tuple[str, ...]:
+    """The names of the classifier layer's tensors in the network's state dict."""
+    layer = classifier_name(model)
+    return tuple(f"{layer}.{name}" for name in model.get_submodule(layer).state_dict())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -38,8 +39,8 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     from safetensors.torch import save
 
     tensors: dict[str, Tensor] = {}
-    skeleton = _dismantle(state, tensors)
-    write_atomically(path, save(tensors, metadata={"state": json.dumps(skeleton)}))
+    skeleton = json.dumps(_dismantle(state, tensors))
+    write_atomically(path, save(tensors, metadata={"state": skeleton, "sha256": _checksum(skeleton, tensors)}))
 
 
 def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
@@ -53,16 +54,29 @@ def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
         raise ValueError(f"{path} is not there.") from None
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
-            skeleton = json.loads((file.metadata() or {})["state"])
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        if metadata["sha256"] != _checksum(metadata["state"], tensors):
+            raise ValueError("its checksum is wrong")
+        return _rebuild(json.loads(metadata["state"]), tensors)
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, OSError, RecursionError) as error:
         if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
             raise ValueError(
                 f"{path} is a pickle (a torch.save file). Loading one can run any code, so it is refused: "
                 "save the weights as safetensors."
             ) from None
         raise ValueError(f"{path} is damaged or no checkpoint ({error}). Delete it to start again.") from error
-    return _rebuild(skeleton, tensors)
+
+
+def _checksum(skeleton: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of all that a file holds: safetensors itself does not notice a byte that has changed."""
+    sha = hashlib.sha256(skeleton.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
+        if tensor.numel():
+            sha.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
 
 
 def _dismantle(value: Any, tensors: dict[str, Tensor]) -> Any:

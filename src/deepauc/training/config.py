@@ -14,7 +14,9 @@ from deepauc.models.build import FactorySpec, MLPSpec, ModelSpec, ResNet20Spec, 
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy, Focal
+from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.plain import to_plain, valid_name
@@ -24,9 +26,14 @@ from deepauc.training.schedule import Constant, Cosine, Cyclic, Schedule, Steps
 
 T = TypeVar("T")
 
+MAX_BYTES = 1 << 20
+
 # Where a key takes one of several specs, its table says which by `type`.
 _KINDS: dict[Any, tuple[type, ...]] = {
-    ObjectiveSpec: (AUCMargin, AUCSquare, CrossEntropy, Focal, Pairwise),
+    ObjectiveSpec: (
+        *(AUCMargin, AUCSquare, CrossEntropy, Focal, Pairwise),
+        *(Contrastive, SupervisedContrastive, VICReg),
+    ),
     OptimizerSpec: (PESGSpec, SGDSpec, AdamSpec, AdamWSpec),
     Schedule: (Constant, Steps, Cosine, Cyclic),
     ModelSpec: (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec),
@@ -82,16 +89,21 @@ class Settings:
 
 def read_settings(path: str | Path) -> Settings:
     """A TOML file as Settings. Every fault is a ValueError with the place in the file and the nearest valid name."""
+    path = Path(path)
+    if not path.is_file():  # opening a pipe would wait for ever
+        raise ValueError(f"{path}: there is no such file.")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise ValueError(f"{path} has {size:,} bytes, too large for a file of settings.")
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
         raise ValueError(f"{path} is no TOML file: {error}.") from None
     try:
         return build(Settings, content)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: tables within tables, too deep to be settings.") from None
 
 
 def build(cls: type[T], content: Mapping[str, Any]) -> T:
@@ -129,7 +141,7 @@ def _table(cls: type, content: Any, where: str) -> Any:
             raise ValueError(f"{where}: {cls.__name__} needs {name}.")
     try:
         return cls(**values)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # a whole number of any length is TOML, but not always a float
         raise ValueError(f"{where}: {error}" if where else str(error)) from None
 
 

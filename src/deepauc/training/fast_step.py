@@ -7,96 +7,22 @@ replayed, so that nothing waits for the host inside an epoch. On a CPU the same 
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from deepauc.data.task import ArrayInputs
-from deepauc.models.small_conv import use_small_convs
-from deepauc.objectives.saddle import auc_saddle
 from deepauc.objectives.saddle_loss import SaddleLoss
 from deepauc.optim.pesg import PESG
-from deepauc.training.feed import HostFeed, images_on_device
+from deepauc.training.feed import HostFeed, images_on_device, rows_needed
+from deepauc.training.forward import Forward, make_forward, program_key
 from deepauc.training.recipe import Stage
-from deepauc.training.step import bounded
 from deepauc.training.trainer import Epoch, Trainer
 
 WARM_UP_STEPS = 3
 PROGRAMS = 256
-Forward = Callable[..., tuple[Tensor, Tensor, Tensor]]
-
-
-def make_forward(model: nn.Module, objective: nn.Module, stage: Stage, preprocessing: Any) -> Forward:
-    """Images of a batch -> (loss, bounded scores, labels).
-
-    Weights come as arguments, so that runs share one compiled form; model and objective are templates for them.
-    """
-    augment, bound = stage.augment, stage.resolved_bound
-    template = copy.deepcopy(model).to("meta")  # not the first run's own: the program would be bound to its weights
-    if stage.precision == "bfloat16":
-        use_small_convs(template)
-    for module in template.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.num_batches_tracked = None  # nineteen counters, a kernel each; `end_epoch` counts instead
-
-    def forward(
-        weights: dict[str, Tensor],
-        variables: dict[str, Tensor],
-        prior: Tensor,
-        margin: Tensor,
-        constants: tuple[Tensor, Tensor],
-        images: Tensor,
-        labels: Tensor,
-        sample_weights: Tensor | None,
-        changes: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if augment is not None and changes is not None:
-            images = augment.apply(images, changes)
-            images, labels = augment.mix(images, labels, changes)
-        elif images.dtype == torch.uint8:
-            images = images.permute(0, 3, 1, 2) * (1 / 255)
-        inputs = preprocessing.standardised(images, *constants)
-        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
-            scores = functional_call(template, weights, (inputs,))
-        seen = bounded(scores.float(), bound)
-        if isinstance(objective, SaddleLoss):
-            loss = _saddle_value(objective, seen, labels, sample_weights, variables, prior, margin)
-        else:
-            loss = functional_call(objective, variables, (seen, labels, sample_weights))
-        return loss, seen.detach(), labels
-
-    return forward
-
-
-def _saddle_value(
-    objective: SaddleLoss,
-    seen: Tensor,
-    labels: Tensor,
-    sample_weights: Tensor | None,
-    variables: dict[str, Tensor],
-    prior: Tensor,
-    margin: Tensor,
-) -> Tensor:
-    """The loss's pure function, with prior and margin as tensors: a grid of margins is one compiled program."""
-    valid = labels == labels  # noqa: PLR0124  (NaN is missing)
-    share = valid.float() if sample_weights is None else torch.where(valid, sample_weights.unsqueeze(1), 0)
-    alpha = variables["alpha"]
-    return auc_saddle(
-        seen,
-        torch.where(valid, labels, 0),
-        variables["a"],
-        variables["b"],
-        2 * alpha.detach() - alpha,  # its gradient turned round, as in SaddleLoss
-        prior=prior,
-        margin=margin,
-        weights=share,
-        normalise=objective.normalise,
-    )
 
 
 class FastStep:
@@ -108,7 +34,7 @@ class FastStep:
         self.trainer, self.stage, self.forward, self.optimizer = trainer, stage, forward, trainer.optimizer
         device, stream = trainer.device, trainer.stream
         batch, steps, width = stream.batch_size, stream.per_epoch, trainer.task.num_labels
-        tensors = {**dict(trainer.model.named_parameters()), **dict(trainer.model.named_buffers())}
+        tensors = {**dict(trainer.trained.named_parameters()), **dict(trainer.trained.named_buffers())}
         self.counters = [tensors.pop(name) for name in list(tensors) if name.endswith("num_batches_tracked")]
         self.weights = tensors
         self.variables = dict(trainer.objective.named_parameters())
@@ -121,12 +47,12 @@ class FastStep:
         self.t = torch.zeros(1, dtype=torch.int64, device=device)
         self.table = torch.zeros(steps, batch, dtype=torch.int64, device=device)
         columns = 0 if stage.augment is None else len(stage.augment.columns)
-        self.changes = torch.zeros(steps, batch, columns, device=device)
+        self.changes = torch.zeros(steps, stage.views * batch, columns, device=device)
         self.rates = torch.zeros(steps, device=device)
         self.lr = torch.zeros((), device=device)
         self.losses = torch.zeros(steps, device=device)
         self.alphas = torch.zeros(steps, width, device=device)
-        self.seen = torch.zeros(steps, batch, width, device=device)
+        self.seen = torch.zeros(steps, batch, 1 if stage.on_views else width, device=device)
         self.targets = torch.zeros(steps, batch, width, device=device)
         _make_capturable(trainer.optimizer, self.lr)
 
@@ -154,10 +80,10 @@ class FastStep:
         )
         torch.autograd.backward(loss)
         if stage.gradient_clip is not None:
-            nn.utils.clip_grad_norm_(trainer.model.parameters(), stage.gradient_clip, foreach=True)
+            nn.utils.clip_grad_norm_(trainer.trained.parameters(), stage.gradient_clip, foreach=True)
         trainer.optimizer.step()
         if trainer.average is not None:
-            trainer.average.update(trainer.model)
+            trainer.average.update(trainer.trained)
         self.losses.index_copy_(0, self.t, loss.detach().reshape(1))
         self.seen.index_copy_(0, self.t, seen.unsqueeze(0))
         self.targets.index_copy_(0, self.t, labels.unsqueeze(0))
@@ -169,9 +95,9 @@ class FastStep:
         """The epoch's tables to the device, t to its first step."""
         stream, stage = self.trainer.stream, self.stage
         rows = stream.table(epoch.number)
-        if stage.augment is not None:
-            drawn = stage.augment.draw(rows.size, seed=stream.seed, epoch=epoch.number)
-            self.changes.copy_(drawn.values.reshape(self.changes.shape))
+        drawn = stream.changes(epoch.number)
+        if drawn is not None:
+            self.changes.copy_(drawn)
         self.table.copy_(torch.from_numpy(rows))
         first = self.trainer.iteration - epoch.start
         factors = [
@@ -216,13 +142,20 @@ class FastEngine:
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
         self._steps: list[FastStep] = []
         self._graph: torch.cuda.CUDAGraph | None = None
-        there: dict[int, Tensor | None] = {}  # runs on the same images share them
+        self._place_images()
+
+    def _place_images(self) -> None:
+        """The images on the device, once for all runs that share them: those of any part of any of these runs."""
+        by_source: dict[int, list[Trainer]] = {}
         for trainer in self.trainers:
             source = trainer.task.source
             key = id(source.array) if isinstance(source, ArrayInputs) else id(source)
-            if key not in there:
-                there[key] = images_on_device(trainer.task, self.device)
-            trainer.images = there[key]
+            by_source.setdefault(key, []).append(trainer)
+        for sharing in by_source.values():
+            rows = rows_needed([trainer.task for trainer in sharing])
+            images = images_on_device(sharing[0].task, self.device, rows=rows)
+            for trainer in sharing:
+                trainer.images = images
 
     def run_epoch(self, epochs: Sequence[Epoch]) -> None:
         """The same epoch of every run: all have the same number of steps."""
@@ -260,11 +193,12 @@ class FastEngine:
         self._steps = []
         shared: dict[str, Forward] = {}
         for trainer, epoch in zip(self.trainers, epochs, strict=True):
-            trainer.model.train()
-            key = _program_key(epoch.stage, trainer)
+            trainer.trained.train()
+            key = program_key(epoch.stage, trainer)
             if key not in shared:
-                forward = make_forward(trainer.model, trainer.objective, epoch.stage, trainer.preprocessing)
-                shared[key] = torch.compile(forward, dynamic=False) if self.compiled else forward
+                shared[key] = make_forward(
+                    trainer.trained, trainer.objective, epoch.stage, trainer.preprocessing, compiled=self.compiled
+                )
             self._steps.append(FastStep(trainer, epoch.stage, shared[key]))
         if self.captures:
             self._capture()
@@ -334,11 +268,3 @@ def _make_capturable(optimizer: torch.optim.Optimizer, lr: Tensor) -> None:
     for state in optimizer.state.values():
         if "step" in state and isinstance(state["step"], Tensor):
             state["step"] = state["step"].to(lr.device)
-
-
-def _program_key(stage: Stage, trainer: Trainer) -> str:
-    """What the compiled program depends on; margin and prior come in as tensors."""
-    objective = trainer.objective
-    own = f"{type(objective).__name__} {objective.normalise}" if isinstance(objective, SaddleLoss) else repr(objective)
-    shapes = (trainer.recipe.model, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels)
-    return repr((own, stage.resolved_bound, stage.augment, stage.precision, shapes))

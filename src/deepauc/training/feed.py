@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
 
 SHARE_OF_FREE_MEMORY = 0.5
@@ -18,17 +20,27 @@ CHUNK = 4096
 AHEAD = 3
 
 
-def images_on_device(task: Task, device: torch.device) -> Tensor | None:
-    """All inputs as they are, (N, H, W, C) uint8 or (N, F) float32; None where they would crowd the device."""
+def rows_needed(tasks: Sequence[Task]) -> npt.NDArray[np.int64]:
+    """Rows that training or scoring on these tasks may read: what is in no part (removed positives, say) is not one."""
+    held_out = [task.labelled(part) for task in tasks for part in task.parts if part != "train"]
+    return np.unique(np.concatenate([*(trainable_rows(task) for task in tasks), *held_out]))
+
+
+def images_on_device(task: Task, device: torch.device, *, rows: npt.NDArray[np.int64] | None = None) -> Tensor | None:
+    """Inputs as they are, (N, H, W, C) uint8 or (N, F) float32; None where they would crowd the device.
+
+    rows: the ones to read; the others are 0. None reads all.
+    """
     size = len(task) * int(np.prod(task.source.shape)) * task.source.dtype.itemsize
     room = torch.cuda.mem_get_info(device)[0] * SHARE_OF_FREE_MEMORY if device.type == "cuda" else HOST_BYTES
     if size > room:
         return None
     dtype = torch.uint8 if task.source.dtype == np.uint8 else torch.float32
-    images = torch.empty(len(task), *task.source.shape, dtype=dtype, device=device)
-    for start in range(0, len(task), CHUNK):
-        rows = np.arange(start, min(start + CHUNK, len(task)))
-        images[start : start + CHUNK] = torch.from_numpy(task.inputs(rows)).to(device)
+    images = torch.zeros(len(task), *task.source.shape, dtype=dtype, device=device)
+    wanted = np.arange(len(task)) if rows is None else rows
+    for start in range(0, len(wanted), CHUNK):
+        some = wanted[start : start + CHUNK]
+        images[torch.from_numpy(some).to(device)] = torch.from_numpy(task.inputs(some)).to(device)
     return images
 
 

@@ -40,7 +40,9 @@ class RunFolder:
                 raise ValueError(f"{folder.path} is not empty and holds no run: choose another folder.")
             folder.write_record({"identity": dict(identity), **record})
             return folder
-        saved = folder.record()["identity"]
+        saved = folder.record().get("identity")
+        if not isinstance(saved, dict):
+            raise ValueError(f"{folder.record_path} is damaged: it has no identity. Choose another folder.")
         if saved != identity:
             differs = ", ".join(k for k in identity if saved.get(k) != identity[k])
             raise ValueError(
@@ -69,12 +71,15 @@ class RunFolder:
         return (self.path / "DONE").exists()
 
     def record(self) -> dict[str, Any]:
+        if not self.record_path.is_file():  # opening a pipe would wait for ever
+            raise ValueError(f"{self.path} holds no run: run.json is not there.")
         try:
-            return json.loads(self.record_path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ValueError(f"{self.path} holds no run: run.json is not there.") from None
-        except json.JSONDecodeError as error:
+            record = json.loads(self.record_path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError, OSError) as error:
             raise ValueError(f"{self.record_path} is damaged: {error}.") from None
+        if not isinstance(record, dict):
+            raise ValueError(f"{self.record_path} is damaged: it is no record of a run.")
+        return record
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         write_atomically(self.record_path, (json.dumps(record, indent=2) + "\n").encode())
@@ -90,25 +95,29 @@ class RunFolder:
 
     def write_scores(self, task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """scores.csv: id, part, group, label, score; for several labels label:NAME and score:NAME."""
-        rows: list[dict[str, Any]] = []
-        binary = task.kind == "binary"
+        names = [""] if task.kind == "binary" else [f":{name}" for name in task.label_names]
+        text = io.StringIO()  # a row at a time: as Python objects a million rows would take a gigabyte
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["id", "part", "group", *(kind + name for name in names for kind in ("label", "score"))])
         for part, values in scores.items():
             for row, score in zip(task.labelled(part), values.reshape(len(values), -1), strict=True):
                 label = task.labels[row].reshape(-1)
-                line = {
-                    "id": task.ids[row] if task.ids is not None else int(row),
-                    "part": part,
-                    "group": task.groups[row] if task.groups is not None else "",
-                }
-                for name, y, s in zip(task.label_names, label, score, strict=True):
-                    line["label" if binary else f"label:{name}"] = "" if np.isnan(y) else f"{y:.9g}"
-                    line["score" if binary else f"score:{name}"] = f"{s:.9g}"  # nine digits hold a float32 exactly
-                rows.append(line)
-        self.write_rows("scores.csv", rows)
+                line = [
+                    task.ids[row] if task.ids is not None else int(row),
+                    part,
+                    task.groups[row] if task.groups is not None else "",
+                ]
+                for y, s in zip(label, score, strict=True):
+                    line += ["" if np.isnan(y) else f"{y:.9g}", f"{s:.9g}"]  # nine digits hold a float32 exactly
+                writer.writerow(line)
+        write_atomically(self.path / "scores.csv", text.getvalue().encode())
 
     def finish(self) -> None:
+        """DONE last; then what a killed process may have left behind in the middle of a write goes too."""
         write_atomically(self.path / "DONE", b"")
         self.checkpoint_path.unlink(missing_ok=True)
+        for left in self.path.glob(".*.part"):
+            left.unlink(missing_ok=True)
 
 
 @cache

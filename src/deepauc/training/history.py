@@ -1,4 +1,4 @@
-"""What an epoch leaves behind: mean loss and the state of the AUC loss on the scores it saw."""
+"""What an epoch leaves behind: mean loss, and the state of the AUC loss on its scores or how many views match."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from deepauc.objectives.contrastive import ViewLoss
 from deepauc.objectives.saddle_loss import SaddleLoss
 
 
@@ -18,13 +19,16 @@ class EpochTally:
         self.steps = 0
         self.loss: Tensor | None = None
         self.alpha_zero: Tensor | None = None
+        self.matched: Tensor | None = None
         self.scores: list[Tensor] = []
         self.labels: list[Tensor] = []
 
     def add(self, loss: Tensor, scores: Tensor, labels: Tensor, objective: nn.Module) -> None:
-        """After a step: its loss, the (bounded) scores and the labels the loss saw."""
+        """After a step: its loss, the (bounded) scores (of a `ViewLoss`: the matches) and the labels the loss saw."""
         self.steps += 1
         self.loss = loss if self.loss is None else self.loss + loss
+        if isinstance(objective, ViewLoss):
+            self._match(scores.mean())
         if isinstance(objective, SaddleLoss):
             zero = (objective.alpha.detach() == 0).float().mean()
             self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
@@ -35,12 +39,17 @@ class EpochTally:
         """The same for many steps at once: losses (T,), alphas (T, L), scores and labels (T, B, L)."""
         self.steps += len(losses)
         self.loss = losses.sum() if self.loss is None else self.loss + losses.sum()
+        if isinstance(objective, ViewLoss):
+            self._match(scores.mean((1, 2)).sum())
         if isinstance(objective, SaddleLoss):
             zero = (alphas == 0).float().mean(1).sum()
             self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
             shape = (-1,) if scores.shape[2] == 1 else (-1, scores.shape[2])
             self.scores.append(scores.reshape(shape).clone())
             self.labels.append(labels.reshape(shape).clone())
+
+    def _match(self, share: Tensor) -> None:
+        self.matched = share if self.matched is None else self.matched + share
 
     def summary(self, objective: nn.Module) -> dict[str, float]:
         """A row of the history; for several labels the mean over them. ValueError if the loss is no number."""
@@ -50,6 +59,8 @@ class EpochTally:
         if not np.isfinite(loss):
             raise ValueError("the training loss is NaN or infinite: bound the scores (bound='sigmoid'), or lower lr.")
         row = {"loss": loss}
+        if self.matched is not None:
+            row["view_accuracy"] = self.matched.item() / self.steps
         if self.alpha_zero is None or not isinstance(objective, SaddleLoss):
             return row
         scores, labels = torch.cat(self.scores), torch.cat(self.labels)

@@ -59,12 +59,11 @@ def stopped_at(
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError) as error:
-        size = fitting_batch(model, inputs)
-        raise TrainingStopped(_out_of_memory(len(rows), size)) from error
+        raise TrainingStopped(_out_of_memory(model, inputs, batch=len(rows))) from error
     except RuntimeError as error:
         if "allocate memory" not in str(error):
             raise
-        raise TrainingStopped(_out_of_memory(len(rows), fitting_batch(model, inputs))) from error
+        raise TrainingStopped(_out_of_memory(model, inputs, batch=len(rows))) from error
     except ValueError as error:
         details = {"iteration": iteration, "rows": rows.tolist(), "message": str(error)}
         write_atomically(folder.path / "stopped.json", json.dumps(details).encode())
@@ -91,8 +90,10 @@ def fitting_batch(model: nn.Module, inputs: Tensor) -> int | None:
     return None
 
 
-def _out_of_memory(batch: int, fits: int | None) -> str:
-    if fits is None:
+def _out_of_memory(model: nn.Module, inputs: Tensor, *, batch: int) -> str:
+    views = len(inputs) // batch
+    fits = (fitting_batch(model, inputs) or 0) // views
+    if not fits:
         return (
             f"out of memory with a batch of {batch}; not even one image fits: use smaller images or a smaller network."
         )

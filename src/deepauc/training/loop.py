@@ -22,6 +22,7 @@ from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run, finish_run
 from deepauc.training.step import backward_whole_batch
 from deepauc.training.trainer import Epoch, Progress, Trainer
+from deepauc.training.views import repeated
 
 Engine = Literal["auto", "plain", "fast"]
 
@@ -64,10 +65,9 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
     """The plain engine: step t reads row t of the epoch's tables."""
     stage, stream, device = epoch.stage, trainer.stream, trainer.device
     table = stream.table(epoch.number)
-    changes = None
-    if stage.augment is not None:
-        changes = stage.augment.draw(table.size, seed=stream.seed, epoch=epoch.number).to(device)
-    trainer.model.train()
+    drawn = stream.changes(epoch.number)
+    changes = None if drawn is None else drawn.to(device)
+    trainer.trained.train()
     for position in range(epoch.start, epoch.stop):
         rows = table[position]
         factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
@@ -81,19 +81,18 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
         labels = torch.from_numpy(stream.labels[rows]).to(device, non_blocking=True)
         weights = None if stream.weights is None else torch.from_numpy(stream.weights[rows]).to(device)
         if stage.augment is not None and changes is not None:
-            mine = changes.values[position * len(rows) : (position + 1) * len(rows)]
-            inputs = stage.augment.apply(inputs, mine)
-            inputs, labels = stage.augment.mix(inputs, labels, mine)
+            inputs = stage.augment.apply(repeated(inputs, stage.views), changes[position])
+            inputs, labels = stage.augment.mix(inputs, labels, changes[position])
         inputs = trainer.preprocessing(inputs)
 
         trainer.optimizer.zero_grad(set_to_none=True)
-        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.model, inputs):
-            loss, scores = backward_whole_batch(trainer.model, inputs, labels, weights, trainer.objective, stage)
+        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, inputs):
+            loss, scores = backward_whole_batch(trainer.trained, inputs, labels, weights, trainer.objective, stage)
         if stage.gradient_clip is not None:
-            nn.utils.clip_grad_norm_(trainer.model.parameters(), stage.gradient_clip)
+            nn.utils.clip_grad_norm_(trainer.trained.parameters(), stage.gradient_clip)
         trainer.optimizer.step()
         if trainer.average is not None:
-            trainer.average.update(trainer.model)
+            trainer.average.update(trainer.trained)
         trainer.iteration += 1
 
         trainer.tally.add(loss, scores, labels, trainer.objective)
@@ -134,6 +133,7 @@ def claim_folder(
                 "labels": list(task.label_names),
                 "shape": list(task.source.shape),
                 "rows": rows,
+                "unlabelled_rows": len(task.unlabelled("train")),
             },
             **surroundings(device),
             **(notes or {}),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from deepauc.training.loop import can_be_fast, chosen_device, claim_folder
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run, finish_run
 from deepauc.training.trainer import Epoch, Trainer
+
+SAVE_SECONDS = 30.0  # between checkpoints: an epoch of a packed run is a tenth of a second, writing it down as long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,9 @@ def train_together(
             if not folder.done:
                 if not can_be_fast(job.recipe):
                     raise ValueError(f"{folder.path}: this recipe needs the plain engine; train it on its own.")
-                active.append(Trainer(job.recipe, job.task, job.seed, folder, target, interrupt, None))
+                active.append(
+                    Trainer(job.recipe, job.task, job.seed, folder, target, interrupt, None, save_seconds=SAVE_SECONDS)
+                )
         _run_all(active, compiled=compiled)
     return [Run(folder.path) for folder in folders]
 
@@ -55,13 +60,24 @@ def _run_all(trainers: list[Trainer], *, compiled: bool) -> None:
     while going:
         asked: list[tuple[Trainer, Epoch]] = []
         for trainer, epochs in list(going):
-            epoch = next(epochs, None)
-            if epoch is not None:
-                asked.append((trainer, epoch))
-                continue
-            finish_run(trainer)  # a run that ends early leaves the others to go on
+            with _named(trainer):
+                epoch = next(epochs, None)
+                if epoch is not None:
+                    asked.append((trainer, epoch))
+                    continue
+                finish_run(trainer)  # a run that ends early leaves the others to go on
             going = [pair for pair in going if pair[0] is not trainer]
             engine = None
         if asked:
             engine = engine or FastEngine([trainer for trainer, _ in asked], compiled=compiled)
             engine.run_epoch([epoch for _, epoch in asked])
+
+
+@contextmanager
+def _named(trainer: Trainer) -> Iterator[None]:
+    """What goes wrong in one run of many says which: `run_dir` on the exception."""
+    try:
+        yield
+    except Exception as error:
+        error.run_dir = trainer.folder.path  # type: ignore[attr-defined]
+        raise

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from deepauc.data.augment import Augment
@@ -14,7 +14,9 @@ from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpe
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy, Focal
+from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.recipe import Recipe, Stage
@@ -23,24 +25,35 @@ from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
 SPECS: tuple[type, ...] = (
     *(Recipe, Stage, Augment),
     *(AUCMargin, AUCSquare, CrossEntropy, Focal, Pairwise),
+    *(Contrastive, SupervisedContrastive, VICReg),
     *(PESGSpec, SGDSpec, AdamSpec, AdamWSpec),
     *(Constant, Steps, Cosine, Cyclic),
     *(FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec),
 )
 
 
-def to_plain(value: Any) -> Any:
-    """A spec as {"type": its class, its fields...}, everything inside likewise."""
+def to_plain(value: Any, *, defaults: bool = True) -> Any:
+    """A spec as {"type": its class, its fields...}, everything inside likewise; with or without default values."""
     if is_dataclass(value) and not isinstance(value, type):
-        options = {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
+        options = {
+            f.name: to_plain(getattr(value, f.name), defaults=defaults)
+            for f in fields(value)
+            if f.init and (defaults or not _is_default(f, getattr(value, f.name)))
+        }
         return {"type": type(value).__name__, **options}
     if isinstance(value, Mapping):
-        return {str(k): to_plain(v) for k, v in value.items()}
+        return {str(k): to_plain(v, defaults=defaults) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [to_plain(v) for v in value]
+        return [to_plain(v, defaults=defaults) for v in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(f"a recipe holds specs, numbers, strings and tuples; {type(value).__name__} is none of these.")
+
+
+def _is_default(field: Field[Any], value: Any) -> bool:
+    if field.default is not MISSING:
+        return bool(field.default == value) and type(field.default) is type(value)
+    return field.default_factory is not MISSING and bool(field.default_factory() == value)
 
 
 def from_plain(value: Any) -> Any:
@@ -60,8 +73,8 @@ def from_plain(value: Any) -> Any:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """SHA-256 of a recipe's plain form."""
-    return hashlib.sha256(json.dumps(to_plain(recipe), sort_keys=True).encode()).hexdigest()
+    """SHA-256 of what a recipe says beyond the defaults: an option that comes later leaves old runs their name."""
+    return hashlib.sha256(json.dumps(to_plain(recipe, defaults=False), sort_keys=True).encode()).hexdigest()
 
 
 def valid_name(name: str, names: list[str], what: str) -> str:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from deepauc.data.colour import normalise, to_unit
+from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
 
 SAMPLE = 10_000  # rows that mean and standard deviation are taken from, evenly spaced over the training part
-CHUNK = 512
+CHUNK = 512  # rows at a time,
+CHUNK_NUMBERS = 1 << 22  # or fewer, so that large images take no more memory than small ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +28,13 @@ class Preprocessing:
 
     @classmethod
     def of(cls, task: Task) -> Preprocessing:
-        rows = np.sort(task.part("train"))
+        rows = np.sort(trainable_rows(task))
         rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64)]
         images = len(task.source.shape) == 3
         count, total, squares = 0, 0.0, 0.0
-        for start in range(0, len(rows), CHUNK):
-            values = task.inputs(rows[start : start + CHUNK]).astype(np.float64)
+        step = max(1, min(CHUNK, CHUNK_NUMBERS // max(1, int(np.prod(task.source.shape)))))
+        for start in range(0, len(rows), step):
+            values = task.inputs(rows[start : start + step]).astype(np.float64)
             values = values.reshape(-1, values.shape[-1]) / (255 if images else 1)
             count += len(values)
             total = total + values.sum(0)

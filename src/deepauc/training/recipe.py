@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import nn
@@ -31,6 +31,19 @@ class ObjectiveSpec(Protocol):
     def build(self, *, prior: Sequence[float]) -> nn.Module: ...
 
 
+@runtime_checkable
+class ViewObjectiveSpec(ObjectiveSpec, Protocol):
+    """Builds a loss with forward(first view, second view, labels) on projections: it trains features, not scores."""
+
+    @property
+    def views(self) -> int:
+        """How many augmented views of each image the loss compares."""
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the loss looks at labels; if not, rows without any are as good as others."""
+
+
 class OptimizerSpec(Protocol):
     """Builds an optimizer over network and objective."""
 
@@ -50,6 +63,11 @@ class Stage:
     whose weights this stage starts from. uncertain: what becomes of labels marked -1. accumulate: the batch passes the
     network in so many pieces, the loss sees it whole. keep: the weights of the last epoch, or of the best on
     validation. patience: epochs without a better validation AUC after which the stage ends.
+
+    views: augmented views of each image in a batch; 2 for the objectives that compare views (`Contrastive`, ...). Such
+    a stage trains the network below its classifier with a projection head behind it, `projection` being its hidden and
+    output width, which is dropped at the stage's end. It sees the training part, rows without a label too unless there
+    is a quota (never one whose group is in validation or test), ignores sample weights, and has no validation AUC.
     """
 
     objective: ObjectiveSpec
@@ -60,6 +78,8 @@ class Stage:
     positives_per_batch: int | None = None
     schedule: Schedule = field(default_factory=Constant)
     augment: Augment | None = None
+    views: int = 1
+    projection: tuple[int, int] = (128, 128)
     bound: Bound = "auto"
     reset_classifier: bool = False
     start_from: str | None = None
@@ -74,7 +94,7 @@ class Stage:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.iterations is None):
             raise ValueError("a stage has a length in epochs or in iterations: give one of the two.")
-        for name in ("epochs", "iterations", "batch_size", "positives_per_batch", "accumulate", "patience"):
+        for name in ("epochs", "iterations", "batch_size", "positives_per_batch", "accumulate", "patience", "views"):
             value = getattr(self, name)
             if value is not None and (value != int(value) or value < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value}.")
@@ -90,6 +110,33 @@ class Stage:
             raise ValueError(f"accumulate {self.accumulate} must divide batch_size {self.batch_size}.")
         if self.augment is not None and self.augment.mixup and not self.objective.soft_labels:
             raise ValueError("mixup makes soft labels: set soft_labels=True in the stage's objective.")
+        self._check_views()
+
+    def _check_views(self) -> None:
+        wanted = self.objective.views if isinstance(self.objective, ViewObjectiveSpec) else 1
+        if self.views != wanted:
+            raise ValueError(
+                f"{type(self.objective).__name__} takes {wanted} view{'s' * (wanted > 1)} of each image: "
+                f"set views={wanted}, not {self.views}."
+            )
+        if not self.on_views:
+            return
+        object.__setattr__(self, "projection", tuple(self.projection))
+        if len(self.projection) != 2 or not all(width == int(width) and width >= 1 for width in self.projection):
+            raise ValueError(
+                f"projection is the head's hidden and output width, two whole numbers, not {self.projection}."
+            )
+        if self.augment is None:
+            raise ValueError("views of an image differ by their augmentation: give the stage an augment.")
+        if self.resolved_bound != "none":
+            raise ValueError("a stage on views has no scores to bound: leave bound out.")
+        if self.keep == "best" or self.patience is not None:
+            raise ValueError("a stage on views has no validation AUC to choose by: leave keep and patience out.")
+
+    @property
+    def on_views(self) -> bool:
+        """Whether the stage compares views and trains features, rather than scores."""
+        return self.views > 1
 
     @property
     def resolved_bound(self) -> str:
@@ -101,14 +148,16 @@ class Recipe:
     """A network and its stages.
 
     guard: after the last stage, keep the earlier stage's network if that is better on validation. test_curve: also
-    write the test AUC of each epoch, to a file that no selection opens. alpha_curve: alpha of each step, likewise.
-    deterministic: ask torch for deterministic algorithms (on a GPU; a CPU is deterministic anyway).
+    write the test AUC of each epoch, to a file that no selection opens. evaluate_every: so many epochs between two
+    validations (and points of that curve); the last epoch of a stage always has one. alpha_curve: alpha of each step,
+    likewise. deterministic: ask torch for deterministic algorithms (on a GPU; a CPU is deterministic anyway).
     """
 
     model: ModelSpec
     stages: tuple[Stage, ...]
     guard: bool = False
     test_curve: bool = False
+    evaluate_every: int = 1
     alpha_curve: bool = False
     deterministic: bool = False
 
@@ -116,5 +165,11 @@ class Recipe:
         object.__setattr__(self, "stages", tuple(self.stages))
         if not self.stages:
             raise ValueError("a recipe has at least one stage.")
-        if self.guard and len(self.stages) < 2:
-            raise ValueError("guard compares the last stage with an earlier one: the recipe has only one stage.")
+        if self.evaluate_every != int(self.evaluate_every) or self.evaluate_every < 1:
+            raise ValueError(f"evaluate_every must be a whole number of at least 1, not {self.evaluate_every}.")
+        if self.evaluate_every > 1 and any(s.keep == "best" or s.patience is not None for s in self.stages):
+            raise ValueError("keep='best' and patience look at every epoch: leave evaluate_every at 1.")
+        if self.guard and self.stages[-1].on_views:
+            raise ValueError("guard keeps the better of two classifiers: the last stage, on views, trains none.")
+        if self.guard and sum(not stage.on_views for stage in self.stages) < 2:
+            raise ValueError("guard compares the last stage with an earlier one: there is only one that gives scores.")

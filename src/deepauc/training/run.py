@@ -63,8 +63,14 @@ class Run:
 
 
 def finish_run(trainer: Trainer) -> Run:
-    """Scores of every part, weights, bundle, results; DONE comes last."""
+    """Scores of every part, weights, bundle, results; DONE comes last.
+
+    A run that ends with a stage on views has no classifier: its weights are there to start from, nothing is scored.
+    """
     folder, recipe, task = trainer.folder, trainer.recipe, trainer.task
+    if recipe.stages[-1].on_views:
+        save_weights(folder.model_path, trainer.model, classifier=False)
+        return _finished(folder, {"auc": {}, "seconds": round(trainer.seconds(), 3)})
     scores = {part: trainer.scores(part) for part in task.parts}
     guard = None
     if recipe.guard and "validation" in task.parts:
@@ -88,6 +94,10 @@ def finish_run(trainer: Trainer) -> Run:
         for part, values in scores.items()
     }
     results = {"auc": auc, "seconds": round(trainer.seconds(), 3)} | ({"guard": guard} if guard else {})
+    return _finished(folder, results)
+
+
+def _finished(folder: RunFolder, results: dict[str, Any]) -> Run:
     folder.write_record({**folder.record(), "results": results})
     folder.finish()
     return Run(folder.path)
@@ -99,7 +109,8 @@ def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, 
     rows = task.labelled("validation")
     last = len(trainer.recipe.stages) - 1
     scores = {last: last_scores}
-    for number in range(last):
+    earlier = [number for number in range(last) if not trainer.recipe.stages[number].on_views]
+    for number in earlier:
         load_weights(folder.stage_path(number), model)
         scores[number] = trainer.scores("validation")
     aucs = {number: mean_auc(part_auc(task, "validation", values)) for number, values in scores.items()}
@@ -108,7 +119,7 @@ def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, 
     tests = {}
     if task.kind == "binary":
         groups = None if task.groups is None else task.groups[rows]
-        for number in range(last):
+        for number in earlier:
             both = last_scores[:, 0], scores[number][:, 0]
             found = compare_auroc(*both, task.labels[rows], groups=groups)
             tests[str(number)] = {

@@ -13,6 +13,7 @@ from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.training.preprocessing import Preprocessing
 
 BATCH = 256
+DEVICE_NUMBERS = 1 << 23  # of a batch's inputs on a GPU: some hundred launches a batch, whatever its size
 
 
 @torch.no_grad()
@@ -34,18 +35,20 @@ def score_rows(
     """
     training = model.training
     model.eval()
-    pieces = []
-    for start in range(0, len(rows), BATCH):
-        some = rows[start : start + BATCH]
+    # One tensor for all: small ones kept from every batch pin the large ones' places, and memory grows with the rows.
+    found = torch.zeros(len(rows), task.num_labels, device=device)
+    batch = BATCH if device.type == "cpu" else max(32, DEVICE_NUMBERS // int(np.prod(task.source.shape)))
+    for start in range(0, len(rows), batch):
+        some = rows[start : start + batch]
         if resident is not None:
             inputs = resident[torch.from_numpy(some).to(device)]
         else:
             inputs = torch.from_numpy(task.inputs(some)).to(device)
         if augment is not None and parameters is not None:
             inputs = augment.apply(inputs, parameters[some].to(device))
-        pieces.append(model(preprocessing(inputs)).float())
+        found[start : start + len(some)] = model(preprocessing(inputs))
     model.train(training)
-    return torch.cat(pieces).cpu().numpy() if pieces else np.zeros((0, task.num_labels), dtype=np.float32)
+    return found.cpu().numpy()
 
 
 def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str, Estimate]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from deepauc.data.counter import hash_key
 from deepauc.objectives.score_norm import unit_norm
 from deepauc.training.recipe import Stage
+from deepauc.training.views import view_loss
 
 
 def bounded(scores: Tensor, bound: str) -> Tensor:
@@ -26,6 +27,7 @@ def backward_whole_batch(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the loss of this batch; returns the loss and the bounded scores, detached.
 
+    For a stage on views the inputs are all views, and instead of scores come the images whose views match, (N, 1).
     With stage.accumulate > 1 the network sees the batch in pieces but the loss sees it whole, so class means and score
     norms are exact: one pass without gradient for the scores, the loss on all of them, then piece by piece again with
     the scores' gradients. Costs one more forward pass. Batch normalisation, if any, works on the pieces.
@@ -33,10 +35,8 @@ def backward_whole_batch(
     if labels.shape[1] == 1:
         labels = labels.squeeze(1)
     if stage.accumulate == 1:
-        scores = _scores(model, inputs, stage)
-        seen = bounded(scores, stage.resolved_bound)
-        loss = objective(seen, labels, weights)
-        loss.backward()
+        loss, seen = _loss(_scores(model, inputs, stage), labels, weights, objective, stage)
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), seen.detach()
 
     pieces = torch.split(inputs, -(-len(inputs) // stage.accumulate))
@@ -47,9 +47,8 @@ def backward_whole_batch(
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(before)  # running statistics count each image once
     scores = torch.cat(parts).requires_grad_()
-    seen = bounded(scores, stage.resolved_bound)
-    loss = objective(seen, labels, weights)
-    loss.backward()
+    loss, seen = _loss(scores, labels, weights, objective, stage)
+    loss.backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     gradients = torch.split(scores.grad, [len(part) for part in parts])
     for i, (piece, gradient) in enumerate(zip(pieces, gradients, strict=True)):
@@ -57,11 +56,20 @@ def backward_whole_batch(
     return loss.detach(), seen.detach()
 
 
+def _loss(
+    outputs: Tensor, labels: Tensor, weights: Tensor | None, objective: nn.Module, stage: Stage
+) -> tuple[Tensor, Tensor]:
+    if stage.on_views:
+        return view_loss(outputs, labels, objective, views=stage.views)
+    seen = bounded(outputs, stage.resolved_bound)
+    return objective(seen, labels, weights), seen
+
+
 def _scores(model: nn.Module, inputs: Tensor, stage: Stage) -> Tensor:
     with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
         scores: Tensor = model(inputs)
     scores = scores.float()
-    return scores.squeeze(1) if scores.shape[1] == 1 else scores
+    return scores.squeeze(1) if scores.shape[1] == 1 and not stage.on_views else scores
 
 
 def _piece_scores(model: nn.Module, piece: Tensor, stage: Stage, step_seed: int, number: int) -> Tensor:

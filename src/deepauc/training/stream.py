@@ -1,16 +1,19 @@
-"""Which rows a stage sees, in which order, and the prior that follows from it."""
+"""Which rows a stage sees, in which order and how changed, and the prior that follows from it."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from deepauc.data.counter import hash_key
 from deepauc.data.samplers import ClassQuotaSampler
 from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.splits import trainable_rows
 from deepauc.data.task import UNCERTAIN, Task
 from deepauc.data.uncertain import resolve_task
-from deepauc.training.recipe import Stage
+from deepauc.training.recipe import Stage, ViewObjectiveSpec
 
 Rows = npt.NDArray[np.int64]
 
@@ -19,14 +22,20 @@ class Stream:
     """The batches of a stage: tables of row numbers drawn from (seed, stage, epoch) alone; step t reads row t.
 
     labels: (N, L) of the task as the stage sees them, uncertain ones resolved. prior: per label, the (weighted) mean
-    label of the stream. per_epoch: steps of an epoch; the incomplete tail of an epoch is dropped.
+    label of the stream; none for a stage on views. per_epoch: steps of an epoch; the incomplete tail of an epoch is
+    dropped. unlabelled: how many of the rows have no label.
     """
 
     def __init__(self, task: Task, stage: Stage, *, seed: int, number: int) -> None:
         self.seed = hash_key(seed, number) >> 1  # of this stage's orders and augmentations
         resolved = task if stage.uncertain is None else resolve_task(task, stage.uncertain, seed=seed)
         self.labels = resolved.labels.reshape(len(task), task.num_labels).copy()
-        self.rows = resolved.labelled("train")
+        without_labels = stage.on_views and stage.positives_per_batch is None
+        self.rows = trainable_rows(resolved) if without_labels else resolved.labelled("train")
+        self.unlabelled = int(np.isin(self.rows, resolved.unlabelled("train")).sum())
+        if isinstance(stage.objective, ViewObjectiveSpec) and without_labels and not stage.objective.uses_labels:
+            self.labels[:] = np.nan  # not looked at: whatever they are is no fault
+        self._augment, self._views = stage.augment, stage.views
         seen = self.labels[self.rows]
         if (seen == UNCERTAIN).any():
             raise ValueError("the training labels hold uncertain entries (-1): name what becomes of them in the stage.")
@@ -35,7 +44,7 @@ class Stream:
                 "the training labels are soft (smoothed uncertain ones, for example), the stage's objective takes hard "
                 "ones: set soft_labels=True there, or choose zeros, ones or ignore for this stage."
             )
-        self.weights = None if task.weights is None else task.weights.copy()
+        self.weights = None if task.weights is None or stage.on_views else task.weights.copy()
         self.batch_size = min(stage.batch_size, len(self.rows))
         self._sampler: ClassQuotaSampler | None = None
         if stage.positives_per_batch is not None:
@@ -47,7 +56,7 @@ class Stream:
                 seed=self.seed,
             )
         self.per_epoch = len(self._sampler) if self._sampler else len(self.rows) // self.batch_size
-        self.prior = self._prior()
+        self.prior = () if stage.on_views else self._prior()
 
     def table(self, epoch: int) -> Rows:
         """All batches of an epoch, (steps, batch_size)."""
@@ -55,6 +64,18 @@ class Stream:
             return self.rows[self._sampler.epoch_table(epoch)]
         order = fixed_permutation(len(self.rows), seed=self.seed, stream=f"order {epoch}")
         return self.rows[order[: self.per_epoch * self.batch_size].reshape(self.per_epoch, self.batch_size)]
+
+    def changes(self, epoch: int) -> Tensor | None:
+        """The augmentation of an epoch, (steps, views * batch_size, columns): in each step view by view."""
+        if self._augment is None:
+            return None
+        shape = (self.per_epoch, self.batch_size, len(self._augment.columns))
+        count = self.per_epoch * self.batch_size
+        tables = [
+            self._augment.draw(count, seed=self.seed, epoch=epoch, view=view).values.reshape(shape)
+            for view in range(self._views)
+        ]
+        return torch.cat(tables, dim=1)
 
     def _prior(self) -> tuple[float, ...]:
         """Mean label where drawn: exact for plain shuffling, in expectation for a quota (through its own shares)."""

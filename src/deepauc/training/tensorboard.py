@@ -10,6 +10,7 @@ from typing import Any
 FOLDER = "tensorboard"
 SCALARS = {
     "loss": "train/loss",
+    "view_accuracy": "train/view_accuracy",
     "validation_auc": "validation/auc",
     "A_M": "auc_loss/A_M",
     "gap": "auc_loss/gap",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
@@ -27,6 +27,7 @@ from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.scoring import mean_auc, part_auc, score_rows
 from deepauc.training.stream import Stream
+from deepauc.training.views import ViewNetwork
 
 CHECKPOINT_SECONDS = 300  # a long epoch is saved on the way; when does not change the result
 
@@ -68,9 +69,12 @@ class Trainer:
         device: torch.device,
         interrupt: InterruptFlag,
         progress: Callable[[Progress], None] | None,
+        *,
+        save_seconds: float = 0.0,
     ) -> None:
+        """save_seconds: the least time between two checkpoints at the ends of epochs."""
         self.recipe, self.task, self.seed, self.folder, self.device = recipe, task, seed, folder, device
-        self.interrupt, self.progress = interrupt, progress
+        self.interrupt, self.progress, self.save_seconds = interrupt, progress, save_seconds
         self.preprocessing = Preprocessing.of(task)
         shape = task.source.shape
         self.model = build_model(
@@ -83,6 +87,7 @@ class Trainer:
         self.model.to(device)
         if device.type == "cuda" and len(shape) == 3:
             self.model.to(memory_format=torch.channels_last)
+        self.trained: nn.Module = self.model  # what the stage trains; on views its features with a head behind them
         self.images: Tensor | None = None  # all inputs on the device, where an engine has put them there
         self.stage_number = self.iteration = 0
         self.history: list[dict[str, Any]] = []
@@ -117,7 +122,7 @@ class Trainer:
         """Stream, prior, loss and optimizer of a stage; its weights unless a checkpoint brings them."""
         if not resumed:
             if stage.start_from is not None:
-                load_weights(Path(stage.start_from) / "model.safetensors", self.model)
+                load_weights(Path(stage.start_from) / "model.safetensors", self.model, own_classifier=True)
             if stage.reset_classifier:
                 reset_classifier(self.model, seed=hash_key(self.seed, self.stage_number) >> 1)
         self.iteration = 0
@@ -125,16 +130,21 @@ class Trainer:
         self.stream = Stream(self.task, stage, seed=self.seed, number=self.stage_number)
         self.total = stage.iterations or (stage.epochs or 0) * self.stream.per_epoch
         self.objective = stage.objective.build(prior=self.stream.prior).to(self.device)
-        self.optimizer = stage.optimizer.build(self.model.parameters(), self.objective)
-        self.average = WeightAverage(self.model, stage.ema) if stage.ema else None
+        self.trained = self.model
+        if stage.on_views:
+            head_seed = hash_key(self.seed, self.stage_number, *b"head") >> 1
+            self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
+        self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
+        self.average = WeightAverage(self.trained, stage.ema) if stage.ema else None
         self.tally = EpochTally()
 
     def _end_stage(self, stage: Stage) -> None:
+        self._write_curves()
         if self.average is not None:
-            self.average.write_to(self.model)
+            self.average.write_to(self.trained)
         if stage.keep == "best" and self.best is not None:
             self.model.load_state_dict(self.best["weights"])
-        if self.recipe.guard:
+        if self.recipe.guard and not stage.on_views:
             save_weights(self.folder.stage_path(self.stage_number), self.model)
 
     def after_step(self, epoch: Epoch, position: int) -> None:
@@ -150,6 +160,19 @@ class Trainer:
         """Validation, history, checkpoint."""
         row: dict[str, Any] = {"stage": self.stage_number, "epoch": epoch, "iteration": self.iteration}
         row |= {"lr": float(self.optimizer.param_groups[0]["lr"]), **self.tally.summary(self.objective)}
+        if stage.on_views:
+            row |= {"rows": len(self.stream.rows), "unlabelled_rows": self.stream.unlabelled}
+        elif (epoch + 1) % self.recipe.evaluate_every == 0 or self.iteration >= self.total:
+            self._evaluate(stage, row)
+        self.history.append(row)
+        if self.interrupt.raised or time.monotonic() - self._saved_at >= self.save_seconds:
+            self._write_curves()
+            self._save()
+            self.interrupt.leave(self.folder)
+
+    def _evaluate(self, stage: Stage, row: dict[str, Any]) -> None:
+        """Validation AUC into the epoch's row, test AUC into a curve of its own."""
+        epoch = row["epoch"]
         with self._evaluated_weights():
             if "validation" in self.task.parts:
                 found = part_auc(self.task, "validation", self.scores("validation"))
@@ -163,10 +186,6 @@ class Trainer:
             if self.recipe.test_curve and "test" in self.task.parts:
                 auc = mean_auc(part_auc(self.task, "test", self.scores("test")))
                 self.test_curve.append({"stage": self.stage_number, "epoch": epoch, "test_auc": auc})
-        self.history.append(row)
-        self._write_curves()
-        self._save()
-        self.interrupt.leave(self.folder)
 
     def _out_of_patience(self, stage: Stage) -> bool:
         """So many epochs of this stage without a better validation AUC; read off the history, so a resume agrees."""
@@ -185,7 +204,7 @@ class Trainer:
         return score_rows(self.model, self.task, rows, self.preprocessing, self.device, resident=self.images)
 
     def _evaluated_weights(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.average is None else self.average.in_place_of(self.model)
+        return nullcontext() if self.average is None else self.average.in_place_of(self.trained)
 
     def _write_curves(self) -> None:
         self.folder.write_rows("history.csv", self.history)
@@ -214,6 +233,7 @@ class Trainer:
             "stage": self.stage_number,
             "iteration": self.iteration,
             "model": self.model.state_dict(),
+            "head": self.trained.head.state_dict() if isinstance(self.trained, ViewNetwork) else None,
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.average,
@@ -230,6 +250,8 @@ class Trainer:
     def _restore(self, saved: dict[str, Any]) -> None:
         self.iteration = saved["iteration"]
         self.model.load_state_dict(saved["model"])
+        if isinstance(self.trained, ViewNetwork):
+            self.trained.head.load_state_dict(saved["head"])
         self.objective.load_state_dict(saved["objective"])
         self.optimizer.load_state_dict(saved["optimizer"])
         if self.average is not None:

@@ -1,0 +1,162 @@
+"""BreastMNIST and PneumoniaMNIST from png + csv to the report on the CPU, by the commands a user would type.
+
+Nothing is set but the columns: network, lengths and stages are the plan's own. Needs DEEPAUC_DATA.
+
+    python benchmarks/csv_to_report.py            # runs what is missing, writes results/csv-to-report/*.json
+    python benchmarks/csv_to_report.py --table    # only writes results/csv-to-report.md from those records
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+SETS = ("breastmnist", "pneumoniamnist")
+NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
+BUSY = 0.5  # a load average above this before the start: others were at work, and the wall time is too long
+
+
+class Shell:
+    """Runs commands in one folder and keeps what was typed and how long it took."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.typed, self.seconds = folder, [], {}
+        self.program = shutil.which("deepauc", path=str(Path(sys.executable).parent)) or "deepauc"
+
+    def __call__(self, *words: str) -> str:
+        self.typed.append(shlex.join(["deepauc", *words]))
+        print("$", self.typed[-1], flush=True)
+        began = time.monotonic()
+        done = subprocess.run([self.program, *words], cwd=self.folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{self.typed[-1]}: exit code {done.returncode}\n{done.stderr}")
+        self.seconds[words[0]] = round(time.monotonic() - began, 1)
+        return done.stdout
+
+
+def run_one(name: str) -> dict[str, Any]:
+    """Export, train, and judge both stages with `evaluate` and `compare`."""
+    load_before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        shell = Shell(Path(scratch))
+        exported = json.loads(shell("data", "export", name, "--out", name, "--json"))
+        table = ["--table", f"{name}/table.csv", "--image-column", exported["image_column"]]
+        columns = ["--label-column", exported["label_columns"][0], "--split-column", exported["split_column"]]
+        said = json.loads(shell("train", *table, *columns, "--out", "run", "--device", "cpu", "--json"))
+        load_after = os.getloadavg()[0]
+        record = json.loads((shell.folder / "run" / "run.json").read_text(encoding="utf-8"))
+        stages = [NAMES[stage["objective"]["type"]] for stage in record["recipe"]["stages"]]
+        kept = said["kept_stage"]
+        files = {stages[0]: "run/baseline/scores.csv", stages[1]: "run/last-stage/scores.csv"}
+        files[stages[kept]] = "run/scores.csv"
+        auc, counts = {}, {}
+        for stage, scores in files.items():
+            found = json.loads(shell("evaluate", scores, "--json"))["results"]
+            auc[stage] = {one["part"]: one["auc"]["delong"] for one in found if one["part"] != "train"}
+            counts = {one["part"]: {key: one["counts"][key] for key in ("rows", "positives")} for one in found}
+        paired = {}
+        for part in ("validation", "test"):
+            words = ("compare", files[stages[1]], files[stages[0]], "--part", part, "--json")
+            (test,) = json.loads(shell(*words))["labels"]
+            paired[part] = {"difference": test["difference"], "p_value": test["p_value"]}
+        size = (shell.folder / "run" / "report.html").stat().st_size
+    return {
+        "set": name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commands": shell.typed,
+        "wall_seconds": {"export": shell.seconds["data"], "train_and_report": shell.seconds["train"]},
+        "load_average": {"before": round(load_before, 2), "after": round(load_after, 2)},
+        "niceness": os.nice(0),
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "hardware": record["hardware"],
+        "counts": counts,
+        "network": record["recipe"]["model"],
+        "epochs": [stage["epochs"] for stage in record["recipe"]["stages"]],
+        "plan": said["plan"],
+        "leaks": said["leaks"],
+        "kept": stages[kept],
+        "auc": auc,
+        "paired_auc_stage_minus_ce": paired,
+        "report_bytes": size,
+        "seed": record["identity"]["seed"],
+        "data_hash": record["identity"]["data"],
+        "versions": record["versions"],
+        "code_version": record["code_version"],
+    }
+
+
+def interval(one: dict[str, float], sign: str = "") -> str:
+    return f"{one['value']:{sign}.3f} [{one['low']:{sign}.3f}, {one['high']:{sign}.3f}]"
+
+
+def write_table() -> None:
+    """results/csv-to-report.md, from the records alone."""
+    records = [json.loads((RESULTS / "csv-to-report" / f"{name}.json").read_text(encoding="utf-8")) for name in SETS]
+    lines = [
+        "# From a csv to the report",
+        "",
+        "`deepauc data export` writes the sets as png files and a csv; `deepauc train` takes them to the report on the",
+        "CPU with nothing set but the columns: network, lengths and stages are the plan's. Official parts, one seed.",
+        "AUC with DeLong's 95 % interval from `deepauc evaluate`, the paired test from `deepauc compare`. A run keeps",
+        "the stage that is better on validation; test has no say. Made by `python benchmarks/csv_to_report.py`.",
+        "",
+        "| set | stage | validation AUC | test AUC | kept |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for record in records:
+        for stage, auc in record["auc"].items():
+            kept = "yes" if stage == record["kept"] else ""
+            parts = " | ".join(interval(auc[part]) for part in ("validation", "test"))
+            lines.append(f"| {record['set']} | {stage} | {parts} | {kept} |")
+    lines += [
+        "",
+        "| set | part | positives of rows | AUC-M - CE | p |",
+        "| --- | --- | ---: | --- | ---: |",
+    ]
+    for record in records:
+        for part, test in record["paired_auc_stage_minus_ce"].items():
+            counts = record["counts"][part]
+            lines.append(
+                f"| {record['set']} | {part} | {counts['positives']:,} of {counts['rows']:,} | "
+                f"{interval(test['difference'], '+')} | {test['p_value']:.2g} |"
+            )
+    lines += ["", "| set | network, epochs | export | train + report | machine |", "| --- | --- | ---: | ---: | --- |"]
+    for record in records:
+        load, seconds = record["load_average"], record["wall_seconds"]
+        epochs = " + ".join(map(str, record["epochs"]))
+        busy = "shared with other programs, so the time is too long" if load["before"] > BUSY else "idle otherwise"
+        lines.append(
+            f"| {record['set']} | {record['network']['type']}, {epochs} | {seconds['export']:.0f} s | "
+            f"{seconds['train_and_report']:.0f} s | {record['hardware']} of {record['cores']} cores, load "
+            f"{load['before']:.1f} before, {load['after']:.1f} after, niceness {record['niceness']}: {busy} |"
+        )
+    lines.append("")
+    for record in records:
+        versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+        lines.append(f"- {record['set']}: {record['date'][:10]}; code {record['code_version'][:12]}; {versions}.")
+    (RESULTS / "csv-to-report.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    (RESULTS / "csv-to-report").mkdir(parents=True, exist_ok=True)
+    for name in SETS:
+        target = RESULTS / "csv-to-report" / f"{name}.json"
+        if not options.table and not target.exists():
+            target.write_text(json.dumps(run_one(name), indent=1) + "\n", encoding="utf-8")
+    write_table()

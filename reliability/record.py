@@ -1,0 +1,76 @@
+"""What a campaign leaves behind: results/reliability/NAME.json, from which `summary.py` writes the page."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from deepauc.training.folder import code_version
+
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "reliability"
+PACKAGES = ("torch", "numpy", "safetensors", "pillow", "hypothesis")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One part of a campaign: so many trials, so many of them survived as they should."""
+
+    what: str
+    trials: int
+    survivors: int
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.trials == self.survivors
+
+
+def earlier_rows(name: str, out: Path | None = None) -> list[Row]:
+    """The rows of the record that is there, for a campaign that is done again in part."""
+    path = (RESULTS if out is None else out) / f"{name}.json"
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]] if path.exists() else []
+
+
+def write_record(
+    name: str,
+    *,
+    command: str,
+    about: str,
+    rows: Sequence[Row],
+    seconds: float,
+    out: Path | None = None,
+    figures: Any = None,
+) -> bool:
+    """Write the record and print its rows; whether every trial survived."""
+    record = {
+        "campaign": name,
+        "command": command,
+        "about": about,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        "hardware": _processor(),
+        "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
+        "code_version": code_version(),
+        "rows": [asdict(row) for row in rows],
+    }
+    if figures is not None:
+        record["figures"] = figures
+    folder = RESULTS if out is None else out
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for row in rows:
+        print(f"{'holds' if row.holds else 'FAILS'}: {row.what}: {row.survivors} of {row.trials}. {row.note}")
+    return all(row.holds for row in rows)
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()

@@ -1,0 +1,62 @@
+"""results/reliability.md from the records under results/reliability/, and nothing else.
+
+python reliability/summary.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+ORDER = ("chaos", "fuzz", "soak", "scale")
+
+
+def campaign(record: dict[str, Any]) -> list[str]:
+    """One campaign's section."""
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    lines = [
+        "",
+        f"## {record['campaign'].capitalize()}",
+        "",
+        record["about"],
+        "",
+        f"Again: `{record['command']}`. Done in {record['seconds']:.0f} s on {record['hardware']}; {versions}; "
+        f"{record['date'][:10]}; code {record['code_version'][:12]}.",
+        "",
+        "| what | trials | survivors | |",
+        "|---|---:|---:|---|",
+    ]
+    for row in record["rows"]:
+        note = row["note"].replace("|", "\\|")
+        lines.append(f"| {row['what']} | {row['trials']:,} | {row['survivors']:,} | {note} |")
+    return lines
+
+
+def main() -> None:
+    """Write the page."""
+    found = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS / "reliability").glob("*.json")
+    }
+    names = [*(name for name in ORDER if name in found), *sorted(set(found) - set(ORDER))]
+    lines = [
+        "# Reliability",
+        "",
+        "Made by `python reliability/summary.py` from `results/reliability/*.json`. A trial survives if it ends as the "
+        "campaign says it must; every number is from the record of the run named beside it.",
+        "",
+        "| campaign | trials | survivors | again |",
+        "|---|---:|---:|---|",
+    ]
+    for name in names:
+        rows = found[name]["rows"]
+        trials, survivors = (sum(row[key] for row in rows) for key in ("trials", "survivors"))
+        lines.append(f"| {name} | {trials:,} | {survivors:,} | `{found[name]['command']}` |")
+    for name in names:
+        lines += campaign(found[name])
+    (RESULTS / "reliability.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""`deepauc study`: many runs, one table. Declared in `deepauc.paper`, run here, told from small records."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepauc.cli.console import Output
+
+if TYPE_CHECKING:
+    from deepauc.paper.catalogue import Entry
+    from deepauc.studies.runner import Outcome, Step
+    from deepauc.studies.study import Study
+
+app = typer.Typer(rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="From `study list`.")]
+Results = Annotated[Path, typer.Option(metavar="DIR", help="Records and tables.")]
+Cells = Annotated[
+    list[str] | None,
+    typer.Option("--cells", metavar="CELL", help="Only these, such as C10-R-1 or '*-auc_m'; repeatable, or a,b,c."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+@app.callback(invoke_without_command=True)
+def study(context: typer.Context) -> None:
+    """The paper's tables, ablations and figures: tune, select, refit, compare."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("list")
+def list_studies(as_json: AsJson = False) -> None:
+    """The studies there are."""
+    from deepauc.paper.catalogue import entries
+
+    output = Output(as_json=as_json)
+    found = entries()
+    rows = [[entry.name, str(len(entry.cells)), entry.title] for entry in found.values()]
+    output.table(["name", "cells", "what"], rows, title="Studies")
+    output.record({name: {"title": entry.title, "cells": list(entry.cells)} for name, entry in found.items()})
+
+
+@app.command("run")
+def run_study(
+    name: Name,
+    cells: Cells = None,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Run folders.")] = Path("runs"),
+    results: Results = Path("results"),
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Images; default: DEEPAUC_DATA.")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: a GPU when there is one.")] = None,
+    pack: Annotated[int | None, typer.Option(min=1, help="Runs side by side; default: 24 on a GPU, else 1.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Local processes, where runs are not packed.")] = 1,
+    max_minutes: Annotated[float | None, typer.Option(min=0.01, help="Stop in time; a new call goes on.")] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="0,1,...", help="Only these final training sets.")] = None,
+    configs: Annotated[int | None, typer.Option(min=1, help="Cut each grid to so many.")] = None,
+    tune_epochs: Annotated[int | None, typer.Option(min=1, help="Cut the tuning runs to so many epochs.")] = None,
+    tune_sets: Annotated[int | None, typer.Option(min=1, help="Tune on so many training sets.")] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another argument of the methods; repeatable."),
+    ] = None,
+    curves: Annotated[bool, typer.Option("--curves", help="Test AUC of each epoch of the final runs.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train what is missing. Cuts are recorded; the same call again does only what is left."""
+    from dataclasses import replace
+
+    from deepauc.paper.catalogue import find
+    from deepauc.studies.runner import run_studies
+    from deepauc.studies.sources import Place
+    from deepauc.studies.study import cut_all
+
+    output, entry = Output(quiet=quiet, as_json=as_json), find(name)
+    place = Place(data=data, runs=runs, results=results)
+    if entry.studies is None:
+        record = entry.run(place)
+        output.result(entry.table(results))
+        output.record(record)
+        return
+    chosen = entry.studies.chosen(_split(cells))
+    chosen, parents = (
+        cut_all(some, configs=configs, tune_epochs=tune_epochs, tune_sets=tune_sets, options=_options(options or []))
+        for some in (chosen, entry.studies.parents(chosen))
+    )
+    if curves:
+        chosen = tuple(replace(one, test_curve=True) for one in chosen)
+    if seeds is not None:
+        chosen = tuple(replace(one, seeds=_numbers(seeds)) for one in chosen)
+    output.say(_plan_text(entry, chosen))
+    with _told(output) as report:
+        outcome = run_studies(
+            entry.name,
+            chosen,
+            place=place,
+            parents=parents,
+            device=device,
+            pack=pack,
+            jobs=jobs,
+            max_minutes=max_minutes,
+            report=report,
+        )
+    _finish(outcome, output)
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+@app.command("status")
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="From `study list`; default: all.")] = None,
+    cells: Cells = None,
+    results: Results = Path("results"),
+    as_json: AsJson = False,
+) -> None:
+    """How far the studies are, from their records, and which records other code has made."""
+    from deepauc.paper.catalogue import entries, find
+    from deepauc.studies.status import status_of
+
+    output = Output(as_json=as_json)
+    record: dict[str, Any] = {}
+    for entry in [find(name)] if name else entries().values():
+        if entry.studies is None:
+            continue
+        found = status_of(entry.studies, entry.studies.chosen(_split(cells)), results)
+        record[entry.name] = [vars(one) for one in found]
+        begun = [one for one in found if one.tuned or one.final or name]
+        rows = [
+            [one.study, f"{one.tuned} of {one.to_tune}", f"{one.final} of {one.seeds}", str(one.failed), str(one.other)]
+            for one in begun
+        ]
+        if rows:
+            header = ["study", "tuning runs", "final runs", "failed", "by other code"]
+            output.table(header, rows, title=f"{entry.name}: {entry.title}")
+        else:
+            output.result(f"{entry.name}: no records in {results / entry.name}")
+    output.record(record)
+
+
+@app.command("table")
+def table(
+    name: Name,
+    results: Results = Path("results"),
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write RESULTS/NAME.md and its pictures from the records, and print the page."""
+    from deepauc.paper.catalogue import find
+    from deepauc.training.checkpoint import write_atomically
+
+    output, entry = Output(quiet=quiet, as_json=as_json), find(name)
+    pictures = entry.pictures(results)  # first: the page shows those that are there
+    text = entry.table(results)
+    results.mkdir(parents=True, exist_ok=True)
+    path = results / f"{name}.md"
+    write_atomically(path, (text.rstrip() + "\n").encode())
+    output.say(text)
+    for picture in (path, *pictures):
+        output.result(f"Written: {picture}")
+    output.record({"table": str(path), "pictures": [str(picture) for picture in pictures], "text": text})
+
+
+def _split(cells: list[str] | None) -> list[str]:
+    return [cell for given in cells or [] for cell in given.split(",") if cell]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--seeds takes whole numbers with commas between, such as 0,1,2, not {text!r}.") from None
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for option in given:
+        key, sign, text = option.partition("=")
+        if not sign or not key:
+            raise ValueError(f"--set takes KEY=VALUE, such as epochs=60, not {option!r}.")
+        try:
+            changes[key] = json.loads(text)
+        except json.JSONDecodeError:
+            changes[key] = text
+    return changes
+
+
+def _plan_text(entry: Entry, chosen: Sequence[Study]) -> str:
+    tuning = sum(len(one.configs) * len(one.tuning_seeds) for one in chosen if one.tuned)
+    final = sum(len(one.seeds) for one in chosen)
+    return f"{entry.name}: {len(chosen)} studies, {tuning} tuning runs and {final} final runs where none is recorded."
+
+
+@contextmanager
+def _told(output: Output) -> Iterator[Callable[[Step], None]]:
+    """A bar in a terminal; elsewhere one line a run."""
+    if output.quiet or output.as_json or not sys.stdout.isatty():
+        yield lambda step: output.say(_line(step))
+        return
+    from rich.progress import Progress
+
+    with Progress() as bar:
+        task = bar.add_task("first runs", total=None)
+
+        def report(step: Step) -> None:
+            bar.console.print(step.text, markup=False, highlight=False)
+            bar.update(task, description=_left(step), completed=step.done, total=step.done + step.left)
+
+        yield report
+
+
+def _line(step: Step) -> str:
+    return f"[{step.seconds / 60:.1f} min, {step.done} done, {_left(step)}] {step.text}"
+
+
+def _left(step: Step) -> str:
+    time = "" if step.seconds_left is None else f", about {step.seconds_left / 60:.1f} min"
+    return f"{step.left} left in this group{time}"
+
+
+def _finish(outcome: Outcome, output: Output) -> None:
+    for text, message in outcome.failed:
+        output.result(f"Failed: {text}: {message}")
+    for name, message in outcome.unavailable.items():
+        output.result(f"Not run: {name}: {message}")
+    ending = " The time is up: the same call goes on from here." if outcome.out_of_time else ""
+    output.result(f"{outcome.done} runs recorded in {outcome.seconds / 60:.1f} min.{ending}")
+    output.record(vars(outcome))

@@ -1,0 +1,102 @@
+"""AUC losses and PESG inside a LightningModule: stages by a callback, batches with a quota of positives.
+
+The module itself needs nothing of ours but the loss as an attribute and PESG from `configure_optimizers`:
+
+    def configure_optimizers(self):
+        return PESG(self.network.parameters(), self.loss_fn, lr=0.1)
+
+The loss must be an attribute of the module, so that a, b and alpha are in its checkpoints and, under DDP, averaged over
+the ranks. This module, and nothing that `import deepauc` loads, imports lightning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer  # type: ignore[import-not-found, unused-ignore]
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from deepauc.data.samplers import ClassQuotaSampler, Labels
+from deepauc.optim.pesg import PESG
+
+
+class NewStage(Callback):  # type: ignore[misc, unused-ignore]
+    """Line 6 of Algorithm 1 at the start of each epoch in `milestones`: lr decays, the reference is renewed.
+
+    milestones: epochs, counted from 0 as Lightning does. lr_factor: what lr is multiplied with; 1 where a scheduler
+    decides about lr. Which milestones are past is kept in the checkpoint: a resumed run meets each of them once.
+    """
+
+    def __init__(self, milestones: Sequence[int], *, lr_factor: float = 0.1) -> None:
+        super().__init__()
+        if any(epoch != int(epoch) or epoch < 1 for epoch in milestones):
+            raise ValueError(f"milestones are epochs of at least 1, not {list(milestones)}: a stage ends before them.")
+        if not lr_factor > 0:
+            raise ValueError(f"lr_factor must be positive, not {lr_factor}: 0.1 divides the learning rate by ten.")
+        self.milestones = tuple(sorted(int(epoch) for epoch in milestones))
+        self.lr_factor = lr_factor
+        self._past: list[int] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _pesgs(trainer)  # what is missing is said before the first epoch, not at the first milestone
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        epoch = trainer.current_epoch
+        if epoch not in self.milestones or epoch in self._past:
+            return
+        self._past.append(epoch)
+        for optimizer in _pesgs(trainer):
+            optimizer.new_stage(lr_factor=self.lr_factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"past": list(self._past)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._past = list(state_dict["past"])
+
+
+def quota_loader(
+    dataset: Dataset[Any],
+    labels: Labels,
+    *,
+    trainer: Trainer,
+    batch_size: int,
+    positives_per_batch: int,
+    seed: int = 0,
+    num_workers: int = 0,
+) -> DataLoader[Any]:
+    """A loader with `ClassQuotaSampler` as its batch sampler; return it from `train_dataloader`.
+
+    batch_size and positives_per_batch are global: each rank of the trainer draws its share. A run resumed from a
+    checkpoint at the end of an epoch goes on with the next; Lightning starts an unfinished epoch from its first batch. With several ranks, Trainer(use_distributed_sampler=False): Lightning would replace the
+    sampler. The loss's prior is positives_per_batch / batch_size.
+    """
+    sampler = ClassQuotaSampler(
+        labels, batch_size, positives_per_batch, seed, rank=trainer.global_rank, world_size=trainer.world_size
+    )
+    return DataLoader(dataset, batch_sampler=_BatchesOfTheEpoch(sampler, trainer), num_workers=num_workers)
+
+
+class _BatchesOfTheEpoch(Sampler[list[int]]):
+    """The sampler's batches of the epoch that the trainer is in.
+
+    Lightning stops after the last batch without asking for one more, so the sampler cannot count the epochs itself.
+    """
+
+    def __init__(self, quota: ClassQuotaSampler, trainer: Trainer) -> None:
+        self.quota, self.trainer = quota, trainer
+
+    def __len__(self) -> int:
+        return len(self.quota)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.quota.set_epoch(self.trainer.current_epoch)
+        yield from self.quota
+
+
+def _pesgs(trainer: Trainer) -> list[PESG]:
+    found = [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, PESG)]
+    if not found:
+        raise ValueError("NewStage needs PESG: return PESG(network.parameters(), loss_fn) from configure_optimizers.")
+    return found

@@ -1,0 +1,177 @@
+"""Contrastive losses on two augmented views of each image: NT-Xent without labels, and its form with labels.
+
+Both compare all 2N projections of a batch by one matrix product of (2N)^2 cosines, in float32 whatever comes in, also
+inside autocast. An objective on views needs no prior and gives no scores: it trains features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from deepauc.objectives.score_norm import unit_norm
+
+NON_FINITE = (
+    "the projections hold NaN or infinity: the network has diverged. Lower lr, let it rise over the first steps "
+    "(Cosine(warmup=...)), or set gradient_clip."
+)
+
+
+def nt_xent(first: Tensor, second: Tensor, *, temperature: float) -> Tensor:
+    """NT-Xent (Chen et al. 2020, SimCLR, eq. 1): each view has to find the other one of its image among all views.
+
+    l_i = -log( exp(c_ij / t) / sum over k != i of exp(c_ik / t) ), c the cosine, j the other view of i's image; the
+    mean over all 2N views.
+
+    first, second: projections (N, D) of the two views, in the same order of images.
+    """
+    logits = _similarities(first, second, temperature=temperature)
+    count = len(first)
+    other = torch.arange(2 * count, device=logits.device).roll(count)
+    return F.cross_entropy(logits, other)
+
+
+def supervised_contrastive(first: Tensor, second: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
+    """NT-Xent with labels (Khosla et al. 2020, eq. 2): all views of the class are to be found, not the image's alone.
+
+    l_i = -1/|P_i| sum over p in P_i of log( exp(c_ip / t) / sum over k != i of exp(c_ik / t) ); P_i: i's other view and
+    both views of every image with i's label; the mean over all 2N views. An image with a missing label has its own
+    views alone in P, and is in no other P. Several labels: alike are images that agree in all of them.
+
+    first, second (N, D); labels (N,) or (N, L), NaN where missing.
+    """
+    logits = _similarities(first, second, temperature=temperature)
+    count = len(first)
+    columns = labels.reshape(count, -1)
+    alike = (columns[:, None] == columns[None]).all(-1)  # NaN equals nothing
+    alike = (alike | torch.eye(count, dtype=torch.bool, device=alike.device)).repeat(2, 2)
+    alike = alike & ~_diagonal(logits)
+    log_share = torch.where(alike, F.log_softmax(logits, 1), 0)  # not a product: it is -inf on the diagonal
+    return -(log_share.sum(1) / alike.sum(1)).mean()
+
+
+def own_view_nearest(first: Tensor, second: Tensor) -> Tensor:
+    """Whether, of all second views, each first view's own one is the nearest by cosine: 0 or 1, (N,). No gradient."""
+    one, two = _unit_rows(first.detach()), _unit_rows(second.detach())
+    with torch.autocast(one.device.type, enabled=False):
+        nearest = (one @ two.T).argmax(1)
+    return (nearest == torch.arange(len(one), device=one.device)).to(one.dtype)
+
+
+class ViewLoss(nn.Module):
+    """A loss of two views' projections, (N, D) each; labels (N,) or (N, L), for those that look at them."""
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Scalar loss; row i of both holds the two views of image i."""
+        if first.shape != second.shape or first.ndim != 2:
+            raise ValueError(
+                f"views of shape {tuple(first.shape)} and {tuple(second.shape)}: give two of the same (N, D), row i of "
+                "both from image i."
+            )
+        if not (first.is_floating_point() and second.is_floating_point()):
+            raise ValueError(f"views must be floating, not {first.dtype}: pass what the projection head gives.")
+        if len(first) < 2:
+            raise ValueError("one image has no other to be told from: give a batch of at least 2.")
+        if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(first)):
+            raise ValueError(f"labels of shape {tuple(labels.shape)} for {len(first)} images: give (N,) or (N, L).")
+        loss = self.value(first, second, labels)
+        if loss.device.type == "cpu" and not torch.compiler.is_compiling() and not math.isfinite(loss.item()):
+            raise ValueError(NON_FINITE)
+        return loss
+
+    def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:
+        """The mathematics, on checked shapes."""
+        raise NotImplementedError
+
+
+class ContrastiveLoss(ViewLoss):
+    """NT-Xent of two views; the equation is with `nt_xent`. Labels are not looked at."""
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        self.temperature = _checked(temperature)
+
+    def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:
+        return nt_xent(first, second, temperature=self.temperature)
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}"
+
+
+class SupervisedContrastiveLoss(ViewLoss):
+    """The contrastive loss with labels; the equation is with `supervised_contrastive`."""
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        self.temperature = _checked(temperature)
+
+    def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:
+        if labels is None:
+            raise ValueError("the supervised contrastive loss needs labels: use ContrastiveLoss where there are none.")
+        return supervised_contrastive(first, second, labels, temperature=self.temperature)
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}"
+
+
+def _similarities(first: Tensor, second: Tensor, *, temperature: float) -> Tensor:
+    """Cosines of all 2N views over the temperature, (2N, 2N), -inf where a view meets itself."""
+    z = _unit_rows(torch.cat([first, second]))
+    with torch.autocast(z.device.type, enabled=False):  # bfloat16 cosines would be told apart to 0.4 % only
+        logits = (z / temperature) @ z.T
+    return logits.masked_fill(_diagonal(logits), -torch.inf)
+
+
+def _unit_rows(projections: Tensor) -> Tensor:
+    """Each row over its L2 norm, in float32 at least; a row of zeros stays 0, its gradient too."""
+    return unit_norm(projections.T).T
+
+
+def _diagonal(square: Tensor) -> Tensor:
+    return torch.eye(len(square), dtype=torch.bool, device=square.device)
+
+
+def _checked(temperature: float) -> float:
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ValueError(f"temperature must be positive and finite, not {temperature}.")
+    return temperature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive:
+    """`ContrastiveLoss` as the objective of a stage on two views (SimCLR); neither labels nor prior enter."""
+
+    temperature: float = 0.2
+    views: ClassVar[int] = 2
+    uses_labels: ClassVar[bool] = False
+    soft_labels: ClassVar[bool] = False
+    bound: ClassVar[str] = "none"
+
+    def __post_init__(self) -> None:
+        _checked(self.temperature)
+
+    def build(self, *, prior: Sequence[float]) -> ContrastiveLoss:
+        return ContrastiveLoss(self.temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedContrastive:
+    """`SupervisedContrastiveLoss` as the objective of a stage on two views; the prior does not enter."""
+
+    temperature: float = 0.2
+    views: ClassVar[int] = 2
+    uses_labels: ClassVar[bool] = True
+    soft_labels: ClassVar[bool] = False
+    bound: ClassVar[str] = "none"
+
+    def __post_init__(self) -> None:
+        _checked(self.temperature)
+
+    def build(self, *, prior: Sequence[float]) -> SupervisedContrastiveLoss:
+        return SupervisedContrastiveLoss(self.temperature)

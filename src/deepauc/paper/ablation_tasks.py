@@ -1,0 +1,100 @@
+"""Training sets of the ablations A3 to A5: wrong labels, easy positives, and the ranking that says which are easy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.benchmarks.catalogue import BENCHMARKS
+from deepauc.data.benchmarks.load import load_balanced
+from deepauc.data.imbalance import ImbalancedSet, imbalance_task, tuning_task, with_easy, with_noise
+from deepauc.data.task import Task
+from deepauc.studies.records import RecordBook
+from deepauc.studies.sources import Place
+from deepauc.training.run import Run
+
+SET = "ablations"
+RANKING = "A4-ranking"
+KEPT_SHARE = 0.4  # of the removed positives: what A5 needs at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingSource:
+    """A benchmark whose test part holds the removed positives as well, so that the model scores them.
+
+    Its record keeps the numbers of those that score highest, best first; its test AUC is that of the joined part.
+    """
+
+    benchmark: str
+    imratio: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.benchmark} at {self.imratio:.0%}, removed positives scored"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ()
+
+    def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
+        balanced = load_balanced(self.benchmark, root=place.data)
+        found = imbalance_task(balanced, imratio=self.imratio, seed=seed)
+        test = np.concatenate([balanced.part("test"), found.removed])
+        task = found.task(balanced).with_parts({"train": found.rows, "test": np.sort(test)})
+        return tuning_task(task, seed=seed) if tuning else task
+
+    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+        scores, _ = run.scores("test")
+        rows = task.labelled("test")  # in the order of scores.csv
+        removed = np.flatnonzero(rows < BENCHMARKS[self.benchmark].train)  # training images come first
+        order = removed[np.argsort(-scores[removed], kind="stable")]
+        return {"ranking": rows[order[: math.ceil(KEPT_SHARE * len(order))]].tolist()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedSource:
+    """A benchmark with `easy` of the removed positives added, then `noise` of either kind of wrong label (A3 to A5)."""
+
+    benchmark: str
+    imratio: float
+    noise: float = 0.0
+    easy: float = 0.0
+
+    @property
+    def name(self) -> str:
+        changes = [f"{self.easy:.0%} easy"] * (self.easy > 0) + [f"{self.noise:.0%} noise"] * (self.noise > 0)
+        return ", ".join([f"{self.benchmark} at {self.imratio:.0%}", *changes])
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (RANKING,) if self.easy else ()
+
+    def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
+        balanced = load_balanced(self.benchmark, root=place.data)
+        found = imbalance_task(balanced, imratio=self.imratio, seed=seed)
+        if self.easy:
+            found = with_easy(found, _ranks(found, seed, place), share=self.easy)
+        if self.noise:
+            found = with_noise(found, share=self.noise, seed=seed)
+        task = found.task(balanced)
+        return tuning_task(task, seed=seed) if tuning else task
+
+    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+        return {}
+
+
+def _ranks(found: ImbalancedSet, seed: int, place: Place) -> npt.NDArray[np.float64]:
+    """One score a removed positive: the higher, the earlier it stands in the recorded ranking; the rest below all."""
+    records = {record["seed"]: record for record in RecordBook(place.results / SET).final(RANKING)}
+    if seed not in records:
+        raise ValueError(f"the ranking of set {seed} is missing: deepauc study run {SET} --cells {RANKING}.")
+    ranking = records[seed]["ranking"]
+    if not set(ranking) <= set(found.removed.tolist()):
+        raise ValueError(f"the recorded ranking of set {seed} is of another training set: run {RANKING} again.")
+    score = {row: len(ranking) - place_ for place_, row in enumerate(ranking)}
+    return np.array([score.get(row, 0) for row in found.removed.tolist()], dtype=np.float64)

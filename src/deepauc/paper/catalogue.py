@@ -1,0 +1,73 @@
+"""The studies of the paper by name, each with the page and the pictures made from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from deepauc.studies.sources import Place
+from deepauc.studies.study import StudySet
+from deepauc.training.plain import valid_name
+
+
+def _no_run(_: Place) -> dict[str, Any]:
+    raise ValueError("this study is made of records of other studies: there is nothing to run.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """studies: None where `run` is a function of its own. table: results folder to markdown. pictures: to files."""
+
+    name: str
+    title: str
+    table: Callable[[Path], str]
+    studies: StudySet | None = None
+    run: Callable[[Place], dict[str, Any]] = _no_run
+    pictures: Callable[[Path], list[Path]] = lambda _: []
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return () if self.studies is None else tuple(study.name for study in self.studies.studies)
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """All of them; made when asked for."""
+    from deepauc.paper import ablation_page, benchmark_page, smoke, study_figures, toy_study
+    from deepauc.paper.ablations import ablations
+    from deepauc.paper.benchmark_tables import paper_tables
+
+    tables, small, changed = paper_tables(), smoke.smoke(), ablations()
+    found = [
+        Entry(
+            name=tables.name,
+            title=tables.title,
+            studies=tables,
+            table=benchmark_page.page,
+            pictures=study_figures.table_pictures,
+        ),
+        Entry(
+            name=changed.name,
+            title=changed.title,
+            studies=changed,
+            table=ablation_page.page,
+            pictures=study_figures.ablation_pictures,
+        ),
+        Entry(
+            name=toy_study.NAME,
+            title="The paper's Figure 1 (A1): easy points and flipped labels in the plane, 20 seeds, on a CPU",
+            run=toy_study.run,
+            table=toy_study.page,
+            pictures=toy_study.pictures,
+        ),
+        Entry(name=small.name, title=small.title, studies=small, table=smoke.page),
+    ]
+    return {entry.name: entry for entry in found}
+
+
+def find(name: str) -> Entry:
+    """A study by name; an unknown one is an error that names the nearest."""
+    return entries()[valid_name(name, list(entries()), "study")]

@@ -1,0 +1,200 @@
+"""The paper's four losses as methods of a study, and the two named recipes of its benchmark tables.
+
+`literal`: Theorem 1 and D1 to D4 as printed. F_M with its factor p(1 - p), BSN before the AUC losses, PESG without
+momentum at lr 0.1, weight decay 1e-4, batches of 128, 100 epochs, lr divided by ten at 50 % and 75 %, where PESG's
+reference is renewed; CE and focal by SGD without momentum at the same lr. Grids as printed: m and gamma, focal's alpha
+and gamma.
+
+`paper`: the same with the loss divided by p(1 - p), and each loss with a learning rate of its own: 12 configurations
+drawn by seed 14 from the printed grid x lr {.01, .03, .1, .3}, for CE and focal x momentum {0, .9} as well. CE has
+eight such configurations in all, and gets them all.
+
+What the paper leaves open, and what is done here: augmentation (random crop with a padding of 4 pixels, flips), the
+stem of DenseNet121 for 32 pixels (its own, that of ImageNet; `stem="small"` is a 3x3 one without pooling, with 15 times
+the multiply-adds), the factor of the decay (10). All of it is in the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from deepauc.data.augment import Augment
+from deepauc.models.build import ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.auc_square import AUCSquare
+from deepauc.objectives.baselines import CrossEntropy, Focal
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import SGDSpec
+from deepauc.studies.grid import Grid, product, sample
+from deepauc.training.recipe import Bound, ObjectiveSpec, OptimizerSpec, Precision, Recipe, Stage
+from deepauc.training.schedule import Steps
+
+Network = Literal["R", "D", "S"]
+Stem = Literal["imagenet", "small"]
+
+MARGINS = (0.1, 0.3, 0.5, 0.7, 1.0)
+GAMMAS = (1 / 100, 1 / 300, 1 / 500, 1 / 700, 1 / 1000)
+FOCAL_ALPHAS = (0.25, 0.5, 0.75)
+FOCAL_GAMMAS = (1.0, 2.0, 5.0)
+LEARNING_RATES = (0.01, 0.03, 0.1, 0.3)
+MOMENTA = (0.0, 0.9)
+DRAWN, DRAW_SEED = 12, 14
+
+
+def network_of(network: Network, stem: Stem = "imagenet") -> ModelSpec:
+    """ResNet20 or DenseNet121, both with ELU (D2); S is a small network for a CPU, none of the paper's."""
+    if network not in ("R", "D", "S"):
+        raise ValueError(f"network must be 'R' (ResNet20), 'D' (DenseNet121) or 'S' (small), not {network!r}.")
+    if stem not in ("imagenet", "small"):
+        raise ValueError(f"stem must be 'imagenet' or 'small', not {stem!r}.")
+    if network == "S":
+        return SmallCNNSpec(widths=(16, 32))
+    if network == "R":
+        return ResNet20Spec()
+    return TimmSpec(name="densenet121", activation="elu", small_stem=stem == "small")
+
+
+def ce(
+    *,
+    network: Network = "R",
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    weight_decay: float = 1e-4,
+    epochs: int = 100,
+    batch_size: int = 128,
+    augmented: bool = True,
+    precision: Precision = "bfloat16",
+    stem: Stem = "imagenet",
+) -> Recipe:
+    """Cross-entropy by SGD."""
+    optimizer = SGDSpec(lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return _recipe(CrossEntropy(), optimizer, "auto", network, epochs, batch_size, augmented, precision, stem)
+
+
+def focal(
+    *,
+    focal_alpha: float = 0.25,
+    focal_gamma: float = 2.0,
+    network: Network = "R",
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    weight_decay: float = 1e-4,
+    epochs: int = 100,
+    batch_size: int = 128,
+    augmented: bool = True,
+    precision: Precision = "bfloat16",
+    stem: Stem = "imagenet",
+) -> Recipe:
+    """Alpha-balanced focal loss by SGD."""
+    optimizer = SGDSpec(lr=lr, momentum=momentum, weight_decay=weight_decay)
+    objective = Focal(alpha=focal_alpha, gamma=focal_gamma)
+    return _recipe(objective, optimizer, "auto", network, epochs, batch_size, augmented, precision, stem)
+
+
+def auc_s(
+    *,
+    gamma: float = 1 / 500,
+    normalise: bool = True,
+    bound: Bound = "l2",
+    network: Network = "R",
+    lr: float = 0.1,
+    weight_decay: float = 1e-4,
+    epochs: int = 100,
+    batch_size: int = 128,
+    augmented: bool = True,
+    precision: Precision = "bfloat16",
+    stem: Stem = "imagenet",
+) -> Recipe:
+    """The AUC square loss by PESG; bound "l2" is the paper's batch score normalisation."""
+    optimizer = PESGSpec(lr=lr, gamma=gamma, weight_decay=weight_decay)
+    objective = AUCSquare(normalise=normalise)
+    return _recipe(objective, optimizer, bound, network, epochs, batch_size, augmented, precision, stem)
+
+
+def auc_m(
+    *,
+    margin: float = 1.0,
+    gamma: float = 1 / 500,
+    normalise: bool = True,
+    constrain_alpha: bool = True,
+    bound: Bound = "l2",
+    network: Network = "R",
+    lr: float = 0.1,
+    weight_decay: float = 1e-4,
+    epochs: int = 100,
+    batch_size: int = 128,
+    augmented: bool = True,
+    precision: Precision = "bfloat16",
+    stem: Stem = "imagenet",
+) -> Recipe:
+    """The AUC margin loss by PESG."""
+    optimizer = PESGSpec(lr=lr, gamma=gamma, weight_decay=weight_decay)
+    objective = AUCMargin(margin=margin, normalise=normalise, constrain_alpha=constrain_alpha)
+    return _recipe(objective, optimizer, bound, network, epochs, batch_size, augmented, precision, stem)
+
+
+def _recipe(
+    objective: ObjectiveSpec,
+    optimizer: OptimizerSpec,
+    bound: Bound,
+    network: Network,
+    epochs: int,
+    batch_size: int,
+    augmented: bool,
+    precision: Precision,
+    stem: Stem,
+) -> Recipe:
+    milestones = tuple(sorted({m for m in (epochs // 2, 3 * epochs // 4) if m >= 1}))
+    stage = Stage(
+        objective=objective,
+        optimizer=optimizer,
+        epochs=epochs,
+        batch_size=batch_size,
+        schedule=Steps(milestones=milestones),
+        augment=Augment() if augmented else None,
+        bound=bound,
+        precision=precision,
+    )
+    return Recipe(model=network_of(network, stem), stages=(stage,))
+
+
+METHODS: Mapping[str, Callable[..., Recipe]] = {"ce": ce, "focal": focal, "auc_s": auc_s, "auc_m": auc_m}
+TITLES = {"ce": "CE", "focal": "Focal", "auc_s": "AUC-S", "auc_m": "AUC-M"}
+
+_PRINTED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
+    "ce": {},
+    "focal": {"focal_alpha": FOCAL_ALPHAS, "focal_gamma": FOCAL_GAMMAS},
+    "auc_s": {"gamma": GAMMAS},
+    "auc_m": {"margin": MARGINS, "gamma": GAMMAS},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedRecipe:
+    """What the four methods have in common in a table: arguments that are fixed, and the grid of each."""
+
+    name: str
+    fixed: Mapping[str, Mapping[str, Any]]
+    grids: Mapping[str, Grid]
+
+
+LITERAL = NamedRecipe(
+    name="literal",
+    fixed={"ce": {}, "focal": {}, "auc_s": {"normalise": False}, "auc_m": {"normalise": False}},
+    grids={loss: product(axes) for loss, axes in _PRINTED.items()},
+)
+PAPER = NamedRecipe(
+    name="paper",
+    fixed={"ce": {}, "focal": {}, "auc_s": {"normalise": True}, "auc_m": {"normalise": True}},
+    grids={
+        loss: sample(
+            {**axes, "lr": LEARNING_RATES, **({"momentum": MOMENTA} if loss in ("ce", "focal") else {})},
+            n=DRAWN,
+            seed=DRAW_SEED,
+        )
+        for loss, axes in _PRINTED.items()
+    },
+)
+RECIPES = {recipe.name: recipe for recipe in (LITERAL, PAPER)}

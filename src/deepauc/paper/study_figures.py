@@ -1,0 +1,162 @@
+"""Figures of the studies, from records: curves over epochs (A3 to A5, A7), alpha over steps (A5), scores (A8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deepauc.paper.ablation_tasks import SET
+from deepauc.paper.benchmark_tables import CELLS, LOSSES, Cell
+from deepauc.paper.recipes import RECIPES, TITLES
+from deepauc.reporting.plots import BLUE, CYCLE, VERMILION
+from deepauc.studies.records import Record, RecordBook
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DOTS_PER_INCH = 80  # a picture stays below 100 kB
+Lines = Sequence[tuple[str, Sequence[Record]]]
+
+
+def ablation_pictures(results: Path) -> list[Path]:
+    """A3, A4, A5: test AUC by epoch; A5 also alpha by step. Only those that have records."""
+    book = RecordBook(results / SET)
+    panels: dict[str, list[tuple[str, Lines]]] = {
+        "A3": [(f"{p} % noise", _lines(book, f"A3-noise_{p}", ("auc_m", "auc_s"))) for p in (1, 5)],
+        "A4": [
+            (f"{p} % easy", _lines(book, f"A4-easy_{p}", ("auc_m", "auc_m_reachable", "auc_s"))) for p in (10, 20)
+        ],
+        "A5": [("alpha >= 0 and free", _lines(book, "A5-alpha", ("constrained", "free")))],
+    }  # fmt: skip
+    drawn = [
+        draw_curves(results / SET / f"{name}-curves.png", some)
+        for name, all_panels in panels.items()
+        if (some := [(title, lines) for title, lines in all_panels if _has_curves(lines)])
+    ]
+    alphas = [(name, [r for r in records if "alpha" in r]) for name, records in panels["A5"][0][1]]
+    if any(records for _, records in alphas):
+        drawn.append(draw_alpha(results / SET / "A5-alpha.png", alphas))
+    return drawn
+
+
+def table_pictures(results: Path) -> list[Path]:
+    """A7: test AUC by epoch of every cell that has curves; A8: scores of AUC-M beside CE, one training set a cell."""
+    folder = results / "paper-tables"
+    book = RecordBook(folder)
+    drawn = []
+    for recipe in RECIPES:
+        for network in ("R", "D"):
+            panels = [
+                (cell.name, lines)
+                for cell in CELLS
+                if cell.network == network and _has_curves(lines := _cell_lines(book, cell, recipe))
+            ]
+            if panels:
+                drawn.append(draw_curves(folder / f"A7-{network}-{recipe}.png", panels))
+    for cell in CELLS:
+        pair = [(TITLES[loss], book.final(cell.study_name("paper", loss))[:1]) for loss in ("auc_m", "ce")]
+        if all(records and "score_histogram" in records[0] for _, records in pair):
+            drawn.append(draw_scores(folder / f"A8-{cell.name}.png", [(name, one[0]) for name, one in pair]))
+    return drawn
+
+
+def picture_links(results: Path, set_name: str) -> list[str]:
+    """The end of a page: the pictures that lie beside its records; none, nothing."""
+    titles = {
+        "curves": "test AUC by epoch, mean and range over training sets",
+        "alpha": "alpha by step, first training set; inset: the first two epochs",
+        "A7": "test AUC by epoch, mean and range over training sets",
+        "A8": "training scores of either class, first training set",
+    }
+    links = []
+    for path in sorted((results / set_name).glob("A*.png")):
+        words = path.stem.split("-")
+        title = next((text for key, text in titles.items() if key in (words[0], words[-1])), "")
+        links.append(f"![{path.stem}: {title}]({set_name}/{path.name})")
+    return ["## Figures", "\n".join(links)] if links else []
+
+
+def draw_curves(path: Path, panels: Sequence[tuple[str, Lines]]) -> Path:
+    """Mean test AUC by epoch, the band from the lowest to the highest training set."""
+    columns = min(len(panels), 3)
+    height = -(-len(panels) // columns)
+    figure = _figure(3.4 * columns, 2.7 * height + 0.4)
+    axes = figure.subplots(height, columns, squeeze=False).ravel()
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (title, lines) in zip(axes, panels, strict=False):
+        for (name, records), colour in zip(lines, CYCLE, strict=False):
+            curves = [record["test_curve"] for record in records if "test_curve" in record]
+            if not curves:
+                continue
+            table = np.array([curve[: min(map(len, curves))] for curve in curves])
+            epochs = np.arange(1, table.shape[1] + 1)
+            axis.plot(epochs, table.mean(0), color=colour, linewidth=1.4, label=f"{name} ({len(curves)})")
+            axis.fill_between(epochs, table.min(0), table.max(0), color=colour, alpha=0.13, linewidth=0)
+        axis.set(title=title, xlabel="epoch", ylabel="test AUC")
+        axis.legend(frameon=False, fontsize=7)
+        axis.spines[["top", "right"]].set_visible(False)
+    return _save(figure, path)
+
+
+def draw_alpha(path: Path, lines: Lines) -> Path:
+    """alpha after each step of the first training set; inset: the first two epochs."""
+    figure = _figure(4.6, 3.2)
+    axis = figure.subplots()
+    inset = axis.inset_axes((0.5, 0.5, 0.47, 0.45))
+    for (name, records), colour in zip(lines, CYCLE, strict=False):
+        if not records:
+            continue
+        found = records[0]["alpha"]
+        epochs = np.array(found["step"]) / found["steps_per_epoch"]
+        values = np.array(found["value"])
+        axis.plot(epochs, values, color=colour, linewidth=0.8, label=name)
+        inset.plot(epochs[epochs < 2], values[epochs < 2], color=colour, linewidth=0.8)
+    axis.set(xlabel="epoch", ylabel="alpha")
+    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    return _save(figure, path)
+
+
+def draw_scores(path: Path, pairs: Sequence[tuple[str, Record]]) -> Path:
+    """Raw training scores of positives and negatives as densities, one panel a loss."""
+    figure = _figure(3.4 * len(pairs), 2.7)
+    axes = figure.subplots(1, len(pairs), squeeze=False)[0]
+    for axis, (name, record) in zip(axes, pairs, strict=True):
+        found = record["score_histogram"]["train"]
+        edges = np.linspace(found["low"], found["high"], len(found["negative"]) + 1)
+        for kind, colour in (("negative", VERMILION), ("positive", BLUE)):
+            counts = np.array(found[kind], dtype=float)
+            axis.stairs(counts / max(counts.sum(), 1), edges, fill=True, alpha=0.5, color=colour, label=kind)
+        axis.set(title=f"{name}, {record['task']['name']}", xlabel="training score", ylabel="share of the class")
+        axis.title.set_fontsize(8)
+        axis.legend(frameon=False, fontsize=7)
+    return _save(figure, path)
+
+
+def _lines(book: RecordBook, prefix: str, names: Sequence[str]) -> list[tuple[str, Sequence[Record]]]:
+    return [(TITLES.get(name, name.replace("_", " ")), book.final(f"{prefix}-{name}")) for name in names]
+
+
+def _cell_lines(book: RecordBook, cell: Cell, recipe: str) -> list[tuple[str, Sequence[Record]]]:
+    return [(TITLES[loss], book.final(cell.study_name(recipe, loss))) for loss in LOSSES]
+
+
+def _has_curves(lines: Lines) -> bool:
+    return any("test_curve" in record for _, records in lines for record in records)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, path: Path) -> Path:
+    figure.savefig(path, dpi=DOTS_PER_INCH)
+    return path

@@ -1,0 +1,61 @@
+"""A1, the paper's Figure 1, as a study: `deepauc study run toy` writes its record and pictures, on a CPU."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepauc.paper import toy_report
+from deepauc.paper.toy import ToySettings, run_toy
+from deepauc.studies.sources import Place
+from deepauc.training.checkpoint import write_atomically
+from deepauc.training.folder import surroundings
+
+NAME = "toy"
+
+
+def run(place: Place, settings: ToySettings | None = None) -> dict[str, Any]:
+    """Both variants of the figure, raw scores and behind a sigmoid, over all seeds; a record that is there stays."""
+    folder = place.results / NAME
+    path = folder / "toy.json"
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    folder.mkdir(parents=True, exist_ok=True)
+    settings, start = settings or ToySettings(), time.monotonic()
+    raw, bounded = run_toy(settings), run_toy(replace(settings, sigmoid=True, lr=0.1))
+    pictures = [
+        toy_report.draw_boundaries(raw, folder / "boundaries.png"),
+        toy_report.draw_paths(raw, folder / "paths.png"),
+    ]
+    section = toy_report.section(
+        raw, bounded, boundaries_picture=f"{NAME}/{pictures[0].name}", paths_picture=f"{NAME}/{pictures[1].name}"
+    )
+    record = {
+        **surroundings(torch.device("cpu")),
+        "seconds": round(time.monotonic() - start, 1),
+        "raw": toy_report.record(raw),
+        "sigmoid": toy_report.record(bounded),
+        "section": section,
+    }
+    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+    return record
+
+
+def page(results: Path) -> str:
+    """The section on the figure, from the record."""
+    path = results / NAME / "toy.json"
+    if not path.exists():
+        return "# Figure 1 (A1)\n\nNot run yet: `deepauc study run toy`.\n"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    made = f"Made by `deepauc study run toy`; {record['seconds']:.0f} s on {record['hardware']}."
+    return f"# Figure 1 (A1)\n\n{made}\n\n{record['section']}\n"
+
+
+def pictures(results: Path) -> list[Path]:
+    """Those that `run` drew."""
+    return sorted((results / NAME).glob("*.png"))

@@ -1,0 +1,78 @@
+"""Which stage's network a run kept, and the scores of the last stage where that is not the one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepauc.data.task import Task
+from deepauc.reporting.evaluation import attempt, part_interval
+from deepauc.reporting.findings import Interval
+from deepauc.reporting.scores_file import read_scores
+from deepauc.reporting.table_evaluation import sample_of
+from deepauc.training.bundle import Bundle, load_weights
+from deepauc.training.folder import RunFolder
+from deepauc.training.loop import chosen_device
+from deepauc.training.run import Run
+from deepauc.training.scoring import score_rows
+
+FOLDER = "last-stage"
+
+
+def stage_objectives(record: Mapping[str, Any]) -> list[str]:
+    """The objective of each stage, by name."""
+    stages = _mapping(record.get("recipe")).get("stages") or []
+    return [str(_mapping(_mapping(stage).get("objective")).get("type", "?")) for stage in stages]
+
+
+def kept_stage(record: Mapping[str, Any]) -> int:
+    """The number of the stage whose network is the run's: the guard's choice, or the last."""
+    last = max(0, len(stage_objectives(record)) - 1)
+    winner = _mapping(_mapping(record.get("results")).get("guard")).get("winner")
+    return winner if isinstance(winner, int) and 0 <= winner <= last else last
+
+
+def score_last_stage(run: Run, task: Task, *, device: str | torch.device | None = None) -> Path | None:
+    """`RUN/last-stage/scores.csv` by the last stage's weights, where the guard kept an earlier stage; else None.
+
+    Rows and columns are those of the run's own scores.csv, so that the two can be compared.
+    """
+    record, own = run.record, RunFolder(run.path)
+    last = len(stage_objectives(record)) - 1
+    if kept_stage(record) == last or not own.stage_path(last).exists():
+        return None
+    folder = RunFolder(run.path / FOLDER)
+    scores_path = folder.path / "scores.csv"
+    if not scores_path.exists():
+        target, bundle = chosen_device(device), Bundle.load(run.path)
+        model = bundle.network(run.path).to(target)
+        load_weights(own.stage_path(last), model)
+        rows = {part: task.labelled(part) for part in task.parts}
+        scores = {part: score_rows(model, task, rows[part], bundle.preprocessing, target) for part in rows}
+        folder.path.mkdir(exist_ok=True)
+        folder.write_scores(task, scores)
+    return scores_path
+
+
+def auc_intervals(scores: Path, label_names: Sequence[str]) -> dict[str, dict[str, Interval]]:
+    """AUC by part and label of a run's scores.csv, as the report gives it: by patient where patients have several rows.
+
+    A label that has none in a part (one class only) is left out there.
+    """
+    table = read_scores(scores, other_labels_missing=True)
+    found: dict[str, dict[str, Interval]] = {part: {} for part in table.part_names}
+    for part, labels in found.items():
+        for number, name in enumerate(label_names):
+            sample = sample_of(table.part(part), number).labelled()
+            auc = attempt(partial(part_interval, sample))
+            if isinstance(auc, Interval):
+                labels[name] = auc
+    return found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,266 @@
+"""What a set of studies still has to do: which runs are missing, which can begin, which go together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from deepauc.data.task import Task
+from deepauc.studies.grid import Config
+from deepauc.studies.records import Record, RecordBook, brief
+from deepauc.studies.selection import Trial
+from deepauc.studies.sources import Place, TaskSource, without_test
+from deepauc.studies.study import Phase, Study
+from deepauc.training.recipe import Recipe
+from deepauc.training.stream import Stream
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedRun:
+    """One training of a study, with the task it runs on."""
+
+    study: Study
+    phase: Phase
+    config: Config
+    seed: int
+    recipe: Recipe
+    task: Task
+    id: str
+    steps: int
+    shape: tuple[Any, ...]  # runs of one shape can be trained side by side
+    selection: Mapping[str, Any] | None = None
+
+    def folder(self, place: Place) -> Path:
+        return place.runs / self.id
+
+    def about(self, set_name: str) -> Record:
+        """What the record says of the study; the rest comes from the run folder."""
+        study = self.study
+        record: Record = {
+            "set": set_name,
+            "study": study.name,
+            "run": self.id,
+            "config": dict(self.config),
+            "seed": self.seed,
+            "method": study.method.__name__,
+            "fixed": dict(study.fixed),
+            "source": {"type": type(study.task).__name__, "name": study.task.name, **to_source(study.task)},
+            "cut": dict(study.cut),
+        }
+        if self.phase == "final":
+            return record | {"selection": self.selection}
+        return record | {"tuning": dict(study.tuning)}
+
+    def brief_recipe(self) -> Any:
+        return brief(self.recipe)
+
+    def text(self) -> str:
+        """For people: `C10-R-1-paper-auc_m tuning, set 0, margin=0.3, gamma=0.002`."""
+        settings = ", ".join(f"{name}={_short(value)}" for name, value in self.config.items())
+        return f"{self.study.name} {self.phase}, set {self.seed}" + (f", {settings}" if settings else "")
+
+
+class TaskShelf:
+    """Tasks made once: runs on one training set share it, and all sets of a benchmark share their images."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._tasks: dict[tuple[TaskSource, int, bool], Task] = {}
+        self._steps: dict[tuple[int, int, int | None], tuple[int, int]] = {}
+
+    def task(self, source: TaskSource, seed: int, phase: Phase) -> Task:
+        tuning = phase == "tuning"
+        if (source, seed, tuning) not in self._tasks:
+            task = source.load(seed, tuning=tuning, place=self.place)
+            self._tasks[source, seed, tuning] = without_test(task) if tuning else task
+        return self._tasks[source, seed, tuning]
+
+    def steps(self, task: Task, recipe: Recipe, seed: int) -> tuple[tuple[int, int, int], ...]:
+        """By stage: steps in all, steps of an epoch, batch size."""
+        found = []
+        for number, stage in enumerate(recipe.stages):
+            key = (id(task), stage.batch_size, stage.positives_per_batch)
+            if key not in self._steps:
+                stream = Stream(task, stage, seed=seed, number=number)
+                self._steps[key] = (stream.per_epoch, stream.batch_size)
+            per_epoch, batch = self._steps[key]
+            found.append((stage.iterations or (stage.epochs or 0) * per_epoch, per_epoch, batch))
+        return tuple(found)
+
+
+class Planner:
+    """Reads records, never test scores: what is tuned, what is selected, what is missing."""
+
+    def __init__(
+        self, studies: Sequence[Study], book: RecordBook, place: Place, *, parents: Sequence[Study] = ()
+    ) -> None:
+        self.studies, self.book, self.shelf = list(studies), book, TaskShelf(place)
+        self._by_name = {study.name: study for study in (*parents, *studies)}
+        self.unavailable: dict[str, str] = {}
+        self._runs: dict[tuple[str, str, str, int], PlannedRun] = {}
+
+    def run(self, study: Study, phase: Phase, config: Config, seed: int) -> PlannedRun:
+        key = (study.name, phase, repr(sorted(config.items())), seed)
+        if key not in self._runs:
+            recipe = study.recipe(config, phase)
+            task = self.shelf.task(study.task, seed, phase)
+            stages = self.shelf.steps(task, recipe, seed)
+            precisions = tuple(stage.precision for stage in recipe.stages)
+            self._runs[key] = PlannedRun(
+                study=study,
+                phase=phase,
+                config=config,
+                seed=seed,
+                recipe=recipe,
+                task=task,
+                id=run_id(recipe, task, seed),
+                steps=sum(total for total, _, _ in stages),
+                shape=(recipe.model, tuple(task.source.shape), len(task.source), stages, precisions, recipe.test_curve),
+            )
+        return self._runs[key]
+
+    def inherited(self, study: Study) -> Config | None:
+        """Settings from the study it inherits from; None as long as nothing is selected there."""
+        if study.inherits is None:
+            return {}
+        parent = self._by_name[study.inherits.study]
+        selected = self.selected(parent)
+        if selected is not None:
+            known = {**parent.fixed, **selected[0]}
+        elif records := self.book.final(parent.name):
+            # Tuned with another cut than this call's: what it was refitted with was selected.
+            known = {**records[-1]["fixed"], **records[-1]["config"]}
+        else:
+            return None
+        return {axis: known[axis] for axis in study.inherits.axes if axis in known}
+
+    def tuning_runs(self, study: Study) -> list[PlannedRun] | None:
+        """Grid x training sets, missing or not; None where it cannot begin."""
+        inherited = self.inherited(study)
+        if inherited is None:
+            return None
+        configs = [{**inherited, **config} for config in study.configs]
+        return [self.run(study, "tuning", config, seed) for config in configs for seed in study.tuning_seeds]
+
+    def selected(self, study: Study) -> tuple[Config, Mapping[str, Any] | None] | None:
+        """The chosen settings and how they were chosen; None while tuning runs are missing."""
+        inherited = self.inherited(study)
+        if inherited is None:
+            return None
+        if not study.tuned:
+            source = None if study.inherits is None else {"inherited from": study.inherits.study}
+            return {**inherited, **study.configs[0]}, source
+        trials: dict[str, tuple[Config, list[tuple[float, ...]]]] = {}
+        for run in self.tuning_runs(study) or []:
+            record = self.book.find(study.name, "tuning", run.id)
+            if record is None:
+                return None
+            curve = tuple(record["history"]["validation_auc"]) if "failed" not in record else (float("nan"),)
+            trials.setdefault(repr(run.config), (run.config, []))[1].append(curve)
+        tried = [Trial(config=config, validation=tuple(curves)) for config, curves in trials.values()]
+        best = study.select.choose(tried)
+        values = best.values()
+        return best.config, {
+            "rule": {"type": type(study.select).__name__, **vars(study.select)},
+            "configurations": len(tried),
+            "training_sets": list(study.tuning_seeds),
+            "validation_auc": [round(value, 5) for value in values],
+        }
+
+    def final_runs(self, study: Study) -> list[PlannedRun] | None:
+        """The selected setting on every seed; None before it is selected, or what it needs is there."""
+        chosen = self.selected(study)
+        if chosen is None or not self._needs_are_there(study):
+            return None
+        config, selection = chosen
+        return [replace(self.run(study, "final", config, seed), selection=selection) for seed in study.seeds]
+
+    def _needs_are_there(self, study: Study) -> bool:
+        for name in study.task.needs:
+            there = {record["seed"] for record in self.book.final(name)}
+            if not set(study.seeds) <= there:
+                return False
+        return True
+
+    def missing(self, study: Study) -> Iterator[PlannedRun]:
+        """Runs of the phase the study is in that have no record."""
+        runs: list[PlannedRun] = []
+        if study.tuned and self.selected(study) is None:
+            runs = self.tuning_runs(study) or [] if self._needs_are_there(study) else []
+        else:
+            runs = self.final_runs(study) or []
+        for run in runs:
+            if self.book.find(study.name, run.phase, run.id) is None:
+                yield run
+
+    def waiting(self) -> dict[str, str]:
+        """Studies that cannot go on, by name, and what for."""
+        reasons = {}
+        for study in self.studies:
+            if study.name in self.unavailable:
+                continue
+            if study.inherits is not None and self.inherited(study) is None:
+                reasons[study.name] = f"nothing is selected yet in {study.inherits.study}, whose settings it inherits"
+            elif not self._needs_are_there(study):
+                reasons[study.name] = f"final runs of {', '.join(study.task.needs)} come first"
+        return reasons
+
+    def expected(self, group: str) -> list[PlannedRun]:
+        """All runs of a group that are still to come, the final ones of unfinished tuning with its first setting."""
+        runs: dict[str, PlannedRun] = {}
+        for study in self.studies:
+            if (study.group or study.name) != group or study.name in self.unavailable:
+                continue
+            runs |= {run.id: run for run in self.missing(study)}
+            inherited = self.inherited(study)
+            if study.tuned and self.selected(study) is None and inherited is not None and self._needs_are_there(study):
+                first = {**inherited, **study.configs[0]}
+                runs |= {f"{study.name} {seed}": self.run(study, "final", first, seed) for seed in study.seeds}
+        return list(runs.values())
+
+    def ready(self, *, leave_out: Collection[str] = ()) -> list[PlannedRun]:
+        """What can begin now in the first group that has anything: tuning first, then final runs; no run twice.
+
+        leave_out: ids of runs that failed, or for which there is no time. A task that does not load takes its study
+        out of the plan; `unavailable` has the message.
+        """
+        for group in dict.fromkeys(study.group or study.name for study in self.studies):
+            runs: dict[str, PlannedRun] = {}
+            for study in self.studies:
+                if (study.group or study.name) != group or study.name in self.unavailable:
+                    continue
+                try:
+                    runs |= {run.id: run for run in self.missing(study) if run.id not in {*leave_out, *runs}}
+                except (ValueError, OSError) as error:
+                    self.unavailable[study.name] = str(error)
+            if runs:
+                return sorted(runs.values(), key=lambda run: run.phase == "final")
+        return []
+
+
+def run_id(recipe: Recipe, task: Task, seed: int) -> str:
+    """What a run folder is called: a hash of recipe, data and seed.
+
+    Of the recipe only what is not at its default, so that a new option of the package does not undo finished runs.
+    """
+    plain = json.dumps(brief(recipe), sort_keys=True)
+    return hashlib.sha256(f"{plain} {task.data_hash()} {seed}".encode()).hexdigest()[:20]
+
+
+def same_shape(ready: Sequence[PlannedRun], *, pack: int) -> list[PlannedRun]:
+    """The next runs to be trained side by side: those of the first one's shape, in packs of equal size."""
+    alike = [run for run in ready if run.shape == ready[0].shape]
+    packs = -(-len(alike) // pack)
+    return alike[: -(-len(alike) // packs)]
+
+
+def to_source(source: TaskSource) -> dict[str, Any]:
+    return {name: value for name, value in vars(source).items() if isinstance(value, str | int | float | bool)}
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,195 @@
+"""Small records of finished runs: one line of a jsonl file for a tuning run, one json file for a final run.
+
+    RESULTS/SET/tuning/STUDY.jsonl        RESULTS/SET/STUDY-SEED.json
+
+Tables read these and nothing else; neither images nor run folders are needed for them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.training.checkpoint import write_atomically
+from deepauc.training.plain import to_plain
+from deepauc.training.run import Run
+
+Record = dict[str, Any]
+BINS = 40
+ALPHA_EVERY = 20  # after the first two epochs, of which every step is kept
+KEPT_COLUMNS = ("loss", "validation_auc", "alpha_zero_share")
+
+
+class RecordBook:
+    """The records of one set of studies, read once and kept up to date."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._tuning: dict[str, dict[str, Record]] = {}  # by study and run
+        self._final: dict[str, dict[int, Record]] | None = None
+
+    def tuning(self, study: str) -> list[Record]:
+        """Tuning runs in the order in which they ended; of two records of one run the later one."""
+        if study not in self._tuning:
+            path = self._tuning_path(study)
+            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            records = [_parsed(line, path) for line in lines if line.strip()]
+            self._tuning[study] = {record["run"]: record for record in records}
+        return list(self._tuning[study].values())
+
+    def final(self, study: str) -> list[Record]:
+        """Final runs, by seed."""
+        if self._final is None:
+            self._final = {}
+            for path in sorted(self.folder.glob("*.json")):
+                record = _parsed(path.read_text(encoding="utf-8"), path)
+                if isinstance(record, dict) and record.get("phase") == "final":
+                    self._final.setdefault(record["study"], {})[record["seed"]] = record
+        return [record for _, record in sorted(self._final.get(study, {}).items())]
+
+    def studies(self) -> list[str]:
+        """Names of all studies that have a record."""
+        self.final("")
+        tuned = {path.stem for path in self.folder.glob("tuning/*.jsonl")}
+        return sorted(tuned | set(self._final or {}))
+
+    def find(self, study: str, phase: str, run: str) -> Record | None:
+        """The record of this run, if it is there."""
+        if phase == "tuning":
+            self.tuning(study)
+            return self._tuning[study].get(run)
+        return next((record for record in self.final(study) if record["run"] == run), None)
+
+    def add(self, record: Record) -> None:
+        """Write a record down before anything else happens."""
+        study = record["study"]
+        if record["phase"] == "tuning":
+            self.tuning(study)
+            path = self._tuning_path(study)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+            self._tuning[study][record["run"]] = record
+            return
+        self.final(study)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / f"{study}-{record['seed']}.json", (_readable(record) + "\n").encode())
+        assert self._final is not None
+        self._final.setdefault(study, {})[record["seed"]] = record
+
+    def _tuning_path(self, study: str) -> Path:
+        return self.folder / "tuning" / f"{study}.jsonl"
+
+
+def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Record:
+    """What is kept of a finished run. packed: how many runs shared the device, and so the seconds.
+
+    Final: test AUC with DeLong's interval, curves where the recipe asked for them, the recipe in full. Tuning: the
+    validation AUC of each epoch; the recipe without what is at its default (`identity` has the hash of the whole).
+    """
+    found = run.record
+    results = found["results"]
+    history = run.history
+    record: Record = {**about, "phase": phase, "identity": found["identity"], "task": found["task"]}
+    record["recipe"] = found["recipe"] if phase == "final" else None
+    record["history"] = {
+        column: [_rounded(row[column]) for row in history if row.get(column)]
+        for column in KEPT_COLUMNS
+        if any(row.get(column) for row in history)
+    }
+    part = "test" if phase == "final" else "validation"
+    (auc,) = results["auc"].get(part, {None: [math.nan] * 3}).values()
+    record["auc"] = {part: [round(value, 6) for value in auc]}
+    shares = [float(row["alpha_zero_share"]) for row in history if row.get("alpha_zero_share")]
+    record["alpha_zero_share"] = round(sum(shares) / len(shares), 6) if shares else None
+    if phase == "final":
+        record |= _curves(run, steps_per_epoch=int(history[0]["iteration"]))
+        record["score_histogram"] = _histograms(run.path / "scores.csv")
+    record["steps"] = sum(_stage_steps(history).values())
+    record["seconds"] = round(results["seconds"] / packed, 3)
+    record["packed"] = packed
+    return record | {name: found[name] for name in ("hardware", "versions", "code_version")}
+
+
+def brief(value: Any) -> Any:
+    """A spec in plain form without the options that are at their default."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return [brief(v) for v in value] if isinstance(value, tuple | list) else to_plain(value)
+    options: dict[str, Any] = {"type": type(value).__name__}
+    for option in fields(value):
+        if not option.init:
+            continue
+        default = option.default if option.default_factory is MISSING else option.default_factory()
+        if (given := getattr(value, option.name)) != default:
+            options[option.name] = brief(given)
+    return options
+
+
+def _stage_steps(history: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    return {row["stage"]: int(row["iteration"]) for row in history}  # the last row of a stage counts all its steps
+
+
+def _curves(run: Run, *, steps_per_epoch: int) -> Record:
+    curves: Record = {}
+    if (path := run.path / "test_curve.csv").exists():
+        curves["test_curve"] = [_rounded(row["test_auc"]) for row in _rows(path)]
+    if (path := run.path / "alpha.csv").exists():
+        values = [float(row["alpha0"]) for row in _rows(path)]
+        steps = [t for t in range(len(values)) if t < 2 * steps_per_epoch or t % ALPHA_EVERY == 0]
+        curves["alpha"] = {
+            "steps_per_epoch": steps_per_epoch,
+            "step": steps,
+            "value": [float(f"{values[t]:.4g}") for t in steps],
+        }
+    return curves
+
+
+def _histograms(path: Path) -> dict[str, Record]:
+    """By part, in one reading of scores.csv. The tasks of studies have one label: id, part, group, label, score."""
+    with path.open(newline="", encoding="utf-8") as file:
+        _, *rows = csv.reader(file)
+    parts = np.array([row[1] for row in rows])
+    labels, scores = np.array([row[3:5] for row in rows], dtype=np.float32).T
+    return {str(part): _histogram(scores[parts == part], labels[parts == part]) for part in np.unique(parts)}
+
+
+def _histogram(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> Record:
+    """Counts of the raw scores of either class in BINS bins of equal width."""
+    low, high = float(scores.min()), float(scores.max())
+    if not high > low:
+        high = low + 1.0
+    counts = {
+        name: np.histogram(scores[labels == label], bins=BINS, range=(low, high))[0].tolist()
+        for name, label in (("negative", 0), ("positive", 1))
+    }
+    return {"low": float(f"{low:.6g}"), "high": float(f"{high:.6g}"), **counts}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _rounded(text: str) -> float:
+    return float(f"{float(text):.5g}")
+
+
+def _readable(record: Record) -> str:
+    """JSON with one line an entry: a curve of a hundred epochs is one line."""
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.items()]
+    return "{\n " + ",\n ".join(lines) + "\n}"
+
+
+def _parsed(text: str, path: Path) -> Record:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}). Delete what does not read as JSON.") from None

@@ -1,0 +1,236 @@
+"""Runs what a set of studies is missing: packed on a GPU, in local processes, or one after the other.
+
+Every run has a folder named by the hash of recipe, data and seed, so the same call again only does what is missing. A
+finished run is distilled into its record at once. A run that fails is reported at the end and costs no other.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from deepauc.studies.execution import Ended, one_by_one, packed, processes
+from deepauc.studies.plan import PlannedRun, Planner, same_shape
+from deepauc.studies.records import RecordBook, distil
+from deepauc.studies.sources import Place
+from deepauc.studies.study import Study
+from deepauc.training.folder import RunFolder, surroundings
+from deepauc.training.loop import chosen_device
+from deepauc.training.plain import recipe_hash
+from deepauc.training.run import Run
+
+DEFAULT_PACK = 24
+SMALLEST_PACK = 4  # fewer runs than this would waste the device: they wait for the next call
+DIVERGED = "NaN or infini"  # in the messages on scores or a loss that are no number: the same again would end the same
+NOT_KEPT_OF_TUNING = ("scores.csv", "model.safetensors", "bundle.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """For a progress display: what has just ended, and how much is left of what is known now."""
+
+    text: str
+    done: int
+    left: int
+    seconds: float
+    seconds_left: float | None
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What a call has done. failed: (run, message). unavailable: message by study. out_of_time: something is left."""
+
+    done: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    out_of_time: bool = False
+    seconds: float = 0.0
+
+
+def run_studies(
+    set_name: str,
+    studies: Sequence[Study],
+    *,
+    place: Place,
+    parents: Sequence[Study] = (),
+    device: str | torch.device | None = None,
+    pack: int | None = None,
+    jobs: int = 1,
+    max_minutes: float | None = None,
+    report: Callable[[Step], None] | None = None,
+) -> Outcome:
+    """Tune, select, refit: all runs of these studies that have no record yet.
+
+    parents: further studies, not run here, whose selection is inherited. pack: runs side by side on the device,
+    by default 24 on a GPU and 1 elsewhere. jobs: local processes, one torch thread each, where runs are not packed.
+    max_minutes: no run begins that is not expected to end in time, and what is running then stops after its epoch;
+    the next call goes on from there.
+    """
+    target = chosen_device(device)
+    pack = pack or (DEFAULT_PACK if target.type == "cuda" else 1)
+    if pack < 1 or jobs < 1:
+        raise ValueError(f"pack and jobs must be at least 1, not {pack} and {jobs}.")
+    began = time.monotonic()
+    deadline = None if max_minutes is None else began + 60 * max_minutes
+    book = RecordBook(place.results / set_name)
+    planner = Planner(studies, book, place, parents=parents)
+    session = _Session(set_name, planner, book, place, target, deadline, report, began, jobs if pack == 1 else 1)
+    while True:
+        ready = planner.ready(leave_out=session.left_out)
+        if not ready:
+            break
+        if session.distil_finished(ready):
+            continue
+        group = same_shape(ready, pack=pack) if pack > 1 else ready
+        fitting = session.fitting(group)
+        if fitting < min(SMALLEST_PACK if pack > 1 else 1, len(group)):
+            session.outcome.out_of_time = True
+            break
+        session.execute(group[:fitting] if pack > 1 else group, pack=pack, jobs=jobs)
+        if deadline is not None and time.monotonic() >= deadline:
+            session.outcome.out_of_time |= bool(planner.ready(leave_out=session.left_out))
+            break
+    # With no time left, nothing is loaded only to say what it waits for.
+    session.outcome.unavailable = {**({} if session.outcome.out_of_time else planner.waiting()), **planner.unavailable}
+    session.outcome.seconds = time.monotonic() - began
+    return session.outcome
+
+
+class _Session:
+    """One call: what it has done, and how fast."""
+
+    def __init__(
+        self,
+        set_name: str,
+        planner: Planner,
+        book: RecordBook,
+        place: Place,
+        device: torch.device,
+        deadline: float | None,
+        report: Callable[[Step], None] | None,
+        began: float,
+        at_once: int,
+    ) -> None:
+        self.set_name, self.planner, self.book, self.place = set_name, planner, book, place
+        self.device, self.deadline, self.report, self.began = device, deadline, report, began
+        self.at_once = at_once  # processes; the seconds of packed runs are shares already
+        self.outcome = Outcome()
+        self.left_out: set[str] = set()
+        self._rates: dict[object, float] = {}  # wall seconds a step of one run, by network and images
+
+    def distil_finished(self, ready: Sequence[PlannedRun]) -> bool:
+        """Records of runs that an earlier call, or another study, has finished."""
+        there = [run for run in ready if RunFolder(run.folder(self.place)).done]
+        for run in there:
+            self._keep(run)
+        return bool(there)
+
+    def fitting(self, runs: Sequence[PlannedRun]) -> int:
+        """How many of these runs of one shape are expected to end before the deadline; all, where nothing is known."""
+        if self.deadline is None:
+            return len(runs)
+        left = self.deadline - time.monotonic()
+        rate = self._rate(runs[0])
+        if left <= 0 or rate is None:
+            return len(runs) if left > 0 else 0
+        return min(len(runs), int(left / (rate * runs[0].steps)))
+
+    def execute(self, group: Sequence[PlannedRun], *, pack: int, jobs: int) -> None:
+        """Train a group; each run that ends is written down, each that fails is remembered."""
+        for run in group:
+            folder = run.folder(self.place)
+            if RunFolder(folder).record_path.exists() and not _goes_on(folder, run):
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def ended(end: Ended) -> None:
+            if end.message is None:
+                steps = end.run.steps * end.packed
+                self._rates[_speed_key(end.run)] = max(end.seconds, 1e-9) / steps
+                self._keep(end.run)
+            else:
+                self._fail(end.run, end.message)
+
+        if pack > 1:
+            out_of_time = packed(group, self.place, self.device, deadline=self.deadline, ended=ended)
+        elif jobs > 1:
+            out_of_time = processes(group, self.place, self.device, deadline=self.deadline, ended=ended, jobs=jobs)
+        else:
+            out_of_time = one_by_one(group, self.place, self.device, deadline=self.deadline, ended=ended)
+        if out_of_time:
+            self.outcome.out_of_time = True
+            self.left_out |= {run.id for run in group}
+
+    def _keep(self, planned: PlannedRun) -> None:
+        folder = planned.folder(self.place)
+        run = Run(folder)
+        record = distil(run, about=planned.about(self.set_name), phase=planned.phase, packed=_packed_with(folder))
+        if planned.phase == "tuning":
+            record["recipe"] = planned.brief_recipe()
+        else:
+            record |= planned.study.task.keep(run, planned.task)
+        self.book.add(record)
+        if planned.phase == "tuning":
+            for name in NOT_KEPT_OF_TUNING:
+                (folder / name).unlink(missing_ok=True)
+        self.outcome.done += 1
+        ((part, (auc, *_)),) = record["auc"].items()
+        self._tell(planned, f"{part} AUC {auc:.3f}")
+
+    def _fail(self, planned: PlannedRun, message: str) -> None:
+        self.left_out.add(planned.id)
+        self.outcome.failed.append((planned.text(), message))
+        if planned.phase == "tuning" and DIVERGED in message:
+            identity = {"data": planned.task.data_hash(), "seed": planned.seed}
+            self.book.add(
+                {
+                    **planned.about(self.set_name),
+                    "phase": "tuning",
+                    "failed": message,
+                    "identity": identity,
+                    "recipe": planned.brief_recipe(),
+                    **surroundings(self.device),
+                }
+            )
+        self._tell(planned, f"failed: {message}")
+
+    def _tell(self, planned: PlannedRun, result: str) -> None:
+        if self.report is None:
+            return
+        left = self.planner.expected(planned.study.group or planned.study.name)
+        rates = [self._rate(run) for run in left]
+        known = [rate for rate in rates if rate is not None]
+        seconds_left = sum(
+            run.steps * (rate if rate is not None else max(known)) for run, rate in zip(left, rates, strict=True)
+        ) if known or not left else None  # fmt: skip
+        self.report(
+            Step(
+                text=f"{planned.text()}: {result}",
+                done=self.outcome.done,
+                left=len(left),
+                seconds=time.monotonic() - self.began,
+                seconds_left=None if seconds_left is None else seconds_left / self.at_once,
+            )
+        )
+
+    def _rate(self, run: PlannedRun) -> float | None:
+        return self._rates.get(_speed_key(run))
+
+
+def _speed_key(run: PlannedRun) -> object:
+    return (run.recipe.model, run.task.source.shape, run.recipe.stages[0].batch_size, run.recipe.stages[0].precision)
+
+
+def _goes_on(folder: Path, run: PlannedRun) -> bool:
+    """Whether an unfinished run can be resumed: not if code with other options has begun it."""
+    return bool(RunFolder(folder).record()["identity"]["recipe"] == recipe_hash(run.recipe))
+
+
+def _packed_with(folder: Path) -> int:
+    note = folder / ".packed"
+    return int(note.read_text()) if note.exists() else 1

@@ -1,0 +1,67 @@
+"""Where a study's tasks come from: one training set a seed, with a validation part for tuning, or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from deepauc.data.benchmarks.load import load
+from deepauc.data.task import Task
+from deepauc.training.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The folders of a study: images (None: DEEPAUC_DATA), run folders, and the small records that are kept."""
+
+    data: Path | None = None
+    runs: Path = Path("runs")
+    results: Path = Path("results")
+
+
+class TaskSource(Protocol):
+    """A family of training sets. Frozen dataclasses of plain values: records hold them, processes are sent them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Studies of the same set whose final runs of a seed come before this task's of that seed."""
+
+    def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
+        """The training set of this seed; tuning: with a tenth held out as validation."""
+
+    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+        """Further entries of a final run's record, for other studies; mostly none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSource:
+    """C2, C10, C100 or S10 at an imratio (spec D1); images are decoded once in a process."""
+
+    benchmark: str
+    imratio: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.benchmark} at {self.imratio:.0%}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ()
+
+    def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
+        return load(self.benchmark, imratio=self.imratio, seed=seed, validation=tuning, root=place.data)
+
+    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+        return {}
+
+
+def without_test(task: Task) -> Task:
+    """The task as tuning sees it: no test part, so that no test score can be computed; validation is required."""
+    if "validation" not in task.parts:
+        raise ValueError(f"task {task.name!r} has no validation part: tuning chooses on it.")
+    return task.with_parts({part: rows for part, rows in task.parts.items() if part != "test"})

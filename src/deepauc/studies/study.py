@@ -1,0 +1,206 @@
+"""The declaration of a study: a task, a method, the settings to try, the rule that chooses, the seeds that count."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from deepauc.studies.grid import Config, Grid, product
+from deepauc.studies.selection import BestMeanValidation, SelectionRule
+from deepauc.studies.sources import TaskSource
+from deepauc.training.plain import valid_name
+from deepauc.training.recipe import Recipe
+
+Phase = Literal["tuning", "final"]
+
+
+TUNING_EVERY = 10  # epochs between two validations of a tuning run: selection looks at the last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inherits:
+    """Settings taken from what another study of the set has selected."""
+
+    study: str
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Study:
+    """One row of a table: `method` on `task`, tuned on validation AUC, then refitted on all training data.
+
+    method: a plain function of keyword arguments that returns a Recipe; axes of `grid`, `fixed` and `tuning` are its
+    arguments, checked here. grid: axes (all combinations) or a `Grid`; one configuration alone needs no tuning.
+    seeds: the random training sets of the final runs; the network's seed is the same number. tuning_seeds: those it is
+    tuned on, 90 % each, the rest being validation. tuning: arguments that differ while tuning, such as fewer epochs.
+    test_curve, alpha_curve: kept by final runs; tuning runs never see the test part. group: studies of one group are
+    tuned together before any of them is refitted. cut: what was left out of the declared study; goes into the records.
+    """
+
+    name: str
+    task: TaskSource
+    method: Callable[..., Recipe]
+    grid: Grid | Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    fixed: Config = field(default_factory=dict)
+    select: SelectionRule = field(default_factory=BestMeanValidation)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    tuning_seeds: tuple[int, ...] = (0,)
+    tuning: Config = field(default_factory=dict)
+    inherits: Inherits | None = None
+    test_curve: bool = False
+    alpha_curve: bool = False
+    group: str = ""
+    cut: Config = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.name or set(self.name) & set("/\\ *?[]"):
+            raise ValueError(f"a study's name is part of file names: no spaces, slashes or wildcards in {self.name!r}.")
+        grid = self.grid if isinstance(self.grid, Grid) else product(self.grid)
+        object.__setattr__(self, "grid", grid)
+        for seeds in (self.seeds, self.tuning_seeds):
+            if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
+                raise ValueError(f"study {self.name}: seeds are distinct whole numbers of at least 0, not {seeds}.")
+        inherited = () if self.inherits is None else self.inherits.axes
+        arguments = _keyword_arguments(self.method)
+        for what, names in (
+            ("axis of the grid", grid.axes),
+            ("fixed argument", self.fixed),
+            ("argument for tuning", self.tuning),
+            ("inherited axis", inherited),
+        ):
+            for name in names:
+                valid_name(name, arguments, f"{what} of study {self.name}: its method has no such argument")
+        sources = [*grid.axes, *self.fixed, *inherited]
+        if twice := sorted({name for name in sources if sources.count(name) > 1}):
+            raise ValueError(f"study {self.name}: {', '.join(twice)} is set in two of grid, fixed and inherits.")
+        for config in grid.configs:
+            for phase in ("final", "tuning"):
+                self.recipe(config, phase)  # a value that the method refuses shows now, not in the middle of the night
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        assert isinstance(self.grid, Grid)
+        return self.grid.configs
+
+    @property
+    def tuned(self) -> bool:
+        """Whether there is anything to choose."""
+        return len(self.configs) > 1
+
+    def recipe(self, config: Config, phase: Phase) -> Recipe:
+        """The run of a configuration, its inherited settings included."""
+        changes = self.tuning if phase == "tuning" else {}
+        recipe = self.method(**{**self.fixed, **config, **changes})
+        curves = phase == "final"
+        return replace(
+            recipe,
+            test_curve=curves and self.test_curve,
+            alpha_curve=curves and self.alpha_curve,
+            evaluate_every=recipe.evaluate_every if curves or _looks_at_every_epoch(recipe) else TUNING_EVERY,
+        )
+
+    def cut_to(
+        self,
+        *,
+        configs: int | None = None,
+        tune_epochs: int | None = None,
+        tune_sets: int | None = None,
+        options: Config | None = None,
+    ) -> Study:
+        """A smaller form, what was cut being recorded: fewer configurations, epochs or training sets while tuning.
+
+        options: other fixed arguments of the method; those it does not have, or that the grid tries, are an error.
+        """
+        assert isinstance(self.grid, Grid)
+        study, cut = self, dict(self.cut)
+        if configs is not None and configs < len(self.grid):
+            study = replace(study, grid=self.grid.first(configs))
+            cut["configs"] = f"{configs} of {len(self.grid)}"
+        if options:
+            study = replace(study, fixed={**study.fixed, **options})
+            cut.update(options)
+        if study.tuned and tune_epochs is not None:
+            study = replace(study, tuning={**study.tuning, "epochs": tune_epochs})
+            cut["tune_epochs"] = tune_epochs
+        if study.tuned and tune_sets is not None and tune_sets < len(study.tuning_seeds):
+            study = replace(study, tuning_seeds=study.tuning_seeds[:tune_sets])
+            cut["tune_sets"] = f"{tune_sets} of {len(self.tuning_seeds)}"
+        return replace(study, cut=cut)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StudySet:
+    """Studies that make one table, in the order in which they are run."""
+
+    name: str
+    title: str
+    studies: tuple[Study, ...]
+
+    def __post_init__(self) -> None:
+        names = [study.name for study in self.studies]
+        if len(set(names)) != len(names):
+            raise ValueError(f"set {self.name}: two studies have one name.")
+        for study in self.studies:
+            for other in (*study.task.needs, *(() if study.inherits is None else (study.inherits.study,))):
+                valid_name(other, names, f"study of the set {self.name}, named by {study.name}")
+
+    def parents(self, chosen: Sequence[Study]) -> tuple[Study, ...]:
+        """Studies that are not chosen themselves, but whose selection a chosen one inherits."""
+        names = {one.name for one in chosen}
+        named = {one.inherits.study for one in chosen if one.inherits is not None}
+        return tuple(study for study in self.studies if study.name in named - names)
+
+    def chosen(self, patterns: Sequence[str]) -> tuple[Study, ...]:
+        """Studies whose dash-separated name begins with one of the patterns (`C10-R-1`), or fits it (`*-auc_m`).
+
+        Those that the tasks of a chosen one need come along.
+        """
+        from fnmatch import fnmatchcase
+
+        found: set[str] = set()
+        for pattern in patterns:
+            parts = pattern.split("-")
+            mine = {s.name for s in self.studies if s.name.split("-")[: len(parts)] == parts}
+            mine |= {s.name for s in self.studies if fnmatchcase(s.name, pattern)}
+            if not mine:
+                valid_name(pattern, [s.name for s in self.studies], f"study of the set {self.name}")
+            found |= mine
+        found |= {name for study in self.studies if study.name in found for name in study.task.needs}
+        return tuple(study for study in self.studies if not patterns or study.name in found)
+
+
+def cut_all(
+    studies: Sequence[Study],
+    *,
+    configs: int | None = None,
+    tune_epochs: int | None = None,
+    tune_sets: int | None = None,
+    options: Config | None = None,
+) -> tuple[Study, ...]:
+    """`Study.cut_to` for each; an option goes to the methods that have it, and one that none has is an error."""
+    known = {study.name: _keyword_arguments(study.method) for study in studies}
+    for name in options or {}:
+        if studies:
+            valid_name(name, sorted({argument for own in known.values() for argument in own}), "argument of a method")
+    return tuple(
+        study.cut_to(
+            configs=configs,
+            tune_epochs=tune_epochs,
+            tune_sets=tune_sets,
+            options={name: value for name, value in (options or {}).items() if name in known[study.name]},
+        )
+        for study in studies
+    )
+
+
+def _keyword_arguments(method: Callable[..., Recipe]) -> list[str]:
+    parameters = inspect.signature(method).parameters.values()
+    if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters):
+        raise ValueError(f"{method.__name__} takes any argument: name them, so that a study can check its axes.")
+    return [p.name for p in parameters if p.kind != p.POSITIONAL_ONLY]
+
+
+def _looks_at_every_epoch(recipe: Recipe) -> bool:
+    return any(stage.keep == "best" or stage.patience is not None for stage in recipe.stages)

@@ -1,0 +1,236 @@
+"""AUCTrainer on tiny random models; skips where transformers is not installed."""
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from deepauc import ClassQuotaSampler, auroc  # noqa: E402
+from deepauc.integrations.huggingface import LOSS_FILE, AUCTrainer, auroc_metrics, head_scores  # noqa: E402
+from deepauc.objectives.auc_margin import AUCMargin  # noqa: E402
+from deepauc.optim.pesg import PESG, PESGSpec  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+BATCH, QUOTA = 16, 4
+
+
+def text_rows(count=120, *, labels_of=lambda row: int(row % 6 == 0)):
+    draw = np.random.default_rng(0)
+    rows = [{"input_ids": draw.integers(1, 20, 6).tolist(), "labels": labels_of(row)} for row in range(count)]
+    for row in rows:
+        if row["labels"] in (1, [1.0, 0.0]):
+            row["input_ids"][0] = 19
+    return rows
+
+
+def text_model(num_labels=1):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=6,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=num_labels,
+        problem_type="multi_label_classification" if num_labels > 2 else None,
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def arguments(folder, **changes):
+    settings = {
+        "num_train_epochs": 3,
+        "per_device_train_batch_size": BATCH,
+        "lr_scheduler_type": "constant",
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "max_grad_norm": 0.0,
+        **changes,
+    }
+    return transformers.TrainingArguments(str(folder), **settings)
+
+
+def make_trainer(folder, *, rows=None, model=None, changes=None, **options):
+    rows = text_rows() if rows is None else rows
+    return AUCTrainer(
+        text_model() if model is None else model,
+        arguments(folder, **(changes or {})),
+        train_dataset=rows,
+        train_labels=[row["labels"] for row in rows],
+        eval_dataset=rows,
+        **options,
+    )
+
+
+def state_of(trainer):
+    model = getattr(trainer.model, "module", trainer.model)
+    return {**model.state_dict(), **{f"loss.{name}": value for name, value in trainer.loss_fn.state_dict().items()}}
+
+
+def assert_same_state(found, wanted):
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_trains_as_a_plain_loop_does(tmp_path, outputs):
+    rows = text_rows()
+    trainer = make_trainer(
+        tmp_path,
+        rows=rows,
+        model=text_model(outputs),
+        positives_per_batch=QUOTA,
+        pesg=PESGSpec(lr=0.05, gamma=0.1),
+        objective=AUCMargin(margin=0.7),
+        milestones=[1],
+        lr_factor=0.5,
+    )
+    trainer.train()
+
+    model, labels = text_model(outputs), torch.tensor([row["labels"] for row in rows])
+    tokens = torch.tensor([row["input_ids"] for row in rows])
+    sampler = ClassQuotaSampler(labels, BATCH, QUOTA, seed=42)  # TrainingArguments' seed
+    loss_fn = AUCMargin(margin=0.7).build(prior=[sampler.prior])
+    optimizer = PESG(model.parameters(), loss_fn, lr=0.05, gamma=0.1)
+    model.train()
+    for epoch in range(3):
+        if epoch == 1:
+            optimizer.new_stage(lr_factor=0.5)
+        for batch in sampler:
+            logits = model(input_ids=tokens[batch]).logits
+            scores = logits[:, 0] if outputs == 1 else logits[:, 1] - logits[:, 0]
+            loss = loss_fn(torch.sigmoid(scores), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.05 * 0.5
+    wanted = {**model.state_dict(), **{f"loss.{name}": value for name, value in loss_fn.state_dict().items()}}
+    assert_same_state(state_of(trainer), wanted)
+    model.eval()
+    with torch.no_grad():
+        scores = head_scores(model(input_ids=tokens).logits)
+    assert trainer.evaluate()["eval_auroc"] == pytest.approx(auroc(scores, labels), abs=1e-12)
+
+
+@pytest.mark.parametrize("save_steps", [8, 11])  # the end of an epoch of eight steps; the middle of the next
+def test_resumed_run_ends_where_the_uninterrupted_one_does(tmp_path, save_steps):
+    changes = {"save_strategy": "steps", "save_steps": save_steps}
+    options = {"positives_per_batch": QUOTA, "pesg": PESGSpec(lr=0.1, gamma=0.1), "milestones": [1, 2]}
+    whole = make_trainer(tmp_path / "whole", changes=changes, **options)
+    whole.train()
+    checkpoint = tmp_path / "whole" / f"checkpoint-{save_steps}"
+    assert (checkpoint / LOSS_FILE).exists()
+    again = make_trainer(tmp_path / "again", changes=changes, **options)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert again.loss_fn.alpha.item() > 0
+    assert_same_state(state_of(again), state_of(whole))
+
+
+def test_checkpoint_of_another_trainer_is_refused(tmp_path):
+    changes = {"save_strategy": "steps", "save_steps": 9, "max_steps": 9}
+    trainer = make_trainer(tmp_path, changes=changes)
+    trainer.train()
+    (tmp_path / "checkpoint-9" / LOSS_FILE).unlink()
+    with pytest.raises(ValueError, match="not made by AUCTrainer"):
+        make_trainer(tmp_path, changes=changes).train(resume_from_checkpoint=str(tmp_path / "checkpoint-9"))
+
+
+def test_accumulated_batches_are_averaged(tmp_path):
+    """Two halves with equal quotas, accumulated, are the whole batch: the loss is a mean and the prior is fixed."""
+    states = []
+    for size, pieces in ((16, 1), (8, 2)):
+        rows = text_rows()
+        order = ClassQuotaSampler([row["labels"] for row in rows], 16, 4).epoch_table(0)
+        quota = order[:, [0, 1, *range(4, 10), 2, 3, *range(10, 16)]].reshape(-1)  # either half has two positives
+        changes = {
+            "per_device_train_batch_size": size,
+            "gradient_accumulation_steps": pieces,
+            "num_train_epochs": 1,
+            "train_sampling_strategy": "sequential",
+        }
+        try:
+            trainer = make_trainer(tmp_path, rows=[rows[i] for i in quota], changes=changes, pesg=PESGSpec(lr=0.1))
+        except TypeError:
+            pytest.skip("this transformers cannot read a training set in its order")
+        trainer.train()
+        states.append(state_of(trainer))
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_image_classifier(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
+        num_channels=1,
+        num_labels=2,
+    )
+    pictures = torch.rand(120, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    rows = [{"pixel_values": picture, "labels": int(i % 6 == 0)} for i, picture in enumerate(pictures)]
+    for row in rows:
+        row["pixel_values"][0, :4, :4] += row["labels"]
+    model = transformers.ViTForImageClassification(config)
+    trainer = make_trainer(tmp_path, rows=rows, model=model, positives_per_batch=QUOTA)
+    before = trainer.evaluate()["eval_auroc"]
+    trainer.train()
+    assert trainer.evaluate()["eval_auroc"] > before + 0.2
+
+
+def test_several_labels_with_missing_ones(tmp_path):
+    rows = text_rows(labels_of=lambda row: [float(row % 6 == 0), float(row % 4 == 0), float(row % 3 == 0)])
+    rows[1]["labels"][2] = float("nan")
+    trainer = make_trainer(tmp_path, rows=rows, model=text_model(3), changes={"num_train_epochs": 1})
+    assert trainer.loss_fn.num_labels == 3
+    assert trainer.loss_fn.prior[2] == pytest.approx(np.nanmean([row["labels"][2] for row in rows]))
+    trainer.train()
+    assert (trainer.loss_fn.alpha > 0).all()
+    assert 0 <= trainer.evaluate()["eval_auroc"] <= 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("learning_rate", 0.1), ("weight_decay", 1e-4)])
+def test_options_that_would_not_be_used_are_refused(tmp_path, name, value):
+    with pytest.raises(ValueError, match="PESGSpec"):
+        make_trainer(tmp_path, changes={name: value})
+
+
+def test_labels_of_another_length(tmp_path):
+    rows = text_rows()
+    with pytest.raises(ValueError, match="train_labels has 3 rows"):
+        AUCTrainer(text_model(), arguments(tmp_path), train_dataset=rows, train_labels=[0, 1, 0])
+
+
+def test_batch_without_labels(tmp_path):
+    trainer = make_trainer(tmp_path)
+    with pytest.raises(ValueError, match="no 'labels'"):
+        trainer.compute_loss(trainer.model, {"input_ids": torch.ones(2, 6, dtype=torch.long)})
+
+
+def test_heads():
+    logits = torch.tensor([[1.0, 3.0], [2.0, 0.5]])
+    assert head_scores(logits).tolist() == [2.0, -1.5]
+    assert head_scores(logits[:, :1]).tolist() == [1.0, 2.0]
+    assert head_scores(logits, num_labels=2) is logits
+    with pytest.raises(ValueError, match="1 or 2 outputs"):
+        head_scores(torch.zeros(4, 5))
+    with pytest.raises(ValueError, match="3 outputs"):
+        head_scores(torch.zeros(4, 5), num_labels=3)
+
+
+def test_metrics_of_the_evaluation_set():
+    labels = np.array([0, 1, 0, 1])
+    given = transformers.EvalPrediction(
+        predictions=np.array([[0.0, 1.0], [0.0, 4.0], [3.0, 0.0], [0.0, 0.5]]), label_ids=labels
+    )
+    assert auroc_metrics(given) == {"auroc": 0.75}

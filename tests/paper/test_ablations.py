@@ -1,0 +1,138 @@
+"""The declared ablations, their training sets counted by hand, and the page of claims."""
+
+import numpy as np
+import pytest
+
+from deepauc.data.benchmarks.load import load_balanced
+from deepauc.data.imbalance import imbalance_task
+from deepauc.paper import ablation_page, toy_study
+from deepauc.paper.ablation_tasks import ChangedSource, RankingSource
+from deepauc.paper.ablations import ablations, claims
+from deepauc.paper.study_figures import ablation_pictures
+from deepauc.paper.toy import ToySettings
+from deepauc.studies.records import RecordBook
+from deepauc.studies.sources import Place
+from deepauc.training.run import Run
+
+
+def final(name, seed, auc, **more):
+    histogram = {"low": 0.0, "high": 1.0, "negative": [90, 0], "positive": [4, 6]}
+    return {
+        "study": name,
+        "run": f"{name}{seed}",
+        "phase": "final",
+        "seed": seed,
+        "config": {},
+        "cut": {},
+        "fixed": {"network": "D"},
+        "task": {"name": "C2", "rows": {"train": 100}},
+        "auc": {"test": [auc, auc - 0.01, auc + 0.01]},
+        "alpha_zero_share": 0.5,
+        "score_histogram": {"train": histogram, "test": histogram},
+        "seconds": 3.0,
+        "test_curve": [0.5, auc],
+        **more,
+    }
+
+
+def test_every_claim_is_about_declared_studies():
+    names = {study.name for study in ablations().studies}
+    assert {claim.better for claim in claims()} | {claim.worse for claim in claims()} <= names
+    assert {claim.ablation for claim in claims()} == {"A2", "A3", "A4", "A5"}
+
+
+def test_set_ups_as_in_the_spec():
+    by_name = {study.name: study for study in ablations().studies}
+    recipe = by_name["A3-noise_5-auc_m"].recipe({}, "final")
+    assert recipe.stages[0].objective.margin == 0.3
+    assert recipe.model.name == "densenet121"
+    assert recipe.test_curve
+    assert by_name["A3-noise_5-auc_m"].task.noise == 0.05
+    assert by_name["A4-easy_20-auc_m_reachable"].recipe({}, "final").stages[0].objective.margin == 0.1
+    free = by_name["A5-alpha-free"].recipe({}, "final")
+    assert (free.stages[0].objective.constrain_alpha, free.alpha_curve) == (False, True)
+    assert (by_name["A5-alpha-free"].task.easy, by_name["A5-alpha-free"].task.noise) == (0.4, 0.01)
+    raw = by_name["A2-C10_10-raw"].recipe({}, "final").stages[0]
+    assert (raw.resolved_bound, raw.optimizer.lr) == ("none", 0.003)
+    assert next(study.name for study in ablations().chosen(["A5"])) == "A4-ranking"
+
+
+def test_the_page_confirms_refutes_or_leaves_open(tmp_path):
+    book = RecordBook(tmp_path / "ablations")
+    for seed in range(5):
+        noise = 0.001 * (seed - 2)
+        for name, auc in (
+            ("A3-noise_1-auc_m", 0.75 + noise),
+            ("A3-noise_1-auc_s", 0.73),
+            ("A3-noise_5-auc_m", 0.70 + noise),
+            ("A3-noise_5-auc_s", 0.73),
+            ("A5-alpha-constrained", 0.80 + 10 * noise),
+            ("A5-alpha-free", 0.80),
+        ):
+            alpha = {"steps_per_epoch": 2, "step": [0, 1, 2, 3, 20], "value": [0.0, 0.1, 0.2, 0.1, 0.0]}
+            book.add(final(name, seed, auc, **({"alpha": alpha} if "A5" in name else {})))
+    lines = ablation_page.page(tmp_path).splitlines()
+    verdicts = {line.split("|")[2].strip(): line.split("|")[5].strip() for line in lines if line.startswith("| A")}
+    assert verdicts["1 % noise, m = 0.3: AUC-M above AUC-S"] == "confirmed"
+    assert verdicts["5 % noise, m = 0.3: AUC-M above AUC-S"] == "refuted"
+    assert verdicts["40 % easy, 1 % noise, m = 0.1: alpha >= 0 helps"] == "open"
+    assert any("10.0 %" in line for line in lines if line.startswith("| A3-noise_1-auc_m"))
+    drawn = ablation_pictures(tmp_path)
+    assert [path.name for path in drawn] == ["A3-curves.png", "A5-curves.png", "A5-alpha.png"]
+    assert all(path.stat().st_size < 100_000 for path in drawn)
+    assert "![A5-alpha: alpha by step, first training set" in ablation_page.page(tmp_path)
+
+
+def test_without_records_nothing_is_claimed(tmp_path):
+    assert "No pair of studies has records yet" in ablation_page.page(tmp_path)
+    assert ablation_pictures(tmp_path) == []
+
+
+@pytest.mark.data
+def test_noisy_and_easy_sets_have_the_counts_of_the_paper(data_root, tmp_path):
+    place = Place(data=data_root, results=tmp_path)
+    noisy = ChangedSource(benchmark="C2", imratio=0.01, noise=0.05).load(0, tuning=False, place=place)
+    labels = noisy.labels[noisy.part("train")]
+    # 10,000 negatives and 101 positives; 500 negatives flipped; 495 of 9,899 removed positives come in as negatives
+    assert (labels.sum(), len(labels)) == (101 + 500, 10_101 + 495)
+
+    easy = ChangedSource(benchmark="C2", imratio=0.01, easy=0.1)
+    with pytest.raises(ValueError, match="A4-ranking"):
+        easy.load(0, tuning=False, place=place)
+    removed = imbalance_task(load_balanced("C2", root=data_root), imratio=0.01, seed=0).removed
+    ranking = removed[::-1][: int(np.ceil(0.4 * len(removed)))].tolist()
+    RecordBook(tmp_path / "ablations").add(final("A4-ranking", 0, 0.7, ranking=ranking))
+    task = easy.load(0, tuning=False, place=place)
+    added = set(task.part("train").tolist()) & set(removed.tolist())
+    assert added == set(ranking[:990])
+    assert task.labels[task.part("train")].sum() == 101 + 990
+
+    both = ChangedSource(benchmark="C2", imratio=0.01, easy=0.4, noise=0.01).load(0, tuning=False, place=place)
+    assert both.labels[both.part("train")].sum() == 101 + 3_960 + 100
+    RecordBook(tmp_path / "ablations").add(final("A4-ranking", 1, 0.7, ranking=ranking))
+    with pytest.raises(ValueError, match="another training set"):
+        easy.load(1, tuning=False, place=place)
+
+
+@pytest.mark.data
+def test_the_ranking_run_orders_the_removed_positives_by_score(data_root, monkeypatch):
+    source = RankingSource(benchmark="C2", imratio=0.01)
+    task = source.load(0, tuning=False, place=Place(data=data_root))
+    removed = imbalance_task(load_balanced("C2", root=data_root), imratio=0.01, seed=0).removed
+    rows = task.labelled("test")
+    scores = np.random.default_rng(0).random(len(rows)).astype(np.float32)
+    monkeypatch.setattr(Run, "__post_init__", lambda _: None)
+    monkeypatch.setattr(Run, "scores", lambda _, part: (scores, task.labels[rows]))
+    ranking = source.keep(Run(data_root), task)["ranking"]
+    by_row = dict(zip(rows.tolist(), scores.tolist(), strict=True))
+    assert ranking == sorted(removed.tolist(), key=lambda row: -by_row[row])[: len(ranking)]
+    assert len(ranking) == 3_960
+
+
+def test_the_toy_as_a_study(tmp_path):
+    settings = ToySettings(seeds=2, steps=6, shown_step=3, pretraining_steps=5, margins=(1.0,), grid=8)
+    assert "Not run yet" in toy_study.page(tmp_path)
+    record = toy_study.run(Place(results=tmp_path), settings)
+    assert toy_study.run(Place(results=tmp_path))["seconds"] == record["seconds"]  # a record that is there stays
+    assert record["section"] in toy_study.page(tmp_path)
+    assert [path.name for path in toy_study.pictures(tmp_path)] == ["boundaries.png", "paths.png"]

@@ -1,0 +1,322 @@
+"""Running studies: idempotent, the same by every road, a failure costs no other run, no test score while tuning."""
+
+import csv
+import json
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from deepauc.models.build import FactorySpec
+from deepauc.paper import smoke
+from deepauc.paper.recipes import auc_m, ce
+from deepauc.paper.smoke import DigitsSource
+from deepauc.studies import execution
+from deepauc.studies.plan import Planner, same_shape
+from deepauc.studies.records import RecordBook
+from deepauc.studies.runner import _Session, _speed_key, run_studies
+from deepauc.studies.sources import Place
+from deepauc.studies.status import status_of
+from deepauc.studies.study import Inherits, Study, StudySet
+
+SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
+
+
+def a_study(name="m", **changes):
+    given = {
+        "task": DigitsSource(imratio=0.1),
+        "method": auc_m,
+        "fixed": SMALL,
+        "grid": {"margin": (0.3, 1.0), "lr": (0.1,)},
+        "tuning": {"epochs": 1},
+        "seeds": (0, 1),
+        "group": "g",
+    }
+    return Study(name=name, **{**given, **changes})
+
+
+def run(studies, folder, **options):
+    place = Place(runs=folder / "runs", results=folder / "results")
+    return run_studies("s", studies, place=place, **{"device": "cpu", **options}), RecordBook(folder / "results" / "s")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Two studies, one by one; the second has nothing to tune."""
+    folder = tmp_path_factory.mktemp("done")
+    studies = [a_study(test_curve=True, alpha_curve=True), a_study("c", method=ce, grid={})]
+    steps = []
+    outcome, book = run(studies, folder, report=steps.append)
+    return folder, studies, outcome, book, steps
+
+
+def test_tunes_selects_and_refits(done):
+    _, _studies, outcome, book, _ = done
+    assert (outcome.done, outcome.failed, outcome.out_of_time) == (2 + 2 + 2, [], False)
+    tuning = {record["config"]["margin"]: record["auc"]["validation"][0] for record in book.tuning("m")}
+    finals = book.final("m")
+    assert [record["seed"] for record in finals] == [0, 1]
+    assert {record["config"]["margin"] for record in finals} == {max(tuning, key=tuning.get)}
+    assert finals[0]["selection"]["rule"]["type"] == "BestMeanValidation"
+    assert book.tuning("c") == []
+    assert book.final("c")[0]["config"] == {}
+
+
+def test_tuning_runs_have_no_test_score(done):
+    folder, _, _, book, _ = done
+    for record in book.tuning("m"):
+        assert set(record["auc"]) == {"validation"}
+        assert "test" not in record["task"]["rows"]
+        assert "test" not in json.loads((folder / "runs" / record["run"] / "run.json").read_text())["results"]["auc"]
+        assert {p.name for p in (folder / "runs" / record["run"]).iterdir()} <= {"run.json", "history.csv", "DONE"}
+
+
+def test_final_runs_are_refits_on_all_of_it_with_curves(done):
+    folder, _, _, book, _ = done
+    record = book.final("m")[0]
+    assert set(record["task"]["rows"]) == {"train", "test"}
+    assert record["task"]["rows"]["train"] > book.tuning("m")[0]["task"]["rows"]["train"]
+    value, low, high = record["auc"]["test"]
+    assert low < value < high
+    assert record["test_curve"][-1] == pytest.approx(value, abs=1e-4)
+    assert len(record["test_curve"]) == 2
+    assert len(record["alpha"]["value"]) == len(record["alpha"]["step"]) == record["steps"]
+    zero = sum(v == 0 for v in record["alpha"]["value"]) / record["steps"]
+    assert record["alpha_zero_share"] == pytest.approx(zero, abs=1e-6)
+    with (folder / "runs" / record["run"] / "scores.csv").open() as file:
+        assert {row["part"] for row in csv.DictReader(file)} == {"train", "test"}
+    assert "test_curve" not in book.final("c")[0]
+    assert book.final("c")[0]["alpha_zero_share"] is None
+
+
+def test_progress_counts_down_to_nothing(done):
+    *_, steps = done
+    assert [step.done for step in steps] == [1, 2, 3, 4, 5, 6]
+    assert [step.left for step in steps] == [5, 4, 3, 2, 1, 0]
+    assert steps[-1].seconds_left == 0
+
+
+def test_again_does_nothing_and_needs_no_run_folders(done, tmp_path):
+    folder, studies, *_ = done
+    place = Place(runs=tmp_path / "others", results=folder / "results")
+    assert run_studies("s", studies, place=place, device="cpu").done == 0
+    assert not (tmp_path / "others").exists()
+
+
+def test_a_lost_record_is_distilled_again_from_its_folder(done, monkeypatch):
+    folder, studies, _, _book, _ = done
+    path = folder / "results" / "s" / "m-1.json"
+    before = json.loads(path.read_text())
+    path.unlink()
+    monkeypatch.setattr(execution, "train", lambda *_, **__: pytest.fail("trained again"))
+    outcome, again = run(studies, folder)
+    assert outcome.done == 1
+    assert again.final("m")[1] == before
+
+
+def same_results(book, other, study, seeds=(0, 1)):
+    records = [record for record in book.final(study) if record["seed"] in seeds]
+    for mine, theirs in zip(records, other.final(study), strict=True):
+        assert mine["run"] == theirs["run"]
+        assert mine["auc"]["test"] == pytest.approx(theirs["auc"]["test"], abs=2e-3)
+
+
+def test_packed_runs_give_the_same(done, tmp_path):
+    _, studies, _, book, _ = done
+    outcome, packed = run(studies, tmp_path, pack=3)
+    assert outcome.done == 6
+    assert sorted(r["packed"] for s in "mc" for r in packed.final(s)) == [2, 2, 2, 2]
+    for study in "mc":
+        same_results(book, packed, study)
+
+
+def test_local_processes_give_the_same(done, tmp_path):
+    _, studies, _, book, _ = done
+    outcome, spawned = run([replace(studies[1], seeds=(1,))], tmp_path, jobs=2)
+    assert outcome.done == 1
+    same_results(book, spawned, "c", seeds=(1,))
+
+
+def may_die(*, fatal=False, lr=0.1):
+    """Cross-entropy, or a network that takes its process with it when it is built."""
+    recipe = ce(**SMALL, lr=lr)
+    return replace(recipe, model=FactorySpec(factory="os:_exit", arguments={"status": 3})) if fatal else recipe
+
+
+@pytest.mark.slow
+def test_a_killed_process_costs_no_other_run(tmp_path):
+    studies = [
+        a_study("dies", method=may_die, grid={}, fixed={"fatal": True}, tuning={}, seeds=(0,)),
+        a_study("lives", method=may_die, grid={}, fixed={}, tuning={}, seeds=(0, 1)),
+    ]
+    outcome, book = run(studies, tmp_path, jobs=2)
+    ((text, message),) = outcome.failed
+    assert text.startswith("dies")
+    assert "killed" in message
+    assert [record["seed"] for record in book.final("lives")] == [0, 1]
+
+
+def test_a_diverging_run_costs_no_other_and_is_not_tried_again(tmp_path):
+    wild = a_study(method=ce, grid={"lr": (0.1, 1e30)}, seeds=(0,))
+    for road in ({"pack": 4}, {"pack": 1}):
+        outcome, book = run([wild], tmp_path / str(road), **road)
+        ((text, message),) = outcome.failed
+        assert "lr=1e+30" in text
+        assert "NaN or infini" in message
+        assert outcome.done == 2
+        assert book.final("m")[0]["config"] == {"lr": 0.1}
+        assert run([wild], tmp_path / str(road), **road)[0].done == 0
+        assert (
+            status_of(StudySet(name="s", title="", studies=(wild,)), (wild,), tmp_path / str(road) / "results")[
+                0
+            ].failed
+            == 1
+        )
+
+
+def test_a_pack_that_does_not_fit_into_memory_is_halved(tmp_path, monkeypatch):
+    real, sizes = execution.train_together, []
+
+    def small_device(jobs, **options):
+        sizes.append(len(jobs))
+        if len(jobs) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(jobs, **options)
+
+    monkeypatch.setattr(execution, "train_together", small_device)
+    outcome, book = run([a_study(method=ce, grid={}, seeds=(0, 1, 2))], tmp_path, pack=4)
+    assert (sizes, outcome.done, outcome.failed) == ([3, 1, 2], 3, [])
+    assert [record["packed"] for record in book.final("m")] == [1, 2, 2]
+
+
+def test_an_unfinished_run_of_other_code_is_begun_again(done, tmp_path):
+    _, studies, _, book, _ = done
+    record = book.final("c")[0]
+    folder = tmp_path / "runs" / record["run"]
+    folder.mkdir(parents=True)
+    stale = {"identity": {**record["identity"], "recipe": "of another version"}}
+    (folder / "run.json").write_text(json.dumps(stale))
+    outcome, again = run([replace(studies[1], seeds=(0,))], tmp_path)
+    assert (outcome.done, outcome.failed) == (1, [])
+    assert again.final("c")[0]["auc"] == record["auc"]
+
+
+def test_other_failures_are_tried_again(tmp_path, monkeypatch):
+    study = a_study(method=ce, grid={}, seeds=(0, 1))
+    real = execution.train
+
+    def unlucky(recipe, task, *, seed, **options):
+        if seed == 0:
+            raise RuntimeError("the disk is full")
+        return real(recipe, task, seed=seed, **options)
+
+    monkeypatch.setattr(execution, "train", unlucky)
+    outcome, book = run([study], tmp_path)
+    assert outcome.done == 1
+    assert outcome.failed[0][1] == "the disk is full"
+    monkeypatch.setattr(execution, "train", real)
+    outcome, book = run([study], tmp_path)
+    assert outcome.done == 1
+    assert [r["seed"] for r in book.final("m")] == [0, 1]
+
+
+def test_a_task_that_does_not_load_is_reported(tmp_path):
+    bad = a_study("bad", task=DigitsSource(imratio=0.9), grid={})
+    outcome, _ = run([bad, a_study("c", method=ce, grid={}, seeds=(0,))], tmp_path)
+    assert outcome.done == 1
+    assert "imratio" in outcome.unavailable["bad"]
+
+
+def test_inherited_settings_come_from_the_parents_records(done, tmp_path):
+    folder, studies, _, book, _ = done
+    child = a_study(
+        "child", grid={}, fixed={**SMALL, "epochs": 1}, inherits=Inherits(study="m", axes=("margin", "lr")), seeds=(0,)
+    )
+    outcome, book = run([child], folder, parents=[studies[0]])
+    assert outcome.done == 1
+    record = book.final("child")[0]
+    assert record["config"] == book.final("m")[0]["config"]
+    assert record["recipe"]["stages"][0]["objective"]["margin"] == record["config"]["margin"]
+    other = replace(studies[0], tuning={"epochs": 2})  # has no tuning records: the refit says what was selected
+    child = replace(child, name="other_child")
+    assert run([child], folder, parents=[other])[1].final("other_child")[0]["config"] == record["config"]
+    alone = a_study("alone", inherits=Inherits(study="m", axes=("gamma",)))
+    assert run([alone], tmp_path, parents=[studies[0]])[0].done == 0  # nothing is selected there yet
+
+
+@pytest.mark.parametrize("road", [{}, {"pack": 2}])
+def test_out_of_time_stops_and_saves(tmp_path, road):
+    long = a_study(method=ce, grid={}, fixed={**SMALL, "epochs": 100_000})
+    long.task.load(0, tuning=False, place=Place())  # so that the time goes into training
+    outcome, _ = run([long], tmp_path, max_minutes=4 / 60, **road)
+    assert outcome.out_of_time
+    assert outcome.done == 0
+    assert outcome.failed == []
+    assert list((tmp_path / "runs").glob("*/checkpoint.safetensors"))
+
+
+def test_a_pack_that_would_not_end_in_time_is_not_begun(tmp_path):
+    session = _Session("s", None, None, Place(), None, time.monotonic() + 100, None, time.monotonic(), 1)
+    planner = Planner([a_study(grid={}, seeds=tuple(range(12)))], RecordBook(tmp_path), Place(runs=tmp_path))
+    ready = planner.ready()
+    assert session.fitting(ready) == 12  # nothing is known yet
+    session._rates[_speed_key(ready[0])] = 9.2 / ready[0].steps  # seconds a step: ten runs fit
+    assert session.fitting(ready) == 10
+    session.deadline = time.monotonic() - 1
+    assert session.fitting(ready) == 0
+
+
+def test_packs_hold_one_shape_and_tuning_comes_first(tmp_path):
+    studies = [a_study("a"), a_study("b", method=ce, grid={}), a_study("l", grid={}, fixed={**SMALL, "epochs": 3})]
+    place = Place(runs=tmp_path, results=tmp_path)
+    ready = Planner(studies, RecordBook(tmp_path), place).ready()
+    assert [r.phase for r in ready] == ["tuning"] * 2 + ["final"] * 4
+    assert len(same_shape(ready, pack=24)) == 2
+    assert [len(same_shape(ready[2:] * 5, pack=pack)) for pack in (24, 6, 1)] == [10, 5, 1]
+    assert len({id(r.task.source) for r in ready if r.seed == 0 and r.phase == "final"}) == 1
+
+
+def test_one_training_for_two_studies_that_need_the_same_run(tmp_path):
+    pair = [a_study(name, method=ce, grid={}, seeds=(0,)) for name in ("one", "two")]
+    outcome, book = run(pair, tmp_path)
+    assert outcome.done == 2
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert book.final("one")[0]["run"] == book.final("two")[0]["run"]
+
+
+def test_status_flags_records_of_other_code(done, tmp_path):
+    folder, studies, *_ = done
+    study_set = StudySet(name="s", title="", studies=tuple(studies))
+    (tmp_path / "s").mkdir()
+    text = (folder / "results" / "s" / "c-0.json").read_text()
+    (tmp_path / "s" / "c-0.json").write_text(text)
+    other = json.loads(text) | {"seed": 1, "code_version": "0" * 64}
+    (tmp_path / "s" / "c-1.json").write_text(json.dumps(other))
+    m, c = status_of(study_set, studies, tmp_path)
+    assert (m.final, m.to_tune, c.final, c.other) == (0, 2, 2, 1)
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "x-0.json").write_text("{")
+    with pytest.raises(ValueError, match=r"x-0\.json is damaged"):
+        RecordBook(tmp_path).final("x")
+
+
+def test_tuning_needs_a_validation_part(tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Whole(DigitsSource):
+        def load(self, seed, *, tuning, place):
+            return super().load(seed, tuning=False, place=place)
+
+    outcome, _ = run([replace(a_study(), task=Whole(imratio=0.1))], tmp_path)
+    assert "validation" in outcome.unavailable["m"]
+
+
+def test_the_smoke_study_in_its_smallest_form(tmp_path):
+    studies = [s.cut_to(configs=2, tune_epochs=1, options={"epochs": 2}) for s in smoke.smoke().studies]
+    studies = [replace(s, seeds=(0, 1)) for s in studies]
+    place = Place(runs=tmp_path / "runs", results=tmp_path)
+    assert run_studies("smoke", studies, place=place, device="cpu").done == 4 * (2 + 2)
+    page = smoke.page(tmp_path)
+    assert all(f"| {name} " in page for name in ("CE", "Focal", "AUC-S", "AUC-M"))

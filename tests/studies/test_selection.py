@@ -1,0 +1,54 @@
+"""Selection rules: what they choose, and that a test score has no place in what they see."""
+
+from dataclasses import fields
+
+import pytest
+
+from deepauc.studies.selection import BestMeanValidation, SimplestWithinOneStandardError, Trial
+
+
+def trial(margin, *values, gamma=0.01):
+    return Trial(config={"margin": margin, "gamma": gamma}, validation=tuple((0.5, v) for v in values))
+
+
+def test_a_trial_has_configuration_and_validation_only():
+    assert [f.name for f in fields(Trial)] == ["config", "validation"]
+
+
+def test_best_mean_over_training_sets_not_the_best_single_one():
+    assert BestMeanValidation().choose([trial(0.1, 0.9, 0.5), trial(0.3, 0.75, 0.75)]).config["margin"] == 0.3
+
+
+def test_of_equals_the_earlier_one():
+    assert BestMeanValidation().choose([trial(0.1, 0.7), trial(0.3, 0.7)]).config["margin"] == 0.1
+
+
+def test_epochs_averages_over_the_end_of_the_curve():
+    steady = Trial(config={"margin": 1}, validation=((0.7, 0.7, 0.7),))
+    lucky = Trial(config={"margin": 2}, validation=((0.1, 0.1, 0.8),))
+    assert BestMeanValidation().choose([steady, lucky]) is lucky
+    assert BestMeanValidation(epochs=3).choose([steady, lucky]) is steady
+
+
+def test_a_setting_that_failed_once_is_out():
+    nan = float("nan")
+    assert BestMeanValidation().choose([trial(0.1, 0.9, nan), trial(0.3, 0.6, 0.6)]).config["margin"] == 0.3
+    with pytest.raises(ValueError, match="nothing to choose"):
+        BestMeanValidation().choose([trial(0.1, nan)])
+
+
+def test_the_simplest_within_one_standard_error():
+    # best: mean .80, standard error .02 / sqrt(2) * sqrt(2) = .02 -> .79 is near, .77 is not
+    trials = [trial(1.0, 0.78, 0.82), trial(0.3, 0.79, 0.79), trial(0.1, 0.77, 0.77)]
+    assert SimplestWithinOneStandardError(order=("margin",)).choose(trials).config["margin"] == 0.3
+    assert SimplestWithinOneStandardError(order=("-margin",)).choose(trials).config["margin"] == 1.0
+
+
+def test_one_training_set_has_no_standard_error():
+    trials = [trial(1.0, 0.80), trial(0.3, 0.79)]
+    assert SimplestWithinOneStandardError(order=("margin",)).choose(trials).config["margin"] == 1.0
+
+
+def test_an_order_by_an_axis_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match="lr"):
+        SimplestWithinOneStandardError(order=("lr",)).choose([trial(1.0, 0.8)])
