@@ -6,11 +6,11 @@ export OMP_NUM_THREADS ?= 1
 # Threads that wait must not spin: beside another program on two cores that made training eight times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test lint types rooms unit bench fuzz clean
+.PHONY: setup demo test lint types rooms unit bench fuzz chaos soak docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,10 +43,31 @@ bench: setup  ## speed against peers, as ratios from interleaved runs
 	$(BIN)/python -m pip install --quiet --no-deps libauc==2.0.1
 	$(BIN)/python benchmarks/run.py
 
-# Hypothesis tests of every test file whose number of examples follows DEEPAUC_FUZZ_EXAMPLES: csv, pictures, npz, packed.
-fuzz: export DEEPAUC_FUZZ_EXAMPLES ?= 100000
-fuzz: setup  ## every reader against 100,000 odd inputs a test; DEEPAUC_FUZZ_EXAMPLES=2000 for fewer
-	$(BIN)/pytest -n 2 -m hypothesis $$(grep -rl --include='test_*.py' DEEPAUC_FUZZ_EXAMPLES tests)
+fuzz: setup  ## 100,000 odd inputs for each reader; DEEPAUC_FUZZ_EXAMPLES=2000 for fewer
+	$(BIN)/python reliability/fuzz.py --examples $${DEEPAUC_FUZZ_EXAMPLES:-100000} && $(BIN)/python reliability/summary.py
+
+chaos: setup  ## kills, full disks, damaged files, each compared with the run left alone
+	$(BIN)/python reliability/chaos.py && $(BIN)/python reliability/summary.py
+
+soak: setup  ## 100,000 PESG steps, three times
+	$(BIN)/python reliability/soak.py && $(BIN)/python reliability/summary.py
+
+docs: setup  ## the documentation as html, warnings as errors; in build/site/
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict --site-dir build/site
+
+# Nothing of .venv is used: what is not in the wheel, or not among its dependencies, is missing here too.
+RELEASE := build/release
+release-check:  ## sdist and wheel; the wheel into a clean environment; its demo, run outside the repository
+	rm -rf $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/builder
+	$(RELEASE)/builder/bin/python -m pip install --quiet build
+	$(RELEASE)/builder/bin/python -m build --outdir $(RELEASE)/dist .
+	$(PYTHON) -m venv $(RELEASE)/env
+	$(RELEASE)/env/bin/python -m pip install --quiet -c constraints.txt $(RELEASE)/dist/*.whl
+	$(RELEASE)/env/bin/python -m pip check
+	cd "$$(mktemp -d)" && "$(CURDIR)/$(RELEASE)/env/bin/deepauc" demo --quiet --out demo \
+		&& test -s demo/demo.md && test -s demo/first-run/report.html && pwd
 
 clean:  ## remove what the commands made
-	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build demo-output .pytest_cache .mypy_cache .ruff_cache

@@ -137,3 +137,13 @@ def observed_shares(sampler, labels):
 def test_bad_input_names_the_remedy(arguments, remedy):
     with pytest.raises(ValueError, match=remedy):
         ClassQuotaSampler(**{"batch_size": 16, "positives_per_batch": 4, "seed": 0, **arguments})
+
+
+def test_a_reader_that_counts_batches_gets_every_epoch():
+    """Lightning stops after len(sampler) batches and never asks for the one that ends the epoch."""
+    labels = np.arange(40) % 4 == 0
+    counted = ClassQuotaSampler(labels, batch_size=8, positives_per_batch=2, seed=3)
+    exhausted = ClassQuotaSampler(labels, batch_size=8, positives_per_batch=2, seed=3)
+    for _ in range(3):
+        batches = iter(counted)
+        assert [next(batches) for _ in range(len(counted))] == list(exhausted)

@@ -1,5 +1,8 @@
 """AUCTrainer on tiny random models; skips where transformers is not installed."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -234,3 +237,37 @@ def test_metrics_of_the_evaluation_set():
         predictions=np.array([[0.0, 1.0], [0.0, 4.0], [3.0, 0.0], [0.0, 0.5]]), label_ids=labels
     )
     assert auroc_metrics(given) == {"auroc": 0.75}
+
+
+TWO_PROCESSES = """
+import importlib.util, os, sys
+import torch
+
+spec = importlib.util.spec_from_file_location("here", sys.argv[1])
+here = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(here)
+world = int(os.environ.get("WORLD_SIZE", "1"))
+changes = {"per_device_train_batch_size": here.BATCH // world, "ddp_backend": "gloo" if world > 1 else None}
+options = {"positives_per_batch": here.QUOTA, "pesg": here.PESGSpec(lr=0.1, gamma=0.1), "milestones": [1]}
+trainer = here.make_trainer(sys.argv[2], changes=changes, **options)
+trainer.train()
+if trainer.args.process_index == 0:
+    torch.save(here.state_of(trainer), sys.argv[3])
+if world > 1:  # nobody leaves while another still speaks
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does(tmp_path):
+    """Quota and batch are global, the gradients of a, b and alpha averaged: the same state up to rounding."""
+    script = tmp_path / "script.py"
+    script.write_text(TWO_PROCESSES)
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    for name, prefix in (("one", []), ("two", launch)):
+        command = [sys.executable, *prefix, str(script), __file__, str(tmp_path / name), str(tmp_path / f"{name}.pt")]
+        subprocess.run(command, check=True, timeout=300)
+    one, two = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-6, msg=name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 
 if TYPE_CHECKING:
     from deepauc.paper.catalogue import Entry
@@ -48,30 +49,44 @@ def list_studies(as_json: AsJson = False) -> None:
     output.record({name: {"title": entry.title, "cells": list(entry.cells)} for name, entry in found.items()})
 
 
-@app.command("run")
+@app.command("run", cls=ShortHelp)
 def run_study(
     name: Name,
     cells: Cells = None,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Run folders.")] = Path("runs"),
     results: Results = Path("results"),
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Images; default: DEEPAUC_DATA.")] = None,
-    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: a GPU when there is one.")] = None,
-    pack: Annotated[int | None, typer.Option(min=1, help="Runs side by side; default: 24 on a GPU, else 1.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Local processes, where runs are not packed.")] = 1,
-    max_minutes: Annotated[float | None, typer.Option(min=0.01, help="Stop in time; a new call goes on.")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: a GPU if there.")] = None,
+    pack: Annotated[int | None, typer.Option(min=1, metavar="N", help="Side by side; GPU: 24, else 1.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Local processes, if not packed.")] = 1,
+    max_minutes: Annotated[
+        float | None, typer.Option(min=0.01, metavar="M", help="Stop in time; call again to go on.")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="0,1,...", help="Only these final training sets.")] = None,
-    configs: Annotated[int | None, typer.Option(min=1, help="Cut each grid to so many.")] = None,
-    tune_epochs: Annotated[int | None, typer.Option(min=1, help="Cut the tuning runs to so many epochs.")] = None,
-    tune_sets: Annotated[int | None, typer.Option(min=1, help="Tune on so many training sets.")] = None,
+    configs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Cut each grid to so many.")
+    ] = None,
+    tune_epochs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Tune for so many epochs.")
+    ] = None,
+    tune_sets: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Tune on so many training sets.")
+    ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another argument of the methods; repeatable."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", rich_help_panel=RARE, help="An argument of the methods; may repeat."
+        ),
     ] = None,
-    curves: Annotated[bool, typer.Option("--curves", help="Test AUC of each epoch of the final runs.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
+    curves: Annotated[
+        bool, typer.Option("--curves", rich_help_panel=RARE, help="Test AUC of each epoch of final runs.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Only the result.")] = False,
     as_json: AsJson = False,
+    help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Train what is missing. Cuts are recorded; the same call again does only what is left."""
+    del help_all  # it has shown itself by now
     from dataclasses import replace
 
     from deepauc.paper.catalogue import find

@@ -79,6 +79,8 @@ class ClassQuotaSampler(Sampler[list[int]]):
         return sum(self._batches_of_turn(t) for t in range(len(self._positives)))
 
     def __iter__(self) -> Iterator[list[int]]:
+        if self._position >= len(self):  # a reader that counts batches does not ask for one more, which would say so
+            self._epoch, self._position = self._epoch + 1, 0
         table = self.epoch_table(self._epoch)
         share = self.batch_size // self.world_size
         mine = table[:, self.rank * share : (self.rank + 1) * share]

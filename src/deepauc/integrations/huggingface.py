@@ -44,8 +44,8 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     positives_per_batch: of the global batch, per_device_train_batch_size times the processes; None is the Trainer's
     own shuffling. pesg: lr, gamma, weight decay and momentum; `args` must leave learning_rate and weight_decay at
     their defaults, since they would not be used. milestones: epochs at whose start a stage begins
-    (`PESG.new_stage(lr_factor)`); with lr_scheduler_type="constant" nothing else changes lr. compute_metrics: `auroc_metrics`
-    unless given. Not for DeepSpeed and FSDP, which shard the optimizer's state.
+    (`PESG.new_stage(lr_factor)`); with lr_scheduler_type="constant" nothing else changes lr. compute_metrics:
+    `auroc_metrics` unless given. Not for DeepSpeed and FSDP, which shard the optimizer's state.
     """
 
     loss_is_scaled_for_ga = False  # a mean over the batch: the Trainer divides by the accumulation steps
@@ -128,9 +128,10 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         """PESG over the trainable parameters and the loss's own."""
         if self.optimizer is None:
             trained = [p for p in (self.model if model is None else model).parameters() if p.requires_grad]
-            self.optimizer = self.pesg.build(trained, self.loss_fn)
+            optimizer = self.pesg.build(trained, self.loss_fn)
             # The Trainer calls model.zero_grad(), which would leave the gradients of a, b and alpha to pile up.
-            self.optimizer.register_step_post_hook(lambda *_: self.loss_fn.zero_grad())
+            optimizer.register_step_post_hook(lambda *_: self.loss_fn.zero_grad())
+            self.optimizer: torch.optim.Optimizer = optimizer
         return self.optimizer
 
     def get_train_dataloader(self) -> DataLoader[Any]:

@@ -69,8 +69,9 @@ def quota_loader(
     """A loader with `ClassQuotaSampler` as its batch sampler; return it from `train_dataloader`.
 
     batch_size and positives_per_batch are global: each rank of the trainer draws its share. A run resumed from a
-    checkpoint at the end of an epoch goes on with the next; Lightning starts an unfinished epoch from its first batch. With several ranks, Trainer(use_distributed_sampler=False): Lightning would replace the
-    sampler. The loss's prior is positives_per_batch / batch_size.
+    checkpoint at the end of an epoch goes on with the next; Lightning starts an unfinished epoch from its first batch.
+    With several ranks, Trainer(use_distributed_sampler=False): Lightning would replace the sampler. The loss's prior is
+    positives_per_batch / batch_size.
     """
     sampler = ClassQuotaSampler(
         labels, batch_size, positives_per_batch, seed, rank=trainer.global_rank, world_size=trainer.world_size

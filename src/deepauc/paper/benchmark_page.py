@@ -66,9 +66,10 @@ def _introduction(book: RecordBook) -> str:
     lines = [
         "Made by `deepauc study table paper-tables` from `results/paper-tables/`; `deepauc study run paper-tables` "
         "makes the records. Test AUC of the last epoch, mean ± standard deviation over random training sets, beside "
-        "the paper's. Settings are chosen on validation AUC (three training sets at 1 %, one at 10 %), then refitted "
-        "on all training images; no test score has a say. At 1 % a validation part holds 25 positives, so the standard "
-        "error of one validation AUC is about .05, and of a mean of three about .03: the selection is noisy.",
+        "the paper's. Settings are chosen on validation AUC (three training sets at 1 %, one at 10 %, fewer where the "
+        "last column says so), then refitted on all training images; no test score has a say. At 1 % a validation part "
+        "holds 25 positives, so the standard error of one validation AUC is about .05, and of a mean of three about "
+        ".03 (C2 has 10 there, and larger ones): the selection is noisy.",
         "",
         "`literal` is Theorem 1 with its factor p(1 - p) and the printed grids at lr 0.1; `paper` divides by p(1 - p) "
         "and tunes the learning rate of each loss (`deepauc.paper.recipes` says all of it). `alpha = 0` is the share "
@@ -194,7 +195,7 @@ def seconds_a_step(book: RecordBook, network: str) -> float | None:
         for recipe in RECIPES
         for loss in LOSSES
         for record in (*book.final(cell.study_name(recipe, loss)), *book.tuning(cell.study_name(recipe, loss)))
-        if "seconds" in record and not record["hardware"].startswith("CPU")
+        if "seconds" in record and not record["hardware"].startswith("CPU") and record["fixed"]["network"] == network
     ]
     steps = sum(record["steps"] for record in records)
     return sum(record["seconds"] for record in records) / steps if steps else None

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from deepauc.data.task import Task
+from deepauc.studies.first_stages import FirstStages
 from deepauc.studies.plan import PlannedRun, TaskShelf
 from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
@@ -56,9 +57,8 @@ def packed(
     waiting, suspects = [list(runs)], list[PlannedRun]()
     while waiting:
         together = waiting.pop(0)
-        start = time.monotonic()
-        error = _train_pack(together, place, device, deadline)
-        _tell_done(together, place, ended, time.monotonic() - start)
+        error, seconds = _train_pack(together, place, device, deadline)
+        _tell_done(together, place, ended, seconds)
         left = [run for run in together if not RunFolder(run.folder(place)).done]
         if isinstance(error, OutOfTime):
             return True
@@ -80,13 +80,19 @@ def packed(
 
 def _train_pack(
     runs: Sequence[PlannedRun], place: Place, device: torch.device, deadline: float | None
-) -> Exception | None:
-    """What stopped the pack, if anything did; freed of its traceback, which would keep the networks alive."""
+) -> tuple[Exception | None, float]:
+    """What stopped the pack, if anything did, and its seconds without those of first stages that were missing.
+
+    The exception is freed of its traceback, which would keep the networks alive.
+    """
     for run in runs:
         (run.folder(place) / ".packed").write_text(str(len(runs)))
-    jobs = [Job(recipe=run.recipe, task=run.task, seed=run.seed, run_dir=run.folder(place)) for run in runs]
+    jobs = [_job(run, place) for run in runs]
+    start = time.monotonic()
     try:
         with time_limit(deadline):
+            jobs = _first_stages(place).onwards(jobs, device, side_by_side=True)
+            start = time.monotonic()
             train_together(jobs, device=device)
     except Exception as error:
         stopped: Exception | None = error.with_traceback(None)
@@ -94,7 +100,7 @@ def _train_pack(
         stopped = None
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return stopped
+    return stopped, time.monotonic() - start
 
 
 def one_by_one(
@@ -108,7 +114,7 @@ def one_by_one(
         message = None
         try:
             with time_limit(deadline):
-                train(run.recipe, run.task, seed=run.seed, run_dir=run.folder(place), device=device)
+                _train_alone(_job(run, place), place, device)
         except OutOfTime:
             return True
         except Exception as error:
@@ -185,12 +191,34 @@ def _work(
     deadline = None if until is None else start + until - time.time()
     try:
         with time_limit(deadline):
-            train(recipe, _worker_task(source, seed, phase, place), seed=seed, run_dir=folder, device=device)
+            task = _worker_task(source, seed, phase, place)
+            _train_alone(Job(recipe=recipe, task=task, seed=seed, run_dir=folder), place, torch.device(device))
     except OutOfTime:
         return _OUT_OF_TIME, 0.0
     except Exception as error:
         return _message(error), 0.0
     return None, time.monotonic() - start
+
+
+def _train_alone(job: Job, place: Place, device: torch.device) -> None:
+    """The first stage too, where it is not there yet; of processes that need the same one, one trains it."""
+    (onwards,) = _first_stages(place).onwards([job], device, side_by_side=False)
+    train(onwards.recipe, onwards.task, seed=onwards.seed, run_dir=onwards.run_dir, device=device)
+
+
+def _job(run: PlannedRun, place: Place) -> Job:
+    return Job(
+        recipe=run.recipe,
+        task=run.task,
+        seed=run.seed,
+        run_dir=run.folder(place),
+        results_only=run.phase == "tuning",
+    )
+
+
+@cache
+def _first_stages(place: Place) -> FirstStages:
+    return FirstStages(place.runs)
 
 
 @cache

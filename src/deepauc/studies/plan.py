@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from deepauc.data.task import Task
+from deepauc.studies.first_stages import own_stages
+from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
 from deepauc.studies.records import Record, RecordBook, brief
 from deepauc.studies.selection import Trial
@@ -30,7 +32,7 @@ class PlannedRun:
     recipe: Recipe
     task: Task
     id: str
-    steps: int
+    steps: int  # of the stages it trains itself; a first stage is shared
     shape: tuple[Any, ...]  # runs of one shape can be trained side by side
     selection: Mapping[str, Any] | None = None
 
@@ -80,9 +82,9 @@ class TaskShelf:
         return self._tasks[source, seed, tuning]
 
     def steps(self, task: Task, recipe: Recipe, seed: int) -> tuple[tuple[int, int, int], ...]:
-        """By stage: steps in all, steps of an epoch, batch size."""
+        """By stage: steps in all, steps of an epoch, batch size; without first stages, which are shared."""
         found = []
-        for number, stage in enumerate(recipe.stages):
+        for number, stage in enumerate(own_stages(recipe)):
             key = (id(task), stage.batch_size, stage.positives_per_batch)
             if key not in self._steps:
                 stream = Stream(task, stage, seed=seed, number=number)
@@ -102,6 +104,7 @@ class Planner:
         self._by_name = {study.name: study for study in (*parents, *studies)}
         self.unavailable: dict[str, str] = {}
         self._runs: dict[tuple[str, str, str, int], PlannedRun] = {}
+        self._selected: dict[str, tuple[Config, Mapping[str, Any] | None]] = {}  # once chosen, for good
 
     def run(self, study: Study, phase: Phase, config: Config, seed: int) -> PlannedRun:
         key = (study.name, phase, repr(sorted(config.items())), seed)
@@ -109,7 +112,7 @@ class Planner:
             recipe = study.recipe(config, phase)
             task = self.shelf.task(study.task, seed, phase)
             stages = self.shelf.steps(task, recipe, seed)
-            precisions = tuple(stage.precision for stage in recipe.stages)
+            precisions = tuple(stage.precision for stage in own_stages(recipe))
             self._runs[key] = PlannedRun(
                 study=study,
                 phase=phase,
@@ -148,6 +151,14 @@ class Planner:
 
     def selected(self, study: Study) -> tuple[Config, Mapping[str, Any] | None] | None:
         """The chosen settings and how they were chosen; None while tuning runs are missing."""
+        if study.name not in self._selected:
+            found = self._choose(study)
+            if found is None:
+                return None
+            self._selected[study.name] = found
+        return self._selected[study.name]
+
+    def _choose(self, study: Study) -> tuple[Config, Mapping[str, Any] | None] | None:
         inherited = self.inherited(study)
         if inherited is None:
             return None
@@ -172,7 +183,12 @@ class Planner:
         }
 
     def final_runs(self, study: Study) -> list[PlannedRun] | None:
-        """The selected setting on every seed; None before it is selected, or what it needs is there."""
+        """The selected setting on every seed; None before it is selected, or what it needs is there.
+
+        Where a source is for choosing only, the selection is the end of the study.
+        """
+        if is_for_choosing(study.task):
+            return []
         chosen = self.selected(study)
         if chosen is None or not self._needs_are_there(study):
             return None
@@ -217,7 +233,8 @@ class Planner:
                 continue
             runs |= {run.id: run for run in self.missing(study)}
             inherited = self.inherited(study)
-            if study.tuned and self.selected(study) is None and inherited is not None and self._needs_are_there(study):
+            refitted = study.tuned and not is_for_choosing(study.task)
+            if refitted and self.selected(study) is None and inherited is not None and self._needs_are_there(study):
                 first = {**inherited, **study.configs[0]}
                 runs |= {f"{study.name} {seed}": self.run(study, "final", first, seed) for seed in study.seeds}
         return list(runs.values())

@@ -15,13 +15,14 @@ from pathlib import Path
 import torch
 
 from deepauc.studies.execution import Ended, one_by_one, packed, processes
+from deepauc.studies.first_stages import begun_with, own_stages, shares_first_stage, told_of
 from deepauc.studies.plan import PlannedRun, Planner, same_shape
 from deepauc.studies.records import RecordBook, distil
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
 from deepauc.training.folder import RunFolder, surroundings
 from deepauc.training.loop import chosen_device
-from deepauc.training.plain import recipe_hash
+from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.run import Run
 
 DEFAULT_PACK = 24
@@ -144,7 +145,7 @@ class _Session:
         """Train a group; each run that ends is written down, each that fails is remembered."""
         for run in group:
             folder = run.folder(self.place)
-            if RunFolder(folder).record_path.exists() and not _goes_on(folder, run):
+            if RunFolder(folder).record_path.exists() and not _goes_on(folder, run, self.place):
                 shutil.rmtree(folder)
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -170,6 +171,10 @@ class _Session:
         folder = planned.folder(self.place)
         run = Run(folder)
         record = distil(run, about=planned.about(self.set_name), phase=planned.phase, packed=_packed_with(folder))
+        if shares_first_stage(planned.recipe):  # as declared: where its first stage lies is no matter of the record
+            record["first_stage"] = told_of(run)
+            record["recipe"] = to_plain(planned.recipe)
+            record["identity"] = {**record["identity"], "recipe": recipe_hash(planned.recipe)}
         if planned.phase == "tuning":
             record["recipe"] = planned.brief_recipe()
         else:
@@ -223,12 +228,15 @@ class _Session:
 
 
 def _speed_key(run: PlannedRun) -> object:
-    return (run.recipe.model, run.task.source.shape, run.recipe.stages[0].batch_size, run.recipe.stages[0].precision)
+    first = own_stages(run.recipe)[0]
+    return (run.recipe.model, run.task.source.shape, first.batch_size, first.precision)
 
 
-def _goes_on(folder: Path, run: PlannedRun) -> bool:
-    """Whether an unfinished run can be resumed: not if code with other options has begun it."""
-    return bool(RunFolder(folder).record()["identity"]["recipe"] == recipe_hash(run.recipe))
+def _goes_on(folder: Path, run: PlannedRun, place: Place) -> bool:
+    """Whether an unfinished run can be resumed: not if code with other options, or in another place, has begun it."""
+    record = RunFolder(folder).record()
+    begun = begun_with(run.recipe, record, place.runs)
+    return begun is not None and bool(record["identity"]["recipe"] == recipe_hash(begun))
 
 
 def _packed_with(folder: Path) -> int:

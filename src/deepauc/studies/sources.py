@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from deepauc.data.benchmarks.load import load
+from deepauc.data.splits import k_fold, split_by_fractions
 from deepauc.data.task import Task
 from deepauc.training.run import Run
 
@@ -65,3 +69,28 @@ def without_test(task: Task) -> Task:
     if "validation" not in task.parts:
         raise ValueError(f"task {task.name!r} has no validation part: tuning chooses on it.")
     return task.with_parts({part: rows for part, rows in task.parts.items() if part != "test"})
+
+
+def fold_task(
+    task: Task, *, fold: int, folds: int = 5, split_seed: int = 0, outside: npt.ArrayLike = (), tuning: bool = False
+) -> Task:
+    """Cross-validation with the fold's number as the seed: this fold is the test part, the rest is trained on.
+
+    The training part of `task` is cut into patient-disjoint, stratified folds by split_seed, which all folds share.
+    outside: rows that are trained on in every fold and never held out. tuning: a tenth of what is left, by patients
+    again, is validation.
+    """
+    if not 0 <= fold < folds:
+        raise ValueError(f"the seeds of a study on {folds} folds are the folds' numbers, 0 to {folds - 1}, not {fold}.")
+    held = k_fold(task, folds=folds, seed=split_seed, outside=outside)[fold]
+    parts = {"train": held.part("train"), "test": held.part("validation")}
+    divided = held.with_parts(parts)
+    if not tuning:
+        return divided
+    kept = np.asarray(outside, dtype=np.int64)
+    return split_by_fractions(
+        divided,
+        fractions={"train": 0.9, "validation": 0.1},
+        seed=split_seed,
+        outside=kept[np.isin(kept, parts["train"])],
+    )

@@ -23,6 +23,7 @@ from deepauc.training.trainer import Epoch, Trainer
 
 WARM_UP_STEPS = 3
 PROGRAMS = 256
+_FORWARDS: dict[tuple[bool, str], Forward] = {}  # of this process: the next pack of a study compiles nothing again
 
 
 class FastStep:
@@ -191,15 +192,14 @@ class FastEngine:
         began = time.monotonic()
         self._graph = None
         self._steps = []
-        shared: dict[str, Forward] = {}
         for trainer, epoch in zip(self.trainers, epochs, strict=True):
             trainer.trained.train()
-            key = program_key(epoch.stage, trainer)
-            if key not in shared:
-                shared[key] = make_forward(
+            key = (self.compiled, program_key(epoch.stage, trainer))
+            if key not in _FORWARDS:
+                _FORWARDS[key] = make_forward(
                     trainer.trained, trainer.objective, epoch.stage, trainer.preprocessing, compiled=self.compiled
                 )
-            self._steps.append(FastStep(trainer, epoch.stage, shared[key]))
+            self._steps.append(FastStep(trainer, epoch.stage, _FORWARDS[key]))
         if self.captures:
             self._capture()
         self.start_up_seconds += time.monotonic() - began

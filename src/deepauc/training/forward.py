@@ -110,7 +110,8 @@ def program_key(stage: Stage, trainer: Trainer) -> str:
     own = f"{type(objective).__name__} {objective.normalise}" if isinstance(objective, SaddleLoss) else repr(objective)
     shapes = (trainer.recipe.model, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels)
     head = stage.projection if stage.on_views else None
-    return repr((own, stage.resolved_bound, stage.augment, stage.precision, shapes, head))
+    form = (stage.resolved_bound, stage.augment, stage.precision, stage.views, head, trainer.preprocessing.images)
+    return repr((own, trainer.device.type, form, shapes))
 
 
 def _template(model: nn.Module) -> nn.Module:

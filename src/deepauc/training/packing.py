@@ -22,12 +22,13 @@ SAVE_SECONDS = 30.0  # between checkpoints: an epoch of a packed run is a tenth 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The arguments of one `train`."""
+    """The arguments of one `train`. results_only: keep its history and AUCs alone, as a tuning run needs it."""
 
     recipe: Recipe
     task: Task
     seed: int
     run_dir: str | Path
+    results_only: bool = False
 
 
 def train_together(
@@ -42,31 +43,30 @@ def train_together(
     folders = [claim_folder(job.recipe, job.task, seed=job.seed, run_dir=job.run_dir, device=target) for job in jobs]
     devices = [target] if target.type == "cuda" else []
     with torch.random.fork_rng(devices), InterruptFlag() as interrupt:
-        active: list[Trainer] = []
+        active: list[tuple[Trainer, bool]] = []
         for job, folder in zip(jobs, folders, strict=True):
             if not folder.done:
                 if not can_be_fast(job.recipe):
                     raise ValueError(f"{folder.path}: this recipe needs the plain engine; train it on its own.")
-                active.append(
-                    Trainer(job.recipe, job.task, job.seed, folder, target, interrupt, None, save_seconds=SAVE_SECONDS)
-                )
+                run = (job.recipe, job.task, job.seed, folder, target, interrupt, None)
+                active.append((Trainer(*run, save_seconds=SAVE_SECONDS), job.results_only))
         _run_all(active, compiled=compiled)
     return [Run(folder.path) for folder in folders]
 
 
-def _run_all(trainers: list[Trainer], *, compiled: bool) -> None:
-    going = [(trainer, trainer.epochs()) for trainer in trainers]
+def _run_all(trainers: list[tuple[Trainer, bool]], *, compiled: bool) -> None:
+    going = [(trainer, trainer.epochs(), results_only) for trainer, results_only in trainers]
     engine: FastEngine | None = None
     while going:
         asked: list[tuple[Trainer, Epoch]] = []
-        for trainer, epochs in list(going):
+        for trainer, epochs, results_only in list(going):
             with _named(trainer):
                 epoch = next(epochs, None)
                 if epoch is not None:
                     asked.append((trainer, epoch))
                     continue
-                finish_run(trainer)  # a run that ends early leaves the others to go on
-            going = [pair for pair in going if pair[0] is not trainer]
+                finish_run(trainer, results_only=results_only)  # a run that ends early leaves the others to go on
+            going = [other for other in going if other[0] is not trainer]
             engine = None
         if asked:
             engine = engine or FastEngine([trainer for trainer, _ in asked], compiled=compiled)

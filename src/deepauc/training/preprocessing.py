@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -28,6 +29,13 @@ class Preprocessing:
 
     @classmethod
     def of(cls, task: Task) -> Preprocessing:
+        """Found once for a task: runs packed on one training set share it."""
+        if task not in _FOUND:
+            _FOUND[task] = cls._found(task)
+        return _FOUND[task]
+
+    @classmethod
+    def _found(cls, task: Task) -> Preprocessing:
         rows = np.sort(trainable_rows(task))
         rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64)]
         images = len(task.source.shape) == 3
@@ -57,6 +65,9 @@ class Preprocessing:
     def standardised(self, inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Floating images (B, C, H, W) or features, standardised by these constants; nothing is read from the host."""
         return normalise(inputs, mean, std) if self.images else (inputs - mean) / std
+
+
+_FOUND: WeakKeyDictionary[Task, Preprocessing] = WeakKeyDictionary()
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.data.task import Task
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import Estimate
 from deepauc.training.bundle import Bundle, load_weights, save_weights
@@ -62,12 +64,17 @@ class Run:
         return values("score"), values("label")
 
 
-def finish_run(trainer: Trainer) -> Run:
+def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     """Scores of every part, weights, bundle, results; DONE comes last.
 
     A run that ends with a stage on views has no classifier: its weights are there to start from, nothing is scored.
+    results_only: the AUCs of validation and test go into run.json, and nothing else is kept.
     """
     folder, recipe, task = trainer.folder, trainer.recipe, trainer.task
+    if results_only:
+        parts = [part for part in ("validation", "test") if part in task.parts]
+        found = _aucs(task, {part: trainer.scores(part) for part in parts})
+        return _finished(folder, {"auc": found, "seconds": round(trainer.seconds(), 3)})
     if recipe.stages[-1].on_views:
         save_weights(folder.model_path, trainer.model, classifier=False)
         return _finished(folder, {"auc": {}, "seconds": round(trainer.seconds(), 3)})
@@ -89,12 +96,15 @@ def finish_run(trainer: Trainer) -> Run:
         thresholds={} if validation is None else thresholds(task, validation),
         calibration={} if validation is None else calibrations(task, validation),
     ).save(folder.path)
-    auc = {
-        part: {name: [e.value, e.low, e.high] for name, e in part_auc(task, part, values).items()}
+    results = {"auc": _aucs(task, scores), "seconds": round(trainer.seconds(), 3)} | ({"guard": guard} if guard else {})
+    return _finished(folder, results)
+
+
+def _aucs(task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, dict[str, list[float]]]:
+    return {
+        part: {name: [float(e.value), float(e.low), float(e.high)] for name, e in part_auc(task, part, values).items()}
         for part, values in scores.items()
     }
-    results = {"auc": auc, "seconds": round(trainer.seconds(), 3)} | ({"guard": guard} if guard else {})
-    return _finished(folder, results)
 
 
 def _finished(folder: RunFolder, results: dict[str, Any]) -> Run:

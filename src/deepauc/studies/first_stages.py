@@ -1,0 +1,105 @@
+"""First stages of a study's runs: kept under RUNS/first-stages, trained once for all runs of one training set."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepauc.training.first_stage import after_first_stage, first_stage, with_first_stages
+from deepauc.training.folder import RunFolder
+from deepauc.training.packing import Job
+from deepauc.training.plain import to_plain
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run import Run
+
+FOLDER = "first-stages"
+SHARE_FILE = ".seconds"  # of the device, this first stage's share of the pack it was trained in
+
+
+def own_stages(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages a run trains itself: those on views that come first are shared; all, where nothing follows them."""
+    supervised = [number for number, stage in enumerate(recipe.stages) if not stage.on_views]
+    return recipe.stages[supervised[0] :] if supervised else recipe.stages
+
+
+def shares_first_stage(recipe: Recipe) -> bool:
+    """Whether the recipe begins with stages on views, and goes on after them."""
+    return len(own_stages(recipe)) < len(recipe.stages)
+
+
+@dataclass
+class FirstStages:
+    """Those in one folder of runs. Which one a recipe and a task need is worked out once: it reads all pixels."""
+
+    runs: Path
+    _known: dict[str, Path] = field(default_factory=dict)
+
+    def onwards(self, jobs: Sequence[Job], device: torch.device, *, side_by_side: bool) -> list[Job]:
+        """The jobs with what is left of their recipes; first stages that are missing are trained before."""
+        wanted = {_key(job): job for job in jobs if shares_first_stage(job.recipe)}
+        missing = {key: job for key, job in wanted.items() if not self._is_there(key)}
+        if missing:
+            began = time.monotonic()
+            paths = self._train(list(missing.values()), device, side_by_side=side_by_side)
+            self._known |= dict(zip(missing, paths, strict=True))
+            new = [path for path in set(paths) if not (path / SHARE_FILE).exists()]
+            for path in new:
+                (path / SHARE_FILE).write_text(f"{(time.monotonic() - began) / len(new):.3f}")
+        return [
+            replace(job, recipe=after_first_stage(job.recipe, self._known[_key(job)]))
+            if shares_first_stage(job.recipe)
+            else job
+            for job in jobs
+        ]
+
+    def _train(self, jobs: Sequence[Job], device: torch.device, *, side_by_side: bool) -> list[Path]:
+        folder = self.runs / FOLDER
+        if side_by_side:
+            after = [own_stages(job.recipe)[0] for job in with_first_stages(jobs, cache_dir=folder, device=device)]
+            return [Path(str(stage.start_from)) for stage in after]
+        return [first_stage(job.recipe, job.task, seed=job.seed, cache_dir=folder, device=device) for job in jobs]
+
+    def _is_there(self, key: str) -> bool:
+        return key in self._known and RunFolder(self._known[key]).done
+
+
+def begun_with(recipe: Recipe, record: dict[str, Any], runs: Path) -> Recipe | None:
+    """The recipe as the run folder with this run.json has it, the place of its first stage included; None: elsewhere.
+
+    The place is part of a folder's identity, but not of a study's records: `run_id` goes by the recipe as declared.
+    """
+    if not shares_first_stage(recipe):
+        return recipe
+    begun = (record.get("recipe") or {}).get("stages", [{}])[0].get("start_from")
+    if begun is None or Path(begun).parent != runs / FOLDER:
+        return None
+    return after_first_stage(recipe, begun)
+
+
+def told_of(run: Run) -> dict[str, Any] | None:
+    """What a record says of the first stage that a run started from: its name, epochs, steps and device seconds."""
+    begun = run.record["recipe"]["stages"][0].get("start_from")
+    if begun is None or Path(begun).parent.name != FOLDER or not RunFolder(Path(begun)).done:
+        return None
+    first = Run(Path(begun))
+    last = first.history[-1]
+    share = first.path / SHARE_FILE
+    seconds = float(share.read_text()) if share.exists() else float(first.record["results"]["seconds"])
+    return {
+        "name": first.path.name,
+        "rows": int(last["rows"]),
+        "steps": int(last["iteration"]),
+        "loss": float(f"{float(last['loss']):.5g}"),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _key(job: Job) -> str:
+    leading = job.recipe.stages[: len(job.recipe.stages) - len(own_stages(job.recipe))]
+    return json.dumps([to_plain(job.recipe.model), to_plain(leading), job.task.data_hash(), job.seed], sort_keys=True)

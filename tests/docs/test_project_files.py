@@ -1,0 +1,59 @@
+"""CITATION.cff, the issue templates and mkdocs.yml agree with the package."""
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[2]
+
+
+def test_citation_names_this_version_and_the_paper():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == version("deepauc")
+    assert citation["license"] == "MIT"
+    assert "2012.03173" in citation["preferred-citation"]["url"]
+    assert [author["family-names"] for author in citation["preferred-citation"]["authors"]] == [
+        "Yuan",
+        "Yan",
+        "Sonka",
+        "Yang",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda p: p.name)
+def test_issue_forms(path):
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.name == "config.yml":
+        assert form == {"blank_issues_enabled": True}
+        return
+    assert {"name", "description", "body"} <= set(form)
+    identifiers = [part["id"] for part in form["body"]]
+    assert len(identifiers) == len(set(identifiers))
+    assert all(part["type"] == "textarea" and part["attributes"]["label"] for part in form["body"])
+
+
+def test_every_page_is_in_the_navigation_and_none_is_missing():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"[\w/-]+\.md", text.split("\nnav:", 1)[1]))
+    there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert named == there
+
+
+def test_every_documented_object_exists():
+    import importlib
+
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        for name in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            try:
+                importlib.import_module(name)
+                continue
+            except ModuleNotFoundError:
+                module, attribute = name.rsplit(".", 1)
+            if module.endswith((".lightning", ".huggingface")):
+                source = (ROOT / "src" / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+                assert re.search(rf"^(class|def) {attribute}\b", source, re.MULTILINE), name
+            else:
+                assert hasattr(importlib.import_module(module), attribute), name
