@@ -3,8 +3,8 @@
     python reliability/soak.py [--steps 100000] [--out FOLDER]
 
 Extremes: priors of 1 : 9,999 and 999 : 1, batches by quota, margins 0.01 to 100, scores scaled by 1e-6 to 1e6 and then
-bounded (sigmoid, root mean square), the network in bfloat16: everything stays finite, a and b stay among the scores
-they estimate, alpha in [0, m + range of the scores].
+bounded (sigmoid, root mean square), the network in bfloat16: everything stays finite, a and b within twice the scores
+they estimate (momentum swings past its goal by less than it came from), alpha in [0, m + range of the scores].
 
 Convex: linear scores h = w.x. With S the sum of the class covariances and d the difference of the class means,
 A_M(w) = w'Sw + [m - w'd]_+^2 is least at w* = alpha* S^-1 d with alpha* = m / (1 + d'S^-1 d), where it is m alpha*. The
@@ -78,7 +78,7 @@ def extremes(steps: int, *, positives: int, rows: int, quota: int, seed: int) ->
     reach = torch.where(squashed, 1.0, 2 * math.sqrt(BATCH))
     bound = torch.tensor([m for m, _, _ in columns]) + reach
     targets = torch.from_numpy(labels).float()
-    largest, looks, good = torch.zeros(len(columns)), 0, 0
+    largest, furthest, looks, good = torch.zeros(len(columns)), torch.zeros(len(columns)), 0, 0
     for step, rows_of_batch in enumerate(batches(sampler, steps)):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             raw = model(points[rows_of_batch])
@@ -93,14 +93,15 @@ def extremes(steps: int, *, positives: int, rows: int, quota: int, seed: int) ->
             looks += 1
             state = [*model.parameters(), objective.a, objective.b, objective.alpha, loss]
             finite = all(bool(torch.isfinite(value).all()) for value in state)
-            near = bool(((objective.a.abs() <= reach) & (objective.b.abs() <= reach)).all())
-            good += finite and near and bool(((objective.alpha >= 0) & (largest <= bound * (1 + 1e-5))).all())
+            furthest = torch.maximum(furthest, torch.maximum(objective.a.abs(), objective.b.abs()).detach() / reach)
+            kept = bool(((objective.alpha >= 0) & (largest <= bound * (1 + 1e-5))).all())
+            good += finite and bool((furthest <= 2).all()) and kept
             if step + 1 == steps // 2:
                 optimizer.new_stage()
     share = positives / rows
     note = (
         f"{steps:,} steps in bfloat16, {len(columns)} settings at once, looked at every {LOOK_EVERY} steps; alpha at "
-        f"most {float((largest / bound).max()):.2f} of its bound"
+        f"most {float((largest / bound).max()):.2f} of its bound, a and b {float(furthest.max()):.2f} of the scores"
     )
     figures = {"share_of_positives": share, "stream_prior": sampler.prior, "largest_alpha": largest.tolist()}
     return Row(what=f"extremes, {share:.4%} positives", trials=looks, survivors=good, note=note), figures

@@ -388,7 +388,7 @@ def test_progress(tmp_path):
         ("t.csv", b'f,g,target\n1,2,0\n"3,4,1\n5,6,1\n', "quotation mark"),
         ("t.csv", b"f,g,target\n1," + b"9" * 200_000 + b",0\n", "field larger than field limit"),
         ("t.csv.gz", b"not gzip", "cannot be read"),
-        ("t.csv.gz", gzip.compress(b"f,g,target\n" * 1000)[:-20], "cannot be read"),
+        ("t.csv.gz", gzip.compress(b"f,g,target\n" * 1000, mtime=0)[:-20], "cannot be read"),
         ("t.parquet", b"not parquet", "no readable parquet"),
         ("t.parquet", b"", "no readable parquet"),
     ],
@@ -411,7 +411,7 @@ def test_a_text_that_never_ends_is_refused(tmp_path, monkeypatch):
         check_table(write(tmp_path, "f,g,target\n" + "1" * 5000), **NUMBERS)
     monkeypatch.setattr("deepauc.data.cells.MAX_TABLE_CHARACTERS", 2000)
     with pytest.raises(ValueError, match="the text is too long"):
-        check_table(write(tmp_path, gzip.compress(b"f,g,target\n" + b"1,2,0\n" * 1000), "t.csv.gz"), **NUMBERS)
+        check_table(write(tmp_path, gzip.compress(b"f,g,target\n" + b"1,2,0\n" * 1000, mtime=0), "t.csv.gz"), **NUMBERS)
     monkeypatch.setattr("deepauc.data.cells.MAX_ROWS", 2)
     with pytest.raises(ValueError, match="more than 2 rows"):
         check_table(write(tmp_path, FEATURES), **NUMBERS)
@@ -429,9 +429,9 @@ def test_a_text_that_never_ends_is_refused(tmp_path, monkeypatch):
         ("t.csv", FEATURES.replace("f,g", "f,g,x,x").replace(",2,", ",2,,,").encode().replace(b",4,", b",4,,,")
          .replace(b",6,", b",6,,,")),
         ("t.txt", FEATURES.encode()),
-        ("t.csv.gz", gzip.compress(FEATURES.encode())),
+        ("t.csv.gz", gzip.compress(FEATURES.encode(), mtime=0)),
         ("t.tsv", FEATURES.replace(",", "\t").encode()),
-        ("t.tsv.gz", gzip.compress(FEATURES.replace(",", "\t").encode())),
+        ("t.tsv.gz", gzip.compress(FEATURES.replace(",", "\t").encode(), mtime=0)),
     ],
 )  # fmt: skip
 def test_ways_of_writing_the_same_table(tmp_path, name, content):
