@@ -207,8 +207,10 @@ def _options(given: list[str]) -> dict[str, Any]:
 
 
 def _plan_text(entry: Entry, chosen: Sequence[Study]) -> str:
+    from deepauc.studies.folds import is_for_choosing
+
     tuning = sum(len(one.configs) * len(one.tuning_seeds) for one in chosen if one.tuned)
-    final = sum(len(one.seeds) for one in chosen)
+    final = sum(len(one.seeds) for one in chosen if not is_for_choosing(one.task))
     return f"{entry.name}: {len(chosen)} studies, {tuning} tuning runs and {final} final runs where none is recorded."
 
 

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from deepauc.reporting.kept_stage import score_last_stage
 from deepauc.reporting.report import write_report
 from deepauc.training.baseline import first_stage_run
 from deepauc.training.config import Settings, settings_toml
+from deepauc.training.distributed import agreed, join_ranks
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import TrainingStopped
 from deepauc.training.loop import chosen_device, train
@@ -52,28 +53,16 @@ class _Job:
 
 
 def run_training(settings: Settings, *, out: Path, device: str | None, output: Output, command: str) -> None:
-    """From settings to a finished run folder with its report; raises typer.Exit where that was not to be."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")
-    folder = RunFolder(out)
-    # Training would refuse it too, but only after the table has been read.
-    if out.exists() and not folder.record_path.exists() and any(not p.name.startswith(".") for p in out.iterdir()):
-        raise ValueError(f"--out {out} is not empty and holds no run: choose another folder.")
-    state = "finished" if folder.done else "continued" if folder.record_path.exists() else "trained"
-    job = _prepared_job(settings, device=device, output=output)
-    show_data(output, job.prepared)
-    show_choices(output, job.choices)
-    try:
-        with _cpu_threads(job.device):
-            job, trials = _tuned(job, out, output)
-            run = _trained(job, out, output, state=state, notes=_notes(job, trials, command))
-    except TrainingStopped as error:
-        typer.echo(f"deepauc: {error}", err=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt as error:
-        saved = "the same command goes on from there" if folder.record_path.exists() else "nothing was trained yet"
-        typer.echo(f"deepauc: {error or f'interrupted; {saved}'}.", err=True)
-        raise typer.Exit(130) from None
+    """From settings to a finished run folder with its report; raises typer.Exit where that was not to be.
+
+    Under torchrun all processes train; the first of them speaks and writes the report, the others leave before that.
+    """
+    leads = join_ranks(_device(device))
+    with nullcontext() if leads else _silence():
+        job, run, state = _trained_run(settings, out=out, device=device, output=output, command=command)
+    if not leads:
+        raise typer.Exit(0)
+    shutil.rmtree(out / TUNING, ignore_errors=True)  # its results are in run.json
     if not (run.path / "scores.csv").exists():  # the last stage trains features: a start for other runs
         output.result(f"Run: {run.path} (features only: no scores, no report)")
         output.record(
@@ -87,6 +76,35 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
         output.say("Writing the report")
         write_report(run.path, command=shlex.join(["deepauc", "report", str(run.path)]))
     show_results(output, run, baseline, last_stage, state=state, report=report)
+
+
+def _trained_run(
+    settings: Settings, *, out: Path, device: str | None, output: Output, command: str
+) -> tuple[_Job, Run, str]:
+    """The job, its finished run, and what had to be done for it."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")
+    folder = RunFolder(out)
+    # Training would refuse it too, but only after the table has been read.
+    if out.exists() and not folder.record_path.exists() and any(not p.name.startswith(".") for p in out.iterdir()):
+        raise ValueError(f"--out {out} is not empty and holds no run: choose another folder.")
+    # Of all ranks: one that comes late finds the folder of the run that has just begun.
+    state = agreed("finished" if folder.done else "continued" if folder.record_path.exists() else "trained")
+    job = _prepared_job(settings, device=device, output=output)
+    show_data(output, job.prepared)
+    show_choices(output, job.choices)
+    try:
+        with _cpu_threads(job.device):
+            job, trials = _tuned(job, out, output, state=state)
+            run = _trained(job, out, output, state=state, notes=_notes(job, trials, command))
+    except TrainingStopped as error:
+        typer.echo(f"deepauc: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt as error:
+        saved = "the same command goes on from there" if folder.record_path.exists() else "nothing was trained yet"
+        typer.echo(f"deepauc: {error or f'interrupted; {saved}'}.", err=True)
+        raise typer.Exit(130) from None
+    return job, run, state
 
 
 def print_settings(settings: Settings, *, device: str | None) -> None:
@@ -147,6 +165,13 @@ def _device(name: str | None) -> torch.device:
 
 
 @contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing of what is written to stdout appears."""
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
+@contextmanager
 def _cpu_threads(device: torch.device) -> Iterator[None]:
     """On a CPU one core is left to others, unless OMP_NUM_THREADS says how many to use.
 
@@ -162,14 +187,14 @@ def _cpu_threads(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _tuned(job: _Job, out: Path, output: Output) -> tuple[_Job, tuple[Trial, ...]]:
+def _tuned(job: _Job, out: Path, output: Output, *, state: str) -> tuple[_Job, tuple[Trial, ...]]:
     """The job with the best of the pairs that were to be tried; recorded ones of the same job are not tried again."""
     count = job.settings.tune
     if not count:
         return job, ()
     pairs = pairs_to_try(job.recipe, count)
     folder = RunFolder(out)
-    if folder.record_path.exists():
+    if state != "trained":
         trials = _recorded_trials(folder, job)
     else:
         out.mkdir(parents=True, exist_ok=True)
@@ -249,5 +274,4 @@ def _trained(job: _Job, out: Path, output: Output, *, state: str, notes: dict[st
         run = train(job.recipe, task, seed=seed, run_dir=out, device=job.device, progress=progress, notes=notes)
         last = run.history[-1].get("validation_auc") if run.history else None
         progress.finish(float(last) if last else None)
-    shutil.rmtree(out / TUNING, ignore_errors=True)  # its results are in run.json
     return run

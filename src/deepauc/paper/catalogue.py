@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,22 @@ class Entry:
 @cache
 def entries() -> dict[str, Entry]:
     """All of them; made when asked for."""
-    from deepauc.paper import ablation_page, benchmark_page, smoke, study_figures, toy_study
+    from deepauc.paper import (
+        ablation_page,
+        benchmark_page,
+        best_page,
+        divergence,
+        medical_chest,
+        medical_chest_page,
+        medical_page,
+        medical_studies,
+        smoke,
+        study_figures,
+        toy_study,
+    )
     from deepauc.paper.ablations import ablations
     from deepauc.paper.benchmark_tables import paper_tables
+    from deepauc.paper.best_levers import best_set
 
     tables, small, changed = paper_tables(), smoke.smoke(), ablations()
     found = [
@@ -64,6 +77,37 @@ def entries() -> dict[str, Entry]:
             pictures=toy_study.pictures,
         ),
         Entry(name=small.name, title=small.title, studies=small, table=smoke.page),
+        *(
+            Entry(name=one.name, title=one.title, studies=one, table=partial(medical_page.page, name=one.name))
+            for one in (
+                medical_studies.medical(),
+                medical_studies.melanoma(),
+                medical_studies.ddsm(),
+                medical_studies.pcam(),
+            )
+        ),
+        Entry(
+            name=medical_chest.STAND_IN.name,
+            title="Chest X-rays of NIH at 96 px in CheXpert's place: at once, by disease, uncertain labels, ensembles",
+            run=medical_chest.run_stand_in,
+            table=medical_chest_page.stand_in_page,
+        ),
+        Entry(
+            name=medical_chest.REAL.name,
+            title="CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
+            run=medical_chest.run_chexpert,
+            table=medical_chest_page.chest_page,
+        ),
+    ]
+    search = best_set()
+    found += [
+        Entry(name=search.name, title=search.title, studies=search, table=best_page.page),
+        Entry(
+            name=divergence.NAME,
+            title="AUC losses on raw, sigmoid and normalised scores: which learning rates and momenta diverge",
+            run=divergence.run,
+            table=divergence.page,
+        ),
     ]
     return {entry.name: entry for entry in found}
 

@@ -56,18 +56,42 @@ _NETWORKS: Mapping[str, ModelSpec] = {
 }
 
 CHEXPERT: Mapping[str, Any] = {
-    **{"lr": 1e-5, "weight_decay": 1e-5, "epochs": 2, "batch_size": 32, "augment": "chest"},
-    **{"auc_lr": 0.1, "auc_weight_decay": 0.0, "auc_epochs": 2, "gamma": 1 / 500, "margin": 0.8},
-    **{"milestones": (2000, 8000), "unit": "iterations", "factor": 1 / 3},
+    "lr": 1e-5,
+    "weight_decay": 1e-5,
+    "epochs": 2,
+    "batch_size": 32,
+    "augment": "chest",
+    "auc_lr": 0.1,
+    "auc_weight_decay": 0.0,
+    "auc_epochs": 2,
+    "gamma": 1 / 500,
+    "margin": 0.8,
+    "milestones": (2000, 8000),
+    "unit": "iterations",
+    "factor": 1 / 3,
 }
 MELANOMA: Mapping[str, Any] = {
-    **{"lr": 3e-5, "cycle": 8, "weight_decay": 1e-5, "epochs": 16, "batch_size": 256, "augment": "skin"},
-    **{"auc_lr": 0.01, "auc_weight_decay": 1e-5, "auc_epochs": 35, "gamma": 1 / 500},
-    **{"milestones": (10, 20, 30), "factor": 0.5},
+    "lr": 3e-5,
+    "cycle": 8,
+    "weight_decay": 1e-5,
+    "epochs": 16,
+    "batch_size": 256,
+    "augment": "skin",
+    "auc_lr": 0.01,
+    "auc_weight_decay": 1e-5,
+    "auc_epochs": 35,
+    "gamma": 1 / 500,
+    "milestones": (10, 20, 30),
+    "factor": 0.5,
 }
 DDSM: Mapping[str, Any] = {
-    **{"network": "D", "weight_decay": 1e-5, "epochs": 5, "batch_size": 32, "augment": "flip"},
-    **{"auc_weight_decay": 0.0, "auc_epochs": 1},
+    "network": "D",
+    "weight_decay": 1e-5,
+    "epochs": 5,
+    "batch_size": 32,
+    "augment": "flip",
+    "auc_weight_decay": 0.0,
+    "auc_epochs": 1,
 }
 PCAM: Mapping[str, Any] = {**DDSM, "batch_size": 64}
 
@@ -102,10 +126,11 @@ def ce(
     augment: Changes = "flip",
     uncertain: Uncertain = None,
     precision: Precision = "bfloat16",
+    accumulate: int = 1,
 ) -> Recipe:
     """Cross-entropy by Adam. cycle: epochs of a cycle from lr to 8 lr and back (D6); 0 keeps lr as it is."""
     stage = _first(CrossEntropy(soft_labels=_soft(uncertain)), lr, weight_decay, epochs, batch_size, cycle, cosine,
-                   augment, uncertain, precision)  # fmt: skip
+                   augment, uncertain, precision, accumulate)  # fmt: skip
     return Recipe(model=network_of(network, pretrained=pretrained), stages=(stage,))
 
 
@@ -124,10 +149,13 @@ def focal(
     augment: Changes = "flip",
     uncertain: Uncertain = None,
     precision: Precision = "bfloat16",
+    accumulate: int = 1,
 ) -> Recipe:
     """Alpha-balanced focal loss by Adam."""
     objective = Focal(alpha=focal_alpha, gamma=focal_gamma)
-    stage = _first(objective, lr, weight_decay, epochs, batch_size, cycle, cosine, augment, uncertain, precision)
+    stage = _first(
+        objective, lr, weight_decay, epochs, batch_size, cycle, cosine, augment, uncertain, precision, accumulate
+    )
     return Recipe(model=network_of(network, pretrained=pretrained), stages=(stage,))
 
 
@@ -153,12 +181,27 @@ def auc_s(
     uncertain: Uncertain = None,
     hard: Uncertain = None,
     precision: Precision = "bfloat16",
+    accumulate: int = 1,
 ) -> Recipe:
     """CE as `ce`, then the AUC square loss by PESG; hard: what becomes of uncertain labels in that second stage."""
     first = _first(CrossEntropy(soft_labels=_soft(uncertain)), lr, weight_decay, epochs, batch_size, cycle, cosine,
-                   augment, uncertain, precision)  # fmt: skip
-    last = auc_stage(AUCSquare(), auc_lr, gamma, auc_weight_decay, auc_epochs, batch_size, milestones, unit, factor,
-                     bound, augment, hard, precision)  # fmt: skip
+                   augment, uncertain, precision, accumulate)  # fmt: skip
+    last = auc_stage(
+        AUCSquare(),
+        auc_lr=auc_lr,
+        gamma=gamma,
+        auc_weight_decay=auc_weight_decay,
+        auc_epochs=auc_epochs,
+        batch_size=batch_size,
+        milestones=milestones,
+        unit=unit,
+        factor=factor,
+        bound=bound,
+        augment=augment,
+        hard=hard,
+        precision=precision,
+        accumulate=accumulate,
+    )
     return Recipe(model=network_of(network, pretrained=pretrained), stages=(first, last))
 
 
@@ -185,12 +228,27 @@ def auc_m(
     uncertain: Uncertain = None,
     hard: Uncertain = None,
     precision: Precision = "bfloat16",
+    accumulate: int = 1,
 ) -> Recipe:
     """CE as `ce`, then the AUC margin loss by PESG."""
     first = _first(CrossEntropy(soft_labels=_soft(uncertain)), lr, weight_decay, epochs, batch_size, cycle, cosine,
-                   augment, uncertain, precision)  # fmt: skip
-    last = auc_stage(AUCMargin(margin=margin), auc_lr, gamma, auc_weight_decay, auc_epochs, batch_size, milestones,
-                     unit, factor, bound, augment, hard, precision)  # fmt: skip
+                   augment, uncertain, precision, accumulate)  # fmt: skip
+    last = auc_stage(
+        AUCMargin(margin=margin),
+        auc_lr=auc_lr,
+        gamma=gamma,
+        auc_weight_decay=auc_weight_decay,
+        auc_epochs=auc_epochs,
+        batch_size=batch_size,
+        milestones=milestones,
+        unit=unit,
+        factor=factor,
+        bound=bound,
+        augment=augment,
+        hard=hard,
+        precision=precision,
+        accumulate=accumulate,
+    )
     return Recipe(model=network_of(network, pretrained=pretrained), stages=(first, last))
 
 
@@ -214,6 +272,7 @@ def _first(
     augment: Changes,
     uncertain: Uncertain,
     precision: Precision,
+    accumulate: int = 1,
 ) -> Stage:
     if cycle and cosine:
         raise ValueError("cycle and cosine are two schedules: choose one.")
@@ -227,11 +286,13 @@ def _first(
         augment=AUGMENTS[_named(augment)],
         uncertain=uncertain,
         precision=precision,
+        accumulate=accumulate,
     )
 
 
 def auc_stage(
     objective: ObjectiveSpec,
+    *,
     auc_lr: float,
     gamma: float,
     auc_weight_decay: float,
@@ -244,6 +305,7 @@ def auc_stage(
     augment: Changes,
     hard: Uncertain,
     precision: Precision,
+    accumulate: int = 1,
 ) -> Stage:
     """The second stage: PESG on all layers, the classifier fresh; lr times `factor` at each milestone."""
     return Stage(
@@ -257,6 +319,7 @@ def auc_stage(
         reset_classifier=True,
         uncertain=hard,
         precision=precision,
+        accumulate=accumulate,
     )
 
 

@@ -13,8 +13,9 @@ import torch
 
 from deepauc.training.first_stage import after_first_stage, first_stage, with_first_stages
 from deepauc.training.folder import RunFolder
+from deepauc.training.interrupt import TrainingStopped
 from deepauc.training.packing import Job
-from deepauc.training.plain import to_plain
+from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run import Run
 
@@ -39,18 +40,32 @@ class FirstStages:
 
     runs: Path
     _known: dict[str, Path] = field(default_factory=dict)
+    _failed: dict[str, str] = field(default_factory=dict)  # why; the same again would end the same
 
     def onwards(self, jobs: Sequence[Job], device: torch.device, *, side_by_side: bool) -> list[Job]:
-        """The jobs with what is left of their recipes; first stages that are missing are trained before."""
+        """The jobs with what is left of their recipes; first stages that are missing are trained before.
+
+        Where one fails, the exception names a job that needs it (`run_dir`), so that the others can go on without.
+        """
         wanted = {_key(job): job for job in jobs if shares_first_stage(job.recipe)}
+        for key in wanted.keys() & self._failed.keys():
+            raise _of(wanted[key], ValueError(self._failed[key]))
         missing = {key: job for key, job in wanted.items() if not self._is_there(key)}
         if missing:
-            began = time.monotonic()
-            paths = self._train(list(missing.values()), device, side_by_side=side_by_side)
+            began = time.time()
+            try:
+                paths = self._train(list(missing.values()), device, side_by_side=side_by_side)
+            except (ValueError, TrainingStopped) as error:
+                named = (key for key, job in missing.items() if _began(job, error))
+                failed = next(named, None) or self._first_to_fail(missing, device)
+                if failed is None:
+                    raise
+                self._failed[failed] = f"first stage: {error}"
+                raise _of(missing[failed], error) from None
             self._known |= dict(zip(missing, paths, strict=True))
-            new = [path for path in set(paths) if not (path / SHARE_FILE).exists()]
+            new = [path for path in set(paths) if (path / "DONE").stat().st_mtime >= began]  # others were there
             for path in new:
-                (path / SHARE_FILE).write_text(f"{(time.monotonic() - began) / len(new):.3f}")
+                (path / SHARE_FILE).write_text(f"{(time.time() - began) / len(new):.3f}")
         return [
             replace(job, recipe=after_first_stage(job.recipe, self._known[_key(job)]))
             if shares_first_stage(job.recipe)
@@ -64,6 +79,15 @@ class FirstStages:
             after = [own_stages(job.recipe)[0] for job in with_first_stages(jobs, cache_dir=folder, device=device)]
             return [Path(str(stage.start_from)) for stage in after]
         return [first_stage(job.recipe, job.task, seed=job.seed, cache_dir=folder, device=device) for job in jobs]
+
+    def _first_to_fail(self, missing: dict[str, Job], device: torch.device) -> str | None:
+        """Where an error of many does not say whose it is: one after the other until one fails."""
+        for key, job in missing.items():
+            try:
+                self._train([job], device, side_by_side=False)
+            except (ValueError, TrainingStopped):
+                return key
+        return None
 
     def _is_there(self, key: str) -> bool:
         return key in self._known and RunFolder(self._known[key]).done
@@ -100,6 +124,25 @@ def told_of(run: Run) -> dict[str, Any] | None:
     }
 
 
+def _of(job: Job, error: Exception) -> Exception:
+    error.run_dir = job.run_dir  # type: ignore[attr-defined]
+    return error
+
+
+def _began(job: Job, error: Exception) -> bool:
+    """Whether the folder that an error of packed training names is that of this job's first stage."""
+    named = getattr(error, "run_dir", None)
+    if named is None:
+        return False
+    identity = RunFolder(Path(named)).record()["identity"]
+    alone = replace(job.recipe, stages=_leading(job.recipe), guard=False, test_curve=False, alpha_curve=False)
+    return bool(identity["seed"] == job.seed and identity["recipe"] == recipe_hash(alone))
+
+
+def _leading(recipe: Recipe) -> tuple[Stage, ...]:
+    return recipe.stages[: len(recipe.stages) - len(own_stages(recipe))]
+
+
 def _key(job: Job) -> str:
-    leading = job.recipe.stages[: len(job.recipe.stages) - len(own_stages(job.recipe))]
+    leading = _leading(job.recipe)
     return json.dumps([to_plain(job.recipe.model), to_plain(leading), job.task.data_hash(), job.seed], sort_keys=True)

@@ -16,9 +16,23 @@ from deepauc.studies.grid import Config
 from deepauc.studies.records import Record, RecordBook, brief
 from deepauc.studies.selection import Trial
 from deepauc.studies.sources import Place, TaskSource, without_test
-from deepauc.studies.study import Phase, Study
+from deepauc.studies.study import Inherits, Phase, Study
 from deepauc.training.recipe import Recipe
 from deepauc.training.stream import Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class InheritsLatest(Inherits):
+    """Settings from `study`, or, as long as nothing is selected there, from the first of `otherwise` that has a
+    selection; arguments that this one does not have keep the method's defaults."""
+
+    otherwise: tuple[str, ...] = ()
+
+    @classmethod
+    def after(cls, names: Sequence[str], *, axes: tuple[str, ...]) -> InheritsLatest:
+        """From the last of these that has a selection."""
+        last, *earlier = reversed(names)
+        return cls(study=last, otherwise=tuple(earlier), axes=axes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,7 +144,7 @@ class Planner:
         """Settings from the study it inherits from; None as long as nothing is selected there."""
         if study.inherits is None:
             return {}
-        parent = self._by_name[study.inherits.study]
+        parent = self._by_name[self.inherits_from(study.inherits)]
         selected = self.selected(parent)
         if selected is not None:
             known = {**parent.fixed, **selected[0]}
@@ -140,6 +154,15 @@ class Planner:
         else:
             return None
         return {axis: known[axis] for axis in study.inherits.axes if axis in known}
+
+    def inherits_from(self, inherits: Inherits) -> str:
+        """The study whose selection counts."""
+        if not isinstance(inherits, InheritsLatest):
+            return inherits.study
+        for name in (inherits.study, *inherits.otherwise):
+            if self.selected(self._by_name[name]) is not None:
+                return name
+        return inherits.study
 
     def tuning_runs(self, study: Study) -> list[PlannedRun] | None:
         """Grid x training sets, missing or not; None where it cannot begin."""
@@ -163,7 +186,7 @@ class Planner:
         if inherited is None:
             return None
         if not study.tuned:
-            source = None if study.inherits is None else {"inherited from": study.inherits.study}
+            source = None if study.inherits is None else {"inherited from": self.inherits_from(study.inherits)}
             return {**inherited, **study.configs[0]}, source
         trials: dict[str, tuple[Config, list[tuple[float, ...]]]] = {}
         for run in self.tuning_runs(study) or []:

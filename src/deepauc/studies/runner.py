@@ -125,10 +125,23 @@ class _Session:
         self._rates: dict[object, float] = {}  # wall seconds a step of one run, by network and images
 
     def distil_finished(self, ready: Sequence[PlannedRun]) -> bool:
-        """Records of runs that an earlier call, or another study, has finished."""
-        there = [run for run in ready if RunFolder(run.folder(self.place)).done]
-        for run in there:
-            self._keep(run)
+        """Records of runs that an earlier call, or another study, has finished.
+
+        A tuning run that another study has recorded needs no folder: a search begins where the one before ended.
+        """
+        there, names = 0, self.book.studies()
+        for run in ready:
+            found = (self.book.find(name, "tuning", run.id) for name in names if run.phase == "tuning")
+            record = next((one for one in found if one is not None), None)
+            if RunFolder(run.folder(self.place)).done:
+                self._keep(run)
+            elif record is not None:
+                self.book.add({**record, **run.about(self.set_name)})
+                self.outcome.done += "failed" not in record
+                self._tell(run, "recorded by another study")
+            else:
+                continue
+            there += 1
         return bool(there)
 
     def fitting(self, runs: Sequence[PlannedRun]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.records import RecordBook
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.folder import code_version
@@ -37,7 +38,7 @@ def _status(study: Study, book: RecordBook) -> StudyStatus:
         tuned=sum("failed" not in record for record in tuning),
         to_tune=len(study.configs) * len(study.tuning_seeds) if study.tuned else 0,
         final=len(final),
-        seeds=len(study.seeds),
+        seeds=0 if is_for_choosing(study.task) else len(study.seeds),
         failed=sum("failed" in record for record in tuning),
         other=sum(record["code_version"] != code_version() for record in (*tuning, *final)),
     )

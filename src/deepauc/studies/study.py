@@ -147,10 +147,15 @@ class StudySet:
                 valid_name(other, names, f"study of the set {self.name}, named by {study.name}")
 
     def parents(self, chosen: Sequence[Study]) -> tuple[Study, ...]:
-        """Studies that are not chosen themselves, but whose selection a chosen one inherits."""
-        names = {one.name for one in chosen}
-        named = {one.inherits.study for one in chosen if one.inherits is not None}
-        return tuple(study for study in self.studies if study.name in named - names)
+        """Studies that are not chosen themselves, but whose selection a chosen one inherits, from however far."""
+        wanted, waiting = set[str](), list(chosen)
+        by_name = {study.name: study for study in self.studies}
+        while waiting:
+            inherits = waiting.pop().inherits
+            named = () if inherits is None else (inherits.study, *getattr(inherits, "otherwise", ()))
+            waiting += [by_name[name] for name in named if name not in wanted]
+            wanted |= set(named)
+        return tuple(study for study in self.studies if study.name in wanted - {one.name for one in chosen})
 
     def chosen(self, patterns: Sequence[str]) -> tuple[Study, ...]:
         """Studies whose dash-separated name begins with one of the patterns (`C10-R-1`), or fits it (`*-auc_m`).

@@ -53,17 +53,26 @@ class InterruptFlag:
 
 @contextmanager
 def stopped_at(
-    iteration: int, rows: npt.NDArray[np.int64], folder: RunFolder, model: nn.Module, inputs: Tensor
+    iteration: int,
+    rows: npt.NDArray[np.int64],
+    folder: RunFolder,
+    model: nn.Module,
+    inputs: Tensor,
+    *,
+    views: int = 1,
 ) -> Iterator[None]:
-    """Around a step: says at which step and on which rows it failed, and keeps that in stopped.json."""
+    """Around a step: says at which step and on which rows it failed, and keeps that in stopped.json.
+
+    rows: the batch; inputs: what passes the network here, `views` of each image, with several ranks of this one's.
+    """
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise TrainingStopped(_out_of_memory(model, inputs, batch=len(rows))) from error
+        raise TrainingStopped(_out_of_memory(model, inputs, views=views)) from error
     except RuntimeError as error:
         if "allocate memory" not in str(error):
             raise
-        raise TrainingStopped(_out_of_memory(model, inputs, batch=len(rows))) from error
+        raise TrainingStopped(_out_of_memory(model, inputs, views=views)) from error
     except ValueError as error:
         details = {"iteration": iteration, "rows": rows.tolist(), "message": str(error)}
         write_atomically(folder.path / "stopped.json", json.dumps(details).encode())
@@ -90,8 +99,8 @@ def fitting_batch(model: nn.Module, inputs: Tensor) -> int | None:
     return None
 
 
-def _out_of_memory(model: nn.Module, inputs: Tensor, *, batch: int) -> str:
-    views = len(inputs) // batch
+def _out_of_memory(model: nn.Module, inputs: Tensor, *, views: int) -> str:
+    batch = len(inputs) // views
     fits = (fitting_batch(model, inputs) or 0) // views
     if not fits:
         return (

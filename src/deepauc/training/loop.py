@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
 from deepauc.objectives.saddle_loss import SaddleLoss
 from deepauc.optim.pesg import PESG
+from deepauc.training.batch import read_batch
+from deepauc.training.distributed import Ranks, all_ranks, join_ranks, own_gpu
 from deepauc.training.fast_step import FastEngine
 from deepauc.training.folder import RunFolder, surroundings
 from deepauc.training.interrupt import InterruptFlag, stopped_at
@@ -22,7 +25,6 @@ from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run, finish_run
 from deepauc.training.step import backward_whole_batch
 from deepauc.training.trainer import Epoch, Progress, Trainer
-from deepauc.training.views import repeated
 
 Engine = Literal["auto", "plain", "fast"]
 
@@ -43,30 +45,55 @@ def train(
     device: None takes a GPU when there is one. engine: `plain` is the loop below; `fast` captures whole steps on a GPU;
     `auto` is fast on a GPU where the recipe allows it. A finished folder is returned as it is; one that holds another
     run (other recipe, data or seed) is refused. notes: further entries of run.json (JSON), no part of the identity.
+
+    Under torchrun, or inside a torch.distributed process group, the ranks share each batch and end where one would.
     """
     device = chosen_device(device)
-    folder = claim_folder(recipe, task, seed=seed, run_dir=run_dir, device=device, notes=notes)
-    if folder.done:
-        return Run(folder.path)
+    join_ranks(device)
+    with all_ranks() as ranks:
+        return _train(recipe, task, seed, Path(run_dir), device, engine, progress, notes, ranks)
+
+
+def _train(
+    recipe: Recipe,
+    task: Task,
+    seed: int,
+    run_dir: Path,
+    device: torch.device,
+    engine: Engine,
+    progress: Callable[[Progress], None] | None,
+    notes: Mapping[str, Any] | None,
+    ranks: Ranks,
+) -> Run:
+    if not ranks.alone:
+        if engine == "fast":
+            raise ValueError("engine='fast' captures the steps of one process: with several ranks leave engine out.")
+        ranks.require_same("recipe, data or seed", json.dumps(run_identity(recipe, task, seed)))
+        notes = {"ranks": ranks.size, **(notes or {})}
+    folder = RunFolder(run_dir)
+    if ranks.by_leader(lambda: claim_folder(recipe, task, seed=seed, run_dir=run_dir, device=device, notes=notes).done):
+        return Run(run_dir)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), InterruptFlag() as interrupt, determinism(wanted=recipe.deterministic):
-        trainer = Trainer(recipe, task, seed, folder, device, interrupt, progress)
-        fast = engine == "fast" or (engine == "auto" and device.type == "cuda" and can_be_fast(recipe))
+        trainer = Trainer(recipe, task, seed, folder, device, interrupt, progress, ranks=ranks)
+        possible = ranks.alone and device.type == "cuda" and can_be_fast(recipe)
+        fast = engine == "fast" or (engine == "auto" and possible)
         fast_engine = FastEngine([trainer]) if fast else None
         for epoch in trainer.epochs():
             if fast_engine is not None:
                 fast_engine.run_epoch([epoch])
             else:
                 run_epoch(trainer, epoch)
-        return finish_run(trainer)
+        trainer.finish(lambda: finish_run(trainer))
+        return Run(run_dir)
 
 
 def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
     """The plain engine: step t reads row t of the epoch's tables."""
-    stage, stream, device = epoch.stage, trainer.stream, trainer.device
+    stage, stream, ranks = epoch.stage, trainer.stream, trainer.ranks
     table = stream.table(epoch.number)
     drawn = stream.changes(epoch.number)
-    changes = None if drawn is None else drawn.to(device)
+    changes = None if drawn is None else drawn.to(trainer.device)
     trainer.trained.train()
     for position in range(epoch.start, epoch.stop):
         rows = table[position]
@@ -75,19 +102,16 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
             group["lr"] = stage.optimizer.lr * factor
         if isinstance(trainer.optimizer, PESG) and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
             trainer.optimizer.new_stage(lr_factor=1.0)
-        torch.manual_seed(hash_key(stream.seed, epoch.number, position) >> 1)  # dropout, if there is any
-
-        inputs = torch.from_numpy(trainer.task.inputs(rows)).to(device, non_blocking=True)
-        labels = torch.from_numpy(stream.labels[rows]).to(device, non_blocking=True)
-        weights = None if stream.weights is None else torch.from_numpy(stream.weights[rows]).to(device)
-        if stage.augment is not None and changes is not None:
-            inputs = stage.augment.apply(repeated(inputs, stage.views), changes[position])
-            inputs, labels = stage.augment.mix(inputs, labels, changes[position])
-        inputs = trainer.preprocessing(inputs)
+        torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # dropout, if any
+        ranks.ask_stop(trainer.interrupt.raised)
+        inputs, labels, weights = read_batch(trainer, stage, rows, None if changes is None else changes[position])
 
         trainer.optimizer.zero_grad(set_to_none=True)
-        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, inputs):
-            loss, scores = backward_whole_batch(trainer.trained, inputs, labels, weights, trainer.objective, stage)
+        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, inputs, views=stage.views):
+            loss, scores = backward_whole_batch(
+                trainer.trained, inputs, labels, weights, trainer.objective, stage, ranks
+            )
+        ranks.sum_gradients(trainer.trained.parameters(), check=position == epoch.start)
         if stage.gradient_clip is not None:
             nn.utils.clip_grad_norm_(trainer.trained.parameters(), stage.gradient_clip)
         trainer.optimizer.step()
@@ -107,8 +131,13 @@ def can_be_fast(recipe: Recipe) -> bool:
 
 
 def chosen_device(device: str | torch.device | None) -> torch.device:
-    """The given one, or a GPU when there is one."""
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """The given one, or a GPU when there is one; under torchrun each process has its own."""
+    return own_gpu(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+
+
+def run_identity(recipe: Recipe, task: Task, seed: int) -> dict[str, Any]:
+    """What tells a run from others."""
+    return {"recipe": recipe_hash(recipe), "data": task.data_hash(), "seed": seed}
 
 
 def claim_folder(
@@ -124,7 +153,7 @@ def claim_folder(
     rows = {part: len(task.labelled(part)) for part in task.parts}
     return RunFolder.claim(
         run_dir,
-        {"recipe": recipe_hash(recipe), "data": task.data_hash(), "seed": seed},
+        run_identity(recipe, task, seed),
         {
             "recipe": to_plain(recipe),
             "task": {

@@ -16,6 +16,11 @@ BATCH = 256
 DEVICE_NUMBERS = 1 << 23  # of a batch's inputs on a GPU: some hundred launches a batch, whatever its size
 
 
+def scoring_batch(task: Task, device: torch.device) -> int:
+    """Rows that pass the network at once."""
+    return BATCH if device.type == "cpu" else max(32, DEVICE_NUMBERS // int(np.prod(task.source.shape)))
+
+
 @torch.no_grad()
 def score_rows(
     model: nn.Module,
@@ -37,7 +42,7 @@ def score_rows(
     model.eval()
     # One tensor for all: small ones kept from every batch pin the large ones' places, and memory grows with the rows.
     found = torch.zeros(len(rows), task.num_labels, device=device)
-    batch = BATCH if device.type == "cpu" else max(32, DEVICE_NUMBERS // int(np.prod(task.source.shape)))
+    batch = scoring_batch(task, device)
     for start in range(0, len(rows), batch):
         some = rows[start : start + batch]
         if resident is not None:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from deepauc.data.counter import hash_key
 from deepauc.objectives.score_norm import unit_norm
+from deepauc.training.distributed import ALONE, Ranks
 from deepauc.training.recipe import Stage
 from deepauc.training.views import view_loss
 
@@ -23,9 +24,18 @@ def bounded(scores: Tensor, bound: str) -> Tensor:
 
 
 def backward_whole_batch(
-    model: nn.Module, inputs: Tensor, labels: Tensor, weights: Tensor | None, objective: nn.Module, stage: Stage
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    objective: nn.Module,
+    stage: Stage,
+    ranks: Ranks = ALONE,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the loss of this batch; returns the loss and the bounded scores, detached.
+
+    With several ranks the inputs are this one's slice, labels and weights the whole batch's, as are the loss and the
+    scores; the network's gradients are this rank's terms of a sum.
 
     For a stage on views the inputs are all views, and instead of scores come the images whose views match, (N, 1).
     With stage.accumulate > 1 the network sees the batch in pieces but the loss sees it whole, so class means and score
@@ -35,24 +45,32 @@ def backward_whole_batch(
     if labels.shape[1] == 1:
         labels = labels.squeeze(1)
     if stage.accumulate == 1:
-        loss, seen = _loss(_scores(model, inputs, stage), labels, weights, objective, stage)
+        with ranks.global_statistics():
+            own = _scores(model, inputs, stage)
+        loss, seen = _loss(ranks.gather_outputs(own, len(labels), views=stage.views), labels, weights, objective, stage)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), seen.detach()
 
-    pieces = torch.split(inputs, -(-len(inputs) // stage.accumulate))
+    if ranks.alone:
+        pieces = torch.split(inputs, -(-len(inputs) // stage.accumulate))
+    else:  # as many on every rank, whatever its slice
+        pieces = torch.tensor_split(inputs, stage.accumulate)
     step_seed = torch.initial_seed()
     buffers = [b.clone() for b in model.buffers()]
-    with torch.no_grad():
+    with torch.no_grad(), ranks.global_statistics():
         parts = [_piece_scores(model, piece, stage, step_seed, i) for i, piece in enumerate(pieces)]
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(before)  # running statistics count each image once
     scores = torch.cat(parts).requires_grad_()
-    loss, seen = _loss(scores, labels, weights, objective, stage)
+    whole = ranks.gather_outputs(scores, len(labels), views=stage.views)
+    loss, seen = _loss(whole, labels, weights, objective, stage)
     loss.backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     gradients = torch.split(scores.grad, [len(part) for part in parts])
     for i, (piece, gradient) in enumerate(zip(pieces, gradients, strict=True)):
-        _piece_scores(model, piece, stage, step_seed, i).backward(gradient)  # type: ignore[no-untyped-call]
+        with ranks.global_statistics():
+            part = _piece_scores(model, piece, stage, step_seed, i)
+        part.backward(gradient)  # type: ignore[no-untyped-call]
     return loss.detach(), seen.detach()
 
 

@@ -19,17 +19,20 @@ from deepauc.data.task import Task
 from deepauc.models.build import build_model, reset_classifier
 from deepauc.training.bundle import load_weights, save_weights
 from deepauc.training.checkpoint import load_state, save_state
+from deepauc.training.distributed import ALONE, Ranks, digest
 from deepauc.training.ema import WeightAverage
 from deepauc.training.folder import RunFolder
 from deepauc.training.history import EpochTally
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.scoring import mean_auc, part_auc, score_rows
+from deepauc.training.scoring import mean_auc, part_auc, score_rows, scoring_batch
 from deepauc.training.stream import Stream
 from deepauc.training.views import ViewNetwork
 
 CHECKPOINT_SECONDS = 300  # a long epoch is saved on the way; when does not change the result
+
+SHOWN_SECONDS = 60  # after which a shared file system shows on one machine what was written on another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +74,11 @@ class Trainer:
         progress: Callable[[Progress], None] | None,
         *,
         save_seconds: float = 0.0,
+        ranks: Ranks = ALONE,
     ) -> None:
         """save_seconds: the least time between two checkpoints at the ends of epochs."""
+        self.ranks = ranks
+        self.finishing = False  # training is over: the leader asks the other ranks for scores
         self.recipe, self.task, self.seed, self.folder, self.device = recipe, task, seed, folder, device
         self.interrupt, self.progress, self.save_seconds = interrupt, progress, save_seconds
         self.preprocessing = Preprocessing.of(task)
@@ -100,6 +106,8 @@ class Trainer:
     def epochs(self) -> Iterator[Epoch]:
         """The epochs that are left, one after the other, each to be run before the next is asked for."""
         saved = load_state(self.folder.checkpoint_path) if self.folder.checkpoint_path.exists() else None
+        at = "no checkpoint" if saved is None else f"stage {saved['stage']}, step {saved['iteration']}"
+        self.ranks.require_same("the checkpoint they see", at)
         if saved is not None:
             self.stage_number = saved["stage"]
         for number in range(self.stage_number, len(self.recipe.stages)):
@@ -109,6 +117,7 @@ class Trainer:
             if saved is not None:
                 self._restore(saved)
                 saved = None
+            self._require_same_weights()
             while self.iteration < self.total and not self._out_of_patience(stage):
                 epoch, start = divmod(self.iteration, self.stream.per_epoch)
                 if start == 0:
@@ -128,6 +137,7 @@ class Trainer:
         self.iteration = 0
         self.best = None
         self.stream = Stream(self.task, stage, seed=self.seed, number=self.stage_number)
+        self.ranks.require_rows(self.stream.batch_size, pieces=stage.accumulate)
         self.total = stage.iterations or (stage.epochs or 0) * self.stream.per_epoch
         self.objective = stage.objective.build(prior=self.stream.prior).to(self.device)
         self.trained = self.model
@@ -144,16 +154,28 @@ class Trainer:
             self.average.write_to(self.trained)
         if stage.keep == "best" and self.best is not None:
             self.model.load_state_dict(self.best["weights"])
-        if self.recipe.guard and not stage.on_views:
+        if self.recipe.guard and not stage.on_views and self.ranks.leads:
             save_weights(self.folder.stage_path(self.stage_number), self.model)
 
     def after_step(self, epoch: Epoch, position: int) -> None:
         """Between steps: progress, and a checkpoint where one is due. The end of the epoch saves itself."""
-        if self.progress is not None:
+        if self.progress is not None and self.ranks.leads:
             self.progress(self._progress(epoch.number))
-        due = self.interrupt.raised or time.monotonic() - self._saved_at > CHECKPOINT_SECONDS
+        stop = self._stop_asked()
+        due = stop or time.monotonic() - self._saved_at > CHECKPOINT_SECONDS
         if due and position + 1 < epoch.stop:
             self._save()
+            self._leave(stop=stop)
+
+    def _stop_asked(self) -> bool:
+        """Whether to stop here: with several ranks, whether any of them was asked to before its last step."""
+        return self.interrupt.raised if self.ranks.alone else self.ranks.stop_asked()
+
+    def _leave(self, *, stop: bool) -> None:
+        """After a checkpoint: all ranks leave together, and only once it is written."""
+        if stop:
+            self.ranks.wait()
+            self.interrupt.raised = True
             self.interrupt.leave(self.folder)
 
     def _end_epoch(self, stage: Stage, epoch: int) -> None:
@@ -165,10 +187,12 @@ class Trainer:
         elif (epoch + 1) % self.recipe.evaluate_every == 0 or self.iteration >= self.total:
             self._evaluate(stage, row)
         self.history.append(row)
-        if self.interrupt.raised or time.monotonic() - self._saved_at >= self.save_seconds:
+        self._require_same_weights()
+        stop = self._stop_asked()
+        if stop or time.monotonic() - self._saved_at >= self.save_seconds:
             self._write_curves()
             self._save()
-            self.interrupt.leave(self.folder)
+            self._leave(stop=stop)
 
     def _evaluate(self, stage: Stage, row: dict[str, Any]) -> None:
         """Validation AUC into the epoch's row, test AUC into a curve of its own."""
@@ -199,14 +223,47 @@ class Trainer:
         return self._seconds_before + time.monotonic() - self._began
 
     def scores(self, part: str) -> npt.NDArray[np.float32]:
-        """Scores of the labelled rows of a part by the network as it is, (n, L)."""
-        rows = self.task.labelled(part)
-        return score_rows(self.model, self.task, rows, self.preprocessing, self.device, resident=self.images)
+        """Scores of the labelled rows of a part by the network as it is, (n, L); each rank scores its share."""
+        if self.finishing:
+            self.ranks.told(part)
+            self.ranks.send_weights(self.model)
+        rows, batch = self.task.labelled(part), scoring_batch(self.task, self.device)
+        # In whole batches: a score may depend in its last bit on how many rows passed the network with it.
+        share = self.ranks.share(len(rows), unit=batch)
+        own = score_rows(self.model, self.task, rows[share], self.preprocessing, self.device, resident=self.images)
+        if self.ranks.alone:
+            return own
+        return self.ranks.gather(torch.from_numpy(own), len(rows), unit=batch, what="scores").numpy()
+
+    def finish(self, write: Callable[[], object]) -> None:
+        """The leader writes the results; the other ranks score their share of each part it asks for, until it is done.
+
+        The weights come along: the leader may have gone back to those of an earlier stage.
+        """
+        self.finishing = self.ranks.leads and not self.ranks.alone
+        if self.ranks.leads:
+            write()
+            self.ranks.told("")
+        else:
+            while part := self.ranks.told(""):
+                self.ranks.send_weights(self.model)
+                self.scores(part)
+        self.ranks.wait()
+        waited_since = time.monotonic()
+        while not self.folder.done and time.monotonic() - waited_since < SHOWN_SECONDS:
+            time.sleep(0.1)
+
+    def _require_same_weights(self) -> None:
+        if not self.ranks.alone:
+            tensors = (*self.trained.state_dict().values(), *self.objective.state_dict().values())
+            self.ranks.require_same("the weights", digest(tensors))
 
     def _evaluated_weights(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else self.average.in_place_of(self.trained)
 
     def _write_curves(self) -> None:
+        if not self.ranks.leads:
+            return
         self.folder.write_rows("history.csv", self.history)
         if self.test_curve:
             self.folder.write_rows("test_curve.csv", self.test_curve)
@@ -229,6 +286,9 @@ class Trainer:
         )
 
     def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        if not self.ranks.leads:
+            return
         state = {
             "stage": self.stage_number,
             "iteration": self.iteration,

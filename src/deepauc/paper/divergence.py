@@ -1,0 +1,185 @@
+"""Which settings diverge: AUC losses on raw, sigmoid and normalised scores, over learning rates and momenta.
+
+    deepauc study run divergence && deepauc study table divergence
+
+The menu's recipe (`best`) without first stage, margin 1, 32 positives in 128, from random weights at a constant
+learning rate, for a few steps of the plain loop. A run ends with its validation AUC, or where the loss or the
+scores are no number any more: then that step is recorded. On a GPU: C10 at 1 %, ResNet20. On a CPU: scikit-learn's
+digits, one seed, fewer steps. A finished run is written down at once; the same call does the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from deepauc.paper.best import TITLES, best
+from deepauc.paper.smoke import DigitsSource
+from deepauc.reporting.tables import markdown_table
+from deepauc.studies.sources import BenchmarkSource, Place, TaskSource, without_test
+from deepauc.training.folder import surroundings
+from deepauc.training.interrupt import TrainingStopped
+from deepauc.training.loop import chosen_device, train
+from deepauc.training.recipe import Bound, Recipe
+from deepauc.training.schedule import Constant
+
+NAME = "divergence"
+Loss = Literal["auc_m", "pairwise"]
+LOSSES: tuple[Loss, ...] = ("auc_m", "pairwise")  # AUC-S at margin 1 is AUC-M as long as alpha is not 0: it never was
+BOUNDS: tuple[Bound, ...] = ("none", "sigmoid", "l2")
+BOUND_TITLES = {"none": "raw", "sigmoid": "sigmoid", "l2": "BSN"}
+RATES, MOMENTA = (0.1, 0.02, 0.003), (0.0, 0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """On what, with which network, for how many steps."""
+
+    source: TaskSource
+    network: Literal["R", "S"]
+    steps: int
+    batch_size: int = 128
+    positives: int = 32
+    seeds: tuple[int, ...] = (100, 101)
+
+    @classmethod
+    def on(cls, device: torch.device) -> Settings:
+        """In full on a GPU, in small on a CPU."""
+        if device.type == "cuda":
+            return cls(source=BenchmarkSource(benchmark="C10", imratio=0.01), network="R", steps=120)
+        return cls(source=DigitsSource(imratio=0.2), network="R", steps=60, seeds=(100,))
+
+
+def run(place: Place, settings: Settings | None = None) -> dict[str, Any]:
+    """All runs that are not in the record yet; the record."""
+    device = chosen_device(None)
+    settings = settings or Settings.on(device)
+    path = place.results / f"{NAME}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    there = {_key(record) for record in records(place.results)}
+    for seed, loss, bound, lr, momentum in product(settings.seeds, LOSSES, BOUNDS, RATES, MOMENTA):
+        about = {"loss": loss, "bound": bound, "lr": lr, "momentum": momentum, "seed": seed, **_described(settings)}
+        if _key(about) in there:
+            continue
+        task = without_test(settings.source.load(seed, tuning=True, place=place))
+        recipe = _recipe(settings, loss, bound, lr, momentum)
+        folder = place.runs / NAME
+        shutil.rmtree(folder, ignore_errors=True)
+        found: dict[str, Any] = {"stopped_at": None, "validation_auc": None}
+        try:
+            done = train(recipe, task, seed=seed, run_dir=folder, device=device, engine="plain")
+        except (TrainingStopped, ValueError) as error:
+            found |= {"stopped_at": _step(folder), "message": " ".join(str(error).split())[:200]}
+        else:
+            (estimate,) = done.auc("validation").values()
+            found["validation_auc"] = round(float(estimate.value), 5)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**about, **found, **surroundings(device)}) + "\n")
+    shutil.rmtree(place.runs / NAME, ignore_errors=True)
+    return {"record": str(path), "runs": len(records(place.results))}
+
+
+def _recipe(settings: Settings, loss: Loss, bound: Bound, lr: float, momentum: float) -> Recipe:
+    recipe = best(
+        loss=loss,
+        first_stage="none",
+        lr=lr,
+        momentum=momentum,
+        weight_decay=0.0,
+        bound=bound,
+        positives=settings.positives,
+        batch_size=settings.batch_size,
+        network=settings.network,
+        affine=False,
+        colour=False,
+        cutout=False,
+        precision="float32",
+    )
+    (stage,) = recipe.stages
+    return replace(recipe, stages=(replace(stage, epochs=None, iterations=settings.steps, schedule=Constant()),))
+
+
+def _described(settings: Settings) -> dict[str, Any]:
+    return {
+        "task": settings.source.name,
+        "network": settings.network,
+        "steps": settings.steps,
+        "batch_size": settings.batch_size,
+        "positives": settings.positives,
+    }
+
+
+def _key(record: dict[str, Any]) -> str:
+    names = (
+        *("loss", "bound", "lr", "momentum", "seed"),
+        *("task", "network", "steps", "batch_size", "positives"),
+    )
+    return json.dumps([record[name] for name in names])
+
+
+def _step(folder: Path) -> int | None:
+    """The step at which training was stopped, where it said so; on a GPU the scores are looked at now and then."""
+    path = folder / "stopped.json"
+    return int(json.loads(path.read_text(encoding="utf-8"))["iteration"]) if path.exists() else None
+
+
+def records(results: Path) -> list[dict[str, Any]]:
+    """All runs so far, in the order in which they ended."""
+    path = results / f"{NAME}.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def page(results: Path) -> str:
+    """One table for each task and network."""
+    found = records(results)
+    parts = ["# What diverges without a bound on the scores", _introduction()]
+    names = ("task", "network", "steps", "batch_size", "positives")
+    shapes = dict.fromkeys(tuple(record[name] for name in names) for record in found)
+    for task, network, steps, batch, positives in shapes:
+        shape = (task, network, steps, batch, positives)
+        mine = [record for record in found if tuple(record[name] for name in names) == shape]
+        machines = ", ".join(sorted({r["hardware"] for r in mine}))
+        net = {"R": "ResNet20", "S": "a small network"}[network]
+        parts += [
+            f"## {task}, {net}",
+            f"{steps} steps of {batch} with {positives} positives; {machines}.",
+            _table(mine),
+        ]
+    if not found:
+        parts.append("No run is recorded yet.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _introduction() -> str:
+    return (
+        "Made by `deepauc study table divergence` from `results/divergence.jsonl`, which `deepauc study run "
+        "divergence` makes. Margin 1, random weights at the start, constant learning rate, no weight decay; AUC-M by "
+        "PESG, the pairwise loss by SGD. An entry a seed: the validation AUC after the last step, or the step "
+        "at which the loss or the scores were no number any more (on a GPU noticed with some delay)."
+    )
+
+
+def _table(found: list[dict[str, Any]]) -> str:
+    header = ["loss", "scores", *(f"lr {lr:g}, momentum {mu:g}" for lr in RATES for mu in MOMENTA)]
+    rows = []
+    for loss, bound in product(LOSSES, BOUNDS):
+        cells = []
+        for lr, momentum in product(RATES, MOMENTA):
+            key = (loss, bound, lr, momentum)
+            mine = [r for r in found if (r["loss"], r["bound"], r["lr"], r["momentum"]) == key]
+            cells.append(" / ".join(_entry(record) for record in mine) or "-")
+        rows.append([TITLES[loss], BOUND_TITLES[bound], *cells])
+    return markdown_table(header, rows)
+
+
+def _entry(record: dict[str, Any]) -> str:
+    if record["validation_auc"] is not None:
+        return f"{record['validation_auc']:.3f}"
+    return "stopped" if record["stopped_at"] is None else f"stopped at {record['stopped_at']}"

@@ -1,0 +1,166 @@
+"""Runs that start from other runs: five diseases, each from the network that cross-entropy trained on all of them.
+
+A `Study` is one recipe on one task, so it cannot say this. Folders and records follow the same rules: a folder is named
+by the hash of recipe, data, seed and parent, the same call again does only what has no record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from deepauc.data.task import Task
+from deepauc.paper.medical_scores import kept_scores
+from deepauc.studies.records import Record, RecordBook, brief
+from deepauc.studies.sources import Place
+from deepauc.training.folder import RunFolder
+from deepauc.training.loop import can_be_fast, chosen_device, train
+from deepauc.training.packing import Job, train_together
+from deepauc.training.plain import recipe_hash
+from deepauc.training.recipe import Recipe
+from deepauc.training.run import Run
+
+PACK = 24
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Link:
+    """One training. parent: the run whose weights its first stage starts from. about: further entries of its record."""
+
+    study: str
+    seed: int
+    recipe: Recipe
+    task: Task
+    parent: Link | None = None
+    tta: int = 0
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        origin = "" if self.parent is None else self.parent.id
+        plain = json.dumps(brief(self.recipe), sort_keys=True)
+        return hashlib.sha256(f"{plain} {self.task.data_hash()} {self.seed} {origin}".encode()).hexdigest()[:20]
+
+    def folder(self, place: Place) -> Path:
+        return place.runs / self.id
+
+    def started(self, place: Place) -> Recipe:
+        """The recipe with the parent's folder in its first stage."""
+        if self.parent is None:
+            return self.recipe
+        first = replace(self.recipe.stages[0], start_from=str(self.parent.folder(place)))
+        return replace(self.recipe, stages=(first, *self.recipe.stages[1:]))
+
+
+def run_links(
+    set_name: str, links: Sequence[Link], place: Place, *, pack: int | None = None, report: Report | None = None
+) -> list[Record]:
+    """Train what has no record, parents first; all records, in the order of the links.
+
+    pack: how many side by side, by default 24 on a GPU and 1 elsewhere. A run that fails stops the call; what has ended
+    by then is written down by the next one.
+    """
+    book = RecordBook(place.results / set_name)
+    missing = [link for link in links if book.find(link.study, "final", link.id) is None]
+    wanted: dict[str, Link] = {}
+    for link in missing:
+        _require(link, place, wanted)
+    while waiting := [link for link in wanted.values() if not RunFolder(link.folder(place)).done]:
+        ready = [link for link in waiting if link.parent is None or RunFolder(link.parent.folder(place)).done]
+        _train(ready, place, pack, report)
+        for link in ready:
+            _note(book, set_name, link, place, report)
+    for link in missing:
+        if book.find(link.study, "final", link.id) is None:
+            _note(book, set_name, link, place, report)
+    found = [book.find(link.study, "final", link.id) for link in links]
+    return [record for record in found if record is not None]
+
+
+def _require(link: Link, place: Place, wanted: dict[str, Link]) -> None:
+    """The link, and its ancestors where their weights are not there any more."""
+    if link.parent is not None and not RunFolder(link.parent.folder(place)).done:
+        _require(link.parent, place, wanted)
+    wanted.setdefault(link.id, link)
+
+
+def _train(ready: Sequence[Link], place: Place, pack: int | None, report: Report | None) -> None:
+    device = chosen_device(None)
+    pack = pack or (PACK if device.type == "cuda" else 1)
+    for link in ready:
+        folder = link.folder(place)
+        if (folder / "run.json").exists():
+            begun = RunFolder(folder).record()["identity"]["recipe"]
+            if begun != recipe_hash(link.started(place)):
+                shutil.rmtree(folder)
+    if pack == 1 or not all(can_be_fast(link.recipe) for link in ready):
+        for link in ready:
+            if report is not None:
+                report(f"{link.study}, seed {link.seed}")
+            train(link.started(place), link.task, seed=link.seed, run_dir=link.folder(place), device=device)
+        return
+    for together in _packs(ready, pack):
+        if report is not None:
+            report(f"{len(together)} runs side by side: {together[0].study} to {together[-1].study}")
+        for link in together:
+            link.folder(place).mkdir(parents=True, exist_ok=True)
+            (link.folder(place) / ".packed").write_text(str(len(together)))
+        train_together(
+            [
+                Job(recipe=link.started(place), task=link.task, seed=link.seed, run_dir=link.folder(place))
+                for link in together
+            ],
+            device=device,
+        )
+
+
+def _packs(ready: Sequence[Link], pack: int) -> list[list[Link]]:
+    """Links of one shape together: same network, images, labels and number of rows."""
+    shapes: dict[tuple[Any, ...], list[Link]] = {}
+    for link in ready:
+        stages = tuple((stage.epochs, stage.iterations, stage.batch_size) for stage in link.recipe.stages)
+        rows = len(link.task.labelled("train"))
+        key = (link.recipe.model, link.task.source.shape, link.task.num_labels, rows, stages)
+        shapes.setdefault(key, []).append(link)
+    return [alike[start : start + pack] for alike in shapes.values() for start in range(0, len(alike), pack)]
+
+
+def _note(book: RecordBook, set_name: str, link: Link, place: Place, report: Report | None) -> None:
+    folder = link.folder(place)
+    run = Run(folder)
+    found, note = run.record, folder / ".packed"
+    shares = [float(row["alpha_zero_share"]) for row in run.history if row.get("alpha_zero_share")]
+    packed = int(note.read_text()) if note.exists() else 1
+    record: Record = {
+        "set": set_name,
+        "study": link.study,
+        "run": link.id,
+        "phase": "final",
+        "seed": link.seed,
+        "parent": None if link.parent is None else link.parent.id,
+        **link.about,
+        "identity": found["identity"],
+        "task": found["task"],
+        "recipe": found["recipe"],
+        "auc": {"test": {name: [round(v, 6) for v in values] for name, values in _test_auc(found).items()}},
+        "alpha_zero_share": round(sum(shares) / len(shares), 6) if shares else None,
+        "seconds": round(found["results"]["seconds"] / packed, 3),
+        "packed": packed,
+        **{name: found[name] for name in ("hardware", "versions", "code_version")},
+        **kept_scores(run, link.task, tta=link.tta),
+    }
+    book.add(record)
+    if report is not None:
+        values = [value for value, *_ in record["auc"]["test"].values()]
+        report(f"{link.study}, seed {link.seed}: mean test AUC {sum(values) / len(values):.3f}")
+
+
+def _test_auc(found: Mapping[str, Any]) -> dict[str, list[float]]:
+    auc: dict[str, list[float]] = found["results"]["auc"]["test"]
+    return auc

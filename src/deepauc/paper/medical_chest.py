@@ -1,0 +1,205 @@
+"""CheXpert (D5), and chest X-rays of NIH at 96 px in its place.
+
+    deepauc study run chexpert --data FOLDER_WITH_CheXpert      # train.csv, valid.csv, optionally readers.csv
+    deepauc study run chest --data DIR                          # nih_cxr14_96.npz
+
+Stage 1: cross-entropy on the five diseases at once, uncertain labels smoothed. Stage 2, with a fresh classifier: each
+loss for all diseases at once, and for each disease on its own, always from the same stage-1 network; hard labels by a
+named policy. CE and focal loss have that second stage too, by Adam: every row has seen as many epochs. CheXpert: five
+networks, frontal views, tested on the 234 images of valid.csv (the competition's own test part was never published).
+Stand-in: ResNet20, five seeds; trained on the file's train and validation parts; from scratch, so Adam at 1e-3 instead
+of 1e-5 and more epochs; stage 2's learning rate falls at the same shares of its length (14 % and 57 %).
+
+Margin .8 is the paper's average best on CheXpert, gamma 1/500 the middle of its grid: nothing is tuned here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from deepauc.data.medical.chexpert import LIBAUC_POLICY, load_chexpert
+from deepauc.data.medical.nih import COMPETITION_FINDINGS, load_nih_sheets
+from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.task import UNCERTAIN, Task
+from deepauc.data.uncertain import Choice
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.auc_square import AUCSquare
+from deepauc.objectives.baselines import CrossEntropy, Focal
+from deepauc.optim.standard import AdamSpec
+from deepauc.paper.medical_chain import Link, Report, run_links
+from deepauc.paper.medical_readers import note_readers
+from deepauc.paper.medical_recipes import AUGMENTS, CHEXPERT, METHODS, auc_m, auc_stage, ce, network_of
+from deepauc.paper.medical_tasks import TTA, decoded_once, joined, root_of
+from deepauc.studies.sources import Place
+from deepauc.training.recipe import Recipe, Stage
+
+SMOOTHED: Mapping[Choice, Choice] = {"zeros": "smooth_zeros", "ones": "smooth_ones"}
+POLICIES: tuple[Choice, ...] = ("ignore", "zeros", "ones", "smooth_zeros", "smooth_ones")
+HARDENED: Mapping[Choice, Choice] = {"smooth_zeros": "zeros", "smooth_ones": "ones"}
+MASKED_SHARE = 0.3
+_AUC_SETTINGS = (
+    *("auc_lr", "gamma", "auc_weight_decay", "auc_epochs", "batch_size"),
+    *("milestones", "unit", "factor", "augment"),
+)
+CHEXPERT_NETWORKS = ("densenet121", "densenet161", "densenet169", "densenet201", "inception_resnet_v2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChestPlan:
+    """What is run: networks x seeds x (all at once, each disease) x losses. policy: hard labels of stage 2."""
+
+    name: str
+    networks: tuple[str, ...] = ("R",)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    losses: tuple[str, ...] = tuple(METHODS)
+    pretrained: bool = False
+    settings: Mapping[str, Any]
+    policy: Mapping[str, Choice] | None = None
+    masked: bool = False
+    tta: int = TTA
+
+
+REAL = ChestPlan(
+    name="chexpert",
+    networks=CHEXPERT_NETWORKS,
+    seeds=(0,),
+    pretrained=True,
+    settings=CHEXPERT,
+    policy=LIBAUC_POLICY,
+)
+# 3,964 training images in batches of 32 are 123 steps an epoch: 738 in stage 2, 14 % and 57 % of which are 106 and 423.
+STAND_IN = ChestPlan(
+    name="chest",
+    settings={**CHEXPERT, "lr": 1e-3, "epochs": 12, "auc_epochs": 6, "milestones": (106, 423)},
+    masked=True,
+)
+
+
+def run_chexpert(place: Place) -> dict[str, Any]:
+    """All five networks on the real download; `readers.csv` in its folder adds the count of readers beaten."""
+    task = decoded_once(load_chexpert(root_of(place), valid_part="test"), place)
+    return run_chest(REAL, task, place)
+
+
+def run_stand_in(place: Place) -> dict[str, Any]:
+    """NIH chest X-rays, then the policies on labels masked as uncertain."""
+    return run_chest(STAND_IN, nih_task(place), place)
+
+
+def nih_task(place: Place) -> Task:
+    """The five competition labels; train and validation together."""
+    return joined(load_nih_sheets(root_of(place) / "nih_cxr14_96.npz", labels=COMPETITION_FINDINGS))
+
+
+def run_chest(plan: ChestPlan, task: Task, place: Place, *, report: Report | None = None) -> dict[str, Any]:
+    """Train, write the records down, and count readers where their points are given."""
+    links = chest_links(plan, task)
+    if plan.masked:
+        links += policy_links(plan, task)
+    records = run_links(plan.name, links, place, report=report)
+    readers = root_of(place) / "readers.csv" if place.data is not None else None
+    beaten = note_readers(plan.name, records, task.label_names, readers, place)
+    return {"runs": len(records), "readers": beaten}
+
+
+def chest_links(plan: ChestPlan, task: Task) -> list[Link]:
+    """Stage 1 of each network and seed, then its second stages."""
+    apart = {name: one_disease(task, name) for name in task.label_names}
+    links = []
+    for network in plan.networks:
+        for seed in plan.seeds:
+            first = Link(study=f"{network}-stage1-ce", seed=seed, recipe=_stage_1(plan, network), task=task,
+                         tta=plan.tta, about={"network": network, "labels": "all"})  # fmt: skip
+            links.append(first)
+            for loss in plan.losses:
+                for labels, own in {"all": task, **apart}.items():
+                    links.append(
+                        Link(
+                            study=f"{network}-{labels.replace(' ', '_')}-{loss}",
+                            seed=seed,
+                            recipe=_stage_2(plan, network, loss, own),
+                            task=own,
+                            parent=first,
+                            tta=plan.tta,
+                            about={"network": network, "labels": labels, "loss": loss, "hard_policy": plan.policy},
+                        )
+                    )
+    return links
+
+
+def policy_links(plan: ChestPlan, task: Task) -> list[Link]:
+    """CE then AUC-M on all diseases at once, with labels masked as uncertain by the run's seed, policy by policy."""
+    settings, links = _known(auc_m, plan.settings), []
+    for seed in plan.seeds:
+        masked = mask_labels(task, share=MASKED_SHARE, seed=seed)
+        for policy in POLICIES:
+            hard = HARDENED.get(policy, policy)
+            recipe = auc_m(**settings, network=plan.networks[0], uncertain=policy, hard=hard)
+            about = {"network": plan.networks[0], "labels": "all", "policy": policy, "masked_share": MASKED_SHARE}
+            links.append(Link(study=f"policy-{policy}", seed=seed, recipe=recipe, task=masked, tta=0, about=about))
+    return links
+
+
+def mask_labels(task: Task, *, share: float, seed: int) -> Task:
+    """Some labels of the training part as uncertain (-1): `share` of each label's positives and as many negatives.
+
+    An uncertain label is then positive half of the time, whatever is guessed for all of them. Drawn by seed, the same
+    with every version of NumPy; validation and test keep their labels.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share must lie above 0 and at most at 1, not {share}.")
+    labels, train = task.labels.reshape(len(task), task.num_labels).copy(), task.part("train")
+    for column, name in enumerate(task.label_names):
+        positives = train[labels[train, column] == 1]
+        count = round(share * len(positives))
+        for rows, kind in ((positives, "positives"), (train[labels[train, column] == 0], "negatives")):
+            order = fixed_permutation(len(rows), seed=seed, stream=f"uncertain {kind} {name}")
+            labels[rows[order[: min(count, len(rows))]], column] = UNCERTAIN
+    return task.with_labels(labels.reshape(task.labels.shape))
+
+
+def one_disease(task: Task, name: str) -> Task:
+    """One label of several as a task of its own; rows without that label leave validation and test."""
+    labels = task.labels[:, task.label_names.index(name)]
+    parts = {part: rows if part == "train" else rows[~np.isnan(labels[rows])] for part, rows in task.parts.items()}
+    return replace(task, name=f"{task.name}, {name}", kind="binary", labels=labels, label_names=(name,), parts=parts)
+
+
+def _stage_1(plan: ChestPlan, network: str) -> Recipe:
+    smoothed = None if plan.policy is None else {name: SMOOTHED.get(c, c) for name, c in plan.policy.items()}
+    settings = _known(ce, plan.settings)
+    return ce(**settings, network=network, pretrained=plan.pretrained, uncertain=smoothed)
+
+
+def _stage_2(plan: ChestPlan, network: str, loss: str, task: Task) -> Recipe:
+    """One stage from the stage-1 network; `pretrained` is over, so the architecture alone is named."""
+    given, hard = plan.settings, None
+    precision = given.get("precision", "bfloat16")
+    if plan.policy is not None:
+        hard = {name: plan.policy[name] for name in task.label_names}
+    if loss in ("ce", "focal"):
+        stage = Stage(
+            objective=CrossEntropy() if loss == "ce" else Focal(),
+            optimizer=AdamSpec(lr=given["lr"], weight_decay=given["weight_decay"]),
+            epochs=given["auc_epochs"],
+            batch_size=given["batch_size"],
+            augment=AUGMENTS[given["augment"]],
+            reset_classifier=True,
+            uncertain=hard,
+            precision=precision,
+        )
+    else:
+        objective = AUCSquare() if loss == "auc_s" else AUCMargin(margin=given["margin"])
+        named = {name: given[name] for name in _AUC_SETTINGS}
+        stage = auc_stage(objective, **named, bound="sigmoid", hard=hard, precision=precision)
+    return Recipe(model=network_of(network), stages=(stage,))
+
+
+def _known(method: Callable[..., Recipe], settings: Mapping[str, Any]) -> dict[str, Any]:
+    names = inspect.signature(method).parameters
+    return {name: value for name, value in settings.items() if name in names}

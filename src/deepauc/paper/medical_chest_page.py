@@ -1,0 +1,165 @@
+"""Chest X-rays: by disease, at once and apart, ensembles, readers beaten, uncertain labels, the cost of five labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from deepauc.metrics.auroc import auroc
+from deepauc.paper.medical_readers import disease_ensembles
+from deepauc.paper.medical_scores import read_scores
+from deepauc.paper.recipes import TITLES
+from deepauc.paper.toy import mean_interval
+from deepauc.reporting.tables import markdown_table
+from deepauc.studies.records import RecordBook
+
+LOSSES = ("ce", "focal", "auc_s", "auc_m")
+PAPER = (
+    "The paper on CheXpert's hidden test part, which is other data: .9305, 2.8 of 3 radiologists beaten; others .9065 "
+    "(1.8), .9289 (2.8), .9299 (2.6), AUC-S .922. ChestMNIST (14 labels, 28 px): .768, .706 to .716 for AUC-M of "
+    "LibAUC's users."
+)
+
+
+def chest_page(results: Path) -> str:
+    """results/chexpert.md."""
+    return _page(results, "chexpert", "CheXpert")
+
+
+def stand_in_page(results: Path) -> str:
+    """results/chest.md; `medical` has the same sections."""
+    return _page(results, "chest", "Chest X-rays of NIH")
+
+
+def _page(results: Path, name: str, title: str) -> str:
+    sections = chest_sections(results, name) or [f"Not run yet: `deepauc study run {name}`."]
+    return "\n\n".join([f"# {title}", f"Made by `deepauc study table {name}`.", *sections]) + "\n"
+
+
+def chest_sections(results: Path, name: str) -> list[str]:
+    """Markdown; nothing where no run is recorded."""
+    book = RecordBook(results / name)
+    records = [record for study in book.studies() for record in book.final(study)]
+    second = [record for record in records if "loss" in record]
+    if not second:
+        return []
+    labels = next(list(r["auc"]["test"]) for r in second if r["labels"] == "all")
+    machines = ", ".join(sorted({record["hardware"] for record in records}))
+    about = (
+        f"{len(records)} runs on {machines}. Stage 1: cross-entropy on the five labels at once. Stage 2 from there, "
+        "with a fresh classifier: `at once`, one network for all labels; `apart`, a network for each. Test AUC, mean ± "
+        "standard deviation over seeds and networks. `minus CE`: of the mean over labels, run by run, 95 % t-interval."
+    )
+    if any(record.get("hard_policy") for record in second):
+        policy = next(record["hard_policy"] for record in second if record.get("hard_policy"))
+        about += " Uncertain labels in stage 2: " + ", ".join(f"{key} {value}" for key, value in policy.items()) + "."
+    rows = [_row(second, labels, loss, apart) for apart in (False, True) for loss in LOSSES]
+    header = ("stage 2", "loss", *labels, "mean", "minus CE", "ensemble, mean", "readers beaten")
+    beaten = _readers(results / name / "readers.json")
+    filled = [
+        [*row, beaten.get(f"{loss}, {text}", "-")] for row, (loss, text) in zip(rows, _keys(), strict=True) if row
+    ]
+    parts = ["## Chest X-rays: five labels", PAPER, about, markdown_table(header, filled)]
+    if policies := _policies(records):
+        parts += policies
+    return parts + _cost(results)
+
+
+def _keys() -> list[tuple[str, str]]:
+    return [(loss, text) for text in ("all at once", "each disease") for loss in LOSSES]
+
+
+def _row(records: Sequence[Mapping[str, Any]], labels: Sequence[str], loss: str, apart: bool) -> list[str]:
+    """One loss; empty where a label has no run."""
+    own = _by_run(records, labels, loss, apart)
+    if not own:
+        return []
+    columns = [[values[number] for values in own.values()] for number in range(len(labels))]
+    means = {run: fmean(values) for run, values in own.items()}
+    base = {run: fmean(values) for run, values in _by_run(records, labels, "ce", apart).items()}
+    common = sorted(set(means) & set(base))
+    difference = "-"
+    if loss != "ce" and len(common) > 1:
+        found = mean_interval(np.array([means[run] - base[run] for run in common]))
+        difference = f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+    ensemble = disease_ensembles(records, labels, loss, apart=apart)
+    together = f"{fmean(float(auroc(*both)) for both in ensemble):.3f}" if ensemble else "-"
+    return [
+        "apart" if apart else "at once",
+        TITLES[loss],
+        *(_spread(column) for column in columns),
+        _spread(list(means.values())),
+        difference,
+        together,
+    ]
+
+
+def _by_run(
+    records: Sequence[Mapping[str, Any]], labels: Sequence[str], loss: str, apart: bool
+) -> dict[tuple[str, int], list[float]]:
+    """(network, seed) -> plain test AUC of each label; only runs that have all of them."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for record in records:
+        if record["loss"] == loss and (record["labels"] != "all") == apart:
+            values = {label: value for label, (value, *_) in record["auc"]["test"].items()}
+            found.setdefault((record["network"], record["seed"]), {}).update(values)
+    return {run: [v[label] for label in labels] for run, v in found.items() if set(v) >= set(labels)}
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+
+
+def _readers(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    counts = json.loads(path.read_text(encoding="utf-8"))
+    total = counts["readers"]
+    return {key: f"{value['mean']:.1f} of {total}" for key, value in counts.items() if isinstance(value, dict)}
+
+
+def _policies(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    by_policy: dict[str, dict[int, float]] = {}
+    for record in records:
+        if "policy" in record:
+            test = read_scores(record)
+            by_policy.setdefault(record["policy"], {})[record["seed"]] = float(np.mean(auroc(test.plain, test.labels)))
+    if not by_policy:
+        return []
+    share = next(record["masked_share"] for record in records if "policy" in record)
+    base = by_policy.get("ignore", {})
+    rows = []
+    for policy, values in by_policy.items():
+        common = sorted(set(values) & set(base))
+        shown = "-"
+        if policy != "ignore" and len(common) > 1:
+            found = mean_interval(np.array([values[seed] - base[seed] for seed in common]))
+            shown = f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+        rows.append([policy, _spread(list(values.values())), str(len(values)), shown])
+    text = (
+        f"Of each label {share:.0%} of the training positives, and as many negatives, are marked as uncertain by the "
+        "run's seed; CE then AUC-M, all labels at once. Smoothed policies are for CE; stage 2 takes their hard form. "
+        "Mean test AUC over the labels."
+    )
+    table = markdown_table(("policy", "mean AUC", "seeds", "minus ignore"), rows)
+    return ["## Uncertain labels", text, table]
+
+
+def _cost(results: Path) -> list[str]:
+    """The benchmark's record, where it has been run."""
+    rows = []
+    for path in sorted((results / "speed").glob("multi-label-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for row in record["rows"]:
+            cells = [record["hardware"], row["network"], row["single_ms"], row["five_ms"], row["ratio"]]
+            rows.append([cells[0], cells[1], *(f"{value:.3g}" for value in cells[2:])])
+    if not rows:
+        return []
+    header = ("machine", "network", "one label, ms", "five labels, ms", "ratio")
+    text = "A training step of AUC-M and PESG, five labels at once against one: `python benchmarks/multi_label.py`."
+    return ["## What five labels cost", text, markdown_table(header, rows)]

@@ -1,0 +1,126 @@
+"""Test scores inside a record, so that intervals, paired tests, ensembles and fusion need no run folder."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.task import Task
+from deepauc.metrics.auroc import auroc
+from deepauc.metrics.comparison import Comparison, compare_auroc
+from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.models.fusion import Scale, ensemble
+from deepauc.training.predict import predict
+from deepauc.training.run import Run
+
+Floats = npt.NDArray[np.float64]
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TestScores:
+    """The test part as one run scored it. plain, labels: (n,) or (n, L). groups: numbers of patients, (n,)."""
+
+    __test__ = False  # no test case, whatever pytest reads into the name
+
+    plain: Floats
+    labels: Floats
+    tta: Floats | None
+    groups: npt.NDArray[np.int64] | None
+
+    @property
+    def best(self) -> Floats:
+        """With test-time augmentation where there is any."""
+        return self.plain if self.tta is None else self.tta
+
+
+def kept_scores(run: Run, task: Task, *, tta: int) -> dict[str, Any]:
+    """The entry `test_scores` of a record: raw scores as base64 of float32, plain and as the mean of `tta` copies."""
+    rows = task.labelled("test")
+    scores, labels = run.scores("test")
+    copies = tta if _augmented(run) and len(task.source.shape) == 3 else 0
+    entry: dict[str, Any] = {
+        "labels": task.num_labels,
+        "plain": _packed(scores.astype("<f4")),
+        "truth": _packed(labels.astype("<f4").astype("i1") if not np.isnan(labels).any() else labels.astype("<f4")),
+        "tta_copies": copies,
+    }
+    if copies:
+        entry["tta"] = _packed(predict(run, task, rows=rows, tta=copies).astype("<f4"))
+        entry["tta_auc"] = _rounded(auroc(_unpacked(entry["tta"]).reshape(labels.shape), labels))
+    if task.groups is not None:
+        groups = np.unique(task.groups[rows], return_inverse=True)[1]
+        entry["groups"] = _packed(groups.astype("<i4"))
+    return {"test_scores": entry}
+
+
+def read_scores(record: Mapping[str, Any]) -> TestScores:
+    """What `kept_scores` wrote."""
+    entry = record["test_scores"]
+    shape = (-1,) if entry["labels"] == 1 else (-1, entry["labels"])
+    return TestScores(
+        plain=_unpacked(entry["plain"]).reshape(shape),
+        labels=_unpacked(entry["truth"]).reshape(shape),
+        tta=_unpacked(entry["tta"]).reshape(shape) if "tta" in entry else None,
+        groups=_unpacked(entry["groups"]).astype(np.int64) if "groups" in entry else None,
+    )
+
+
+def pooled(folds: Sequence[TestScores], values: Sequence[Floats] | None = None) -> TestScores:
+    """Out-of-fold scores of several folds as one set: ranks within each fold, since models share no scale."""
+    own = [fold.best for fold in folds] if values is None else list(values)
+    ranks = [ensemble([scores], scale="rank") for scores in own]
+    groups, start = [], 0
+    for fold in folds:
+        numbers = np.arange(len(fold.labels)) if fold.groups is None else fold.groups
+        groups.append(numbers + start)  # folds share no patient
+        start += int(numbers.max()) + 1
+    return TestScores(
+        plain=np.concatenate(ranks),
+        labels=np.concatenate([fold.labels for fold in folds]),
+        tta=None,
+        groups=np.concatenate(groups),
+    )
+
+
+def joined_scores(members: Sequence[Floats], *, scale: Scale = "sigmoid") -> Floats:
+    """The mean of raw scores after a sigmoid, or of ranks."""
+    return ensemble(list(members), scale=scale)
+
+
+def intervals(scores: Floats, test: TestScores) -> tuple[Estimate, Estimate]:
+    """DeLong's and the bootstrap's; both clustered by patient where patients are known."""
+    groups = test.groups
+    return (
+        auroc_interval(scores, test.labels, groups=groups),
+        auroc_interval(scores, test.labels, method="bootstrap", groups=groups, n_resamples=RESAMPLES),
+    )
+
+
+def against(scores: Floats, other: Floats, test: TestScores) -> Comparison:
+    """The paired test of two scores of one test part."""
+    return compare_auroc(scores, other, test.labels, groups=test.groups)
+
+
+def _augmented(run: Run) -> bool:
+    return any(stage["augment"] is not None for stage in run.record["recipe"]["stages"])
+
+
+def _packed(values: npt.NDArray[Any]) -> str:
+    return f"{values.dtype.str[1:]}:{base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()}"
+
+
+def _unpacked(text: str) -> Floats:
+    kind, _, content = text.partition(":")
+    if kind not in ("f4", "i1", "i4"):
+        raise ValueError(f"scores of a record are f4, i1 or i4, not {kind[:10]!r}: the record is damaged.")
+    return np.frombuffer(base64.b64decode(content), dtype=f"<{kind}").astype(np.float64)
+
+
+def _rounded(value: Any) -> Any:
+    return np.round(value, 6).tolist() if np.ndim(value) else round(float(value), 6)

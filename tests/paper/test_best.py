@@ -1,0 +1,281 @@
+"""The menu, its search in small on digits, the records of the average, the page made from them."""
+
+import numpy as np
+import pytest
+
+from deepauc.metrics.auroc import auroc
+from deepauc.models.fusion import ensemble
+from deepauc.paper import best_levers, best_page, divergence
+from deepauc.paper.best import best
+from deepauc.paper.best_levers import (
+    BASE,
+    FOLLOWERS,
+    LEVERS,
+    LOSSES,
+    Lever,
+    SimplestWithinPairedError,
+    best_set,
+    cell_study,
+    lever_studies,
+    ranks_as_text,
+    ranks_from_text,
+)
+from deepauc.paper.smoke import DigitsSource
+from deepauc.studies.records import RecordBook
+from deepauc.studies.runner import run_studies
+from deepauc.studies.selection import Trial
+from deepauc.studies.sources import Place
+from deepauc.studies.study import StudySet
+
+DIGITS = DigitsSource(imratio=0.2)
+SMALL = {
+    "network": "S",
+    "precision": "float32",
+    "batch_size": 64,
+    "positives": 16,
+    "affine": False,
+    "colour": False,
+    "cutout": False,
+    "first_batch": 64,
+    "first_epochs": 1,
+    "epochs": 1,
+}
+
+
+@pytest.mark.parametrize("loss", ["auc_m", "auc_s", "pairwise", "ce"])
+def test_every_loss_takes_every_lever(loss):
+    recipe = best(loss=loss, mixup=0.2, ema=0.99, positives=64, schedule="steps", ce_first=0 if loss == "ce" else 3)
+    first, *middle, last = recipe.stages
+    assert first.on_views
+    assert [stage.epochs for stage in middle] == ([] if loss == "ce" else [3])
+    assert (last.augment.mixup, last.ema, last.positives_per_batch) == (0.2, 0.99, 64)
+    assert last.objective.soft_labels
+    assert last.resolved_bound == ("none" if loss == "ce" else "sigmoid")
+    assert last.reset_classifier == bool(middle)
+    assert last.schedule.milestones == (10, 15)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": "mse"}, "loss must be"),
+        ({"loss": "ce", "ce_first": 2}, "longer one"),
+        ({"positives": -1}, "negative"),
+        ({"first_stage": "byol"}, "first_stage must be"),
+        ({"schedule": "linear"}, "schedule must be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        best(**given)
+
+
+def test_the_first_stage_is_the_same_for_all_second_stages():
+    firsts = {
+        repr(best(**given).stages[0])
+        for given in ({}, {"loss": "ce", "lr": 0.03}, {"mixup": 1.0, "epochs": 40}, {"positives": 0, "affine": False})
+    }
+    assert len(firsts) == 1
+
+
+def test_cross_entropy_chooses_as_often():
+    mine, other = ([len(lever.settings) for lever in LEVERS[loss]] for loss in LOSSES)
+    assert mine == other
+    declared = {s.name: len(s.configs) * len(s.tuning_seeds) for s in best_set().studies if s.name.startswith("levers")}
+    totals = [sum(n for name, n in declared.items() if name.startswith(f"levers-{loss}-")) for loss in LOSSES]
+    assert totals[0] == totals[1] == 10 * sum(mine)
+
+
+def test_what_a_lever_has_chosen_is_never_set_again_by_hand():
+    for study in best_set().studies:
+        if study.inherits is not None:
+            assert not set(study.inherits.axes) & {*study.fixed, *study.grid.axes}
+    cells = {s.name: s for s in best_set().studies if not s.name.startswith("levers")}
+    for name, study in cells.items():
+        loss = name.split("-")[-1]
+        followed = LEVERS["auc_m"] if loss in FOLLOWERS else ()
+        levers = {axis for lever in (*followed, *LEVERS[loss]) for axis in lever.axes} - {"momentum"}
+        assert levers - set(BASE[loss]) <= set(study.inherits.axes)
+        assert study.seeds == (0, 1, 2, 3, 4)
+    selection = {seed // 5 for s in best_set().studies if s.name.startswith("levers") for seed in s.tuning_seeds}
+    assert selection == {100, 101}
+
+
+def test_all_studies_before_come_along():
+    whole = best_set()
+    (cell,) = [study for study in whole.studies if study.name == "C10-R-1-ce"]
+    assert [study.name for study in whole.parents([cell])] == [
+        best_levers.lever_name("ce", number) for number in range(1, 12)
+    ]
+    (follower,) = [study for study in whole.studies if study.name == "C10-R-1-auc_s"]
+    assert {study.name.split("-")[1] for study in whole.parents([follower])} == {"auc_m", "auc_s"}
+
+
+def trial(name, *values):
+    return Trial(config={"x": name}, validation=tuple((v,) for v in values))
+
+
+def test_the_rule_is_paired():
+    rule = SimplestWithinPairedError()
+    # Folds differ by .2, settings by .01 on each: unpaired nothing is told apart, paired it is.
+    far = [trial("simple", 0.60, 0.70, 0.80), trial("best", 0.612, 0.710, 0.809)]
+    assert rule.choose(far).config["x"] == "best"
+    # mean difference .004, its standard error .0058: within.
+    near = [trial("simple", 0.60, 0.70, 0.80), trial("best", 0.612, 0.706, 0.794)]
+    assert rule.choose(near).config["x"] == "simple"
+    assert rule.choose([*reversed(near)]).config["x"] == "best"
+    assert rule.choose([trial("nan", 0.9, float("nan")), trial("fine", 0.5, 0.6)]).config["x"] == "fine"
+    with pytest.raises(ValueError, match="nothing to choose"):
+        rule.choose([trial("nan", float("nan"))])
+
+
+def test_ranks_survive_as_text():
+    generator = np.random.default_rng(0)
+    labels = (generator.random(501) < 0.3).astype(np.float32)
+    scores = generator.normal(size=501).round(1).astype(np.float32)  # with ties
+    ranks, back = ranks_from_text(ranks_as_text(scores, labels))
+    assert np.array_equal(back, labels)
+    assert auroc(ranks, labels) == auroc(scores, labels)
+    with pytest.raises(ValueError, match="two bytes"):
+        ranks_as_text(np.zeros(40_000, dtype=np.float32), np.zeros(40_000, dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """The search of both losses with three levers, then one cell with two training sets, all on digits."""
+    folder = tmp_path_factory.mktemp("best")
+    patch = pytest.MonkeyPatch()
+    short = {
+        loss: (
+            Lever(name="first", settings=({"first_stage": "none"}, {"first_stage": "simclr"})),
+            Lever(name="rate", settings=({"lr": 0.1}, {"lr": 1e30})),
+            Lever(name="mixup", settings=({"mixup": 0.0}, {"mixup": 0.5})),
+        )
+        for loss in LOSSES
+    }
+    short = {**LEVERS, **short, "auc_s": (Lever(name="rate", settings=({"lr": 0.1}, {"lr": 0.2})),)}
+    patch.setattr(best_levers, "LEVERS", short)
+    searches = [s for loss in (*LOSSES, "auc_s") for s in lever_studies(loss, DIGITS, base=SMALL, sets=(100,), folds=2)]
+    cells = [cell_study("C10-R-1", loss, DIGITS, fixed=SMALL, seeds=(0, 1)) for loss in (*LOSSES, "auc_s")]
+    place = Place(runs=folder / "runs", results=folder / "results")
+    whole = StudySet(name="best", title="", studies=(*searches, *cells))
+    levers = whole.chosen(["levers"])
+    outcomes = [run_studies("best", levers, place=place, device="cpu", pack=4)]
+    for some, pack in ((cells[:1], 1), (cells, 4)):
+        outcomes.append(run_studies("best", some, parents=whole.parents(some), place=place, device="cpu", pack=pack))
+    outcomes.append(run_studies("best", whole.studies, place=place, device="cpu"))
+    patch.undo()
+    return folder / "results", outcomes, RecordBook(folder / "results" / "best"), short
+
+
+@pytest.fixture
+def small(searched, monkeypatch):
+    *found, short = searched
+    monkeypatch.setattr(best_levers, "LEVERS", short)
+    return found
+
+
+def test_the_search_goes_lever_by_lever(small):
+    _, outcomes, book = small
+    assert [len(book.tuning(f"levers-{loss}-{lever}")) for loss in LOSSES for lever in ("01-first", "02-rate")] == [
+        4
+    ] * 4
+    assert len(outcomes[0].failed) == 4  # lr 1e30, two folds, two losses
+    chosen = {record["config"]["lr"] for record in book.tuning("levers-auc_m-03-mixup")}
+    assert chosen == {0.1}
+    assert all("first_stage" in record["config"] for record in book.tuning("levers-ce-03-mixup"))
+    assert {r["config"]["mixup"] for r in book.tuning("levers-auc_s-01-rate")} <= {0.0, 0.5}
+    assert {r["fixed"]["loss"] for r in book.tuning("levers-auc_s-01-rate")} == {"auc_s"}
+    assert outcomes[-1].done == 0  # the same call again
+
+
+def test_the_cells_take_over_what_was_chosen(small):
+    _, outcomes, book = small
+    assert (outcomes[1].done, outcomes[1].failed) == (2, [])
+    assert (outcomes[2].done, outcomes[2].failed) == (4, [])
+    for loss in LOSSES:
+        record = book.final(f"C10-R-1-{loss}")[0]
+        found = best_page.decision(book, loss, 3)
+        assert record["config"]["mixup"] == found.chosen["mixup"]
+        assert record["selection"] == {"inherited from": f"levers-{loss}-03-mixup"}
+        assert record["source"]["name"] == DIGITS.name
+
+
+def test_the_average_of_models_comes_from_the_records(small):
+    results, _, book = small
+    records = book.final("C10-R-1-auc_m")
+    scores, labels = best_page.averaged_models(records)
+    runs = results.parent / "runs"
+    from deepauc.training.run import Run
+
+    own = [Run(runs / record["run"]).scores("test") for record in records]
+    expected = ensemble([values for values, _ in own], scale="rank")
+    assert auroc(scores, labels) == pytest.approx(auroc(expected, own[0][1]), abs=1e-12)
+    assert best_page.averaged_models(records[:1]) is None
+    other = {**records[1], "test_ranks": ranks_as_text(own[0][0], 1 - own[0][1])}
+    with pytest.raises(ValueError, match="different test images"):
+        best_page.averaged_models([records[0], other])
+
+
+def test_the_page(small):
+    results, _, book = small
+    text = best_page.page(results)
+    assert "AUC-M, average" in text
+    assert "diverged on 2" in text
+    assert "### CE: mixup" in text
+    values = [record["auc"]["test"][0] for record in book.final("C10-R-1-ce")]
+    assert f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" in text
+    assert "| C2-R-1 " in text.split("## Not run")[1]
+    row = next(line for line in text.splitlines() if line.startswith("| AUC-M |"))
+    assert row.count("|") == 5
+    a, b = ([r["auc"]["test"][0] for r in book.final(f"C10-R-1-{loss}")] for loss in LOSSES)
+    assert f"{np.mean(np.subtract(a, b)):+.3f} [" in text
+
+
+def test_a_page_without_records_has_no_figures(tmp_path):
+    text = best_page.page(tmp_path)
+    assert text.count(best_page.NOTHING) == 3
+    assert "| C10-R-1 " in text.split("## Not run")[1]
+
+
+def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
+    book = RecordBook(tmp_path)
+    name = best_levers.lever_name("ce", 1)
+
+    def add(run, stage, seed, auc, cut=None, **fixed):
+        record = {"study": name, "phase": "tuning", "run": run, "config": {"first_stage": stage}, "seed": seed}
+        record |= {"fixed": fixed, "tuning": {}, "cut": cut or {}, "alpha_zero_share": None}
+        book.add({**record, "auc": {"validation": [auc, 0, 1]}})
+
+    add("old", "none", 500, 0.99, lr=1)
+    add("n500", "none", 500, 0.7, cut={"tune_sets": "1 of 2"}, lr=2)  # the same run, whatever was cut around it
+    add("n501", "none", 501, 0.7, lr=2)
+    found = best_page.decision(book, "ce", 1)
+    assert [t.mean for t in found.tried] == [pytest.approx(0.7)]
+    assert found.folds == 2
+    assert found.chosen is None
+    for seed in (500, 501):
+        add(f"s{seed}", "simclr", seed, 0.8 + seed / 1e5, lr=2)
+    found = best_page.decision(book, "ce", 1)
+    assert found.chosen == {"first_stage": "simclr"}
+    assert found.difference(found.tried[0]).value == pytest.approx(-0.105005)
+
+
+def test_what_diverges_is_recorded_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(divergence, "RATES", (0.1, 1e30))
+    monkeypatch.setattr(divergence, "MOMENTA", (0.0,))
+    settings = divergence.Settings(source=DIGITS, network="S", steps=3, batch_size=32, positives=8, seeds=(100,))
+    place = Place(runs=tmp_path / "runs", results=tmp_path / "results")
+    assert divergence.run(place, settings)["runs"] == 2 * 3 * 2
+    monkeypatch.setattr(divergence, "train", None)
+    assert divergence.run(place, settings)["runs"] == 12  # nothing left to do
+    found = {(r["loss"], r["bound"], r["lr"]): r for r in divergence.records(place.results)}
+    for loss in divergence.LOSSES:
+        assert found[loss, "none", 1e30]["validation_auc"] is None
+        assert found[loss, "none", 1e30]["stopped_at"] == 1
+        assert found[loss, "sigmoid", 0.1]["validation_auc"] > 0
+        assert found[loss, "sigmoid", 0.1]["stopped_at"] is None
+    text = divergence.page(place.results)
+    assert "stopped at 1" in text
+    assert "3 steps of 32 with 8 positives" in text
+    assert "No run is recorded" in divergence.page(tmp_path)

@@ -1,0 +1,196 @@
+"""Chest X-rays in small: a chain of runs, uncertain labels, readers beaten."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from deepauc.metrics.auroc import auroc
+from deepauc.paper import medical_chest
+from deepauc.paper.medical_chain import run_links
+from deepauc.paper.medical_chest import STAND_IN, ChestPlan, chest_links, mask_labels, one_disease, run_chest
+from deepauc.paper.medical_chest_page import stand_in_page
+from deepauc.paper.medical_readers import disease_ensembles, read_readers
+from deepauc.paper.medical_scores import read_scores
+from deepauc.studies.records import RecordBook
+from deepauc.studies.sources import Place
+from deepauc.training.bundle import Bundle
+
+NAMES = ("Edema", "Heart", "Water")
+SMALL = {**STAND_IN.settings, "epochs": 2, "auc_epochs": 1, "milestones": (2, 4), "precision": "float32",
+         "batch_size": 32}  # fmt: skip
+PLAN = ChestPlan(
+    name="chest", networks=("S",), seeds=(0, 1), losses=("ce", "auc_m"), settings=SMALL, masked=True, tta=2,
+    policy=dict.fromkeys(NAMES, "zeros"),
+)  # fmt: skip
+READERS = "label,reader,fpr,tpr\nEdema,a,1.0,0.0\nEdema,b,0.0,1.0\nHeart,a,0.9,0.01\nWater,b,0.0,1.0\n"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, spots_task):
+    root = tmp_path_factory.mktemp("chest")
+    (root / "data").mkdir()
+    (root / "data" / "readers.csv").write_text(READERS)
+    place = Place(data=root / "data", runs=root / "runs", results=root / "results")
+    task = spots_task(label_names=NAMES, rows=240)
+    told = []
+    return place, task, run_chest(PLAN, task, place, report=told.append), told
+
+
+def records_of(place):
+    book = RecordBook(place.results / "chest")
+    return {(record["study"], record["seed"]): record for name in book.studies() for record in book.final(name)}
+
+
+def test_one_first_stage_for_all_second_ones(done):
+    place, _, found, told = done
+    records = records_of(place)
+    assert found["runs"] == len(records) == 2 * (1 + 2 * (1 + 3) + 5)
+    assert any("seed 1: mean test AUC" in line for line in told)
+    for seed in (0, 1):
+        first = records["S-stage1-ce", seed]
+        assert first["parent"] is None
+        assert list(first["auc"]["test"]) == list(NAMES)
+        for labels in ("all", *NAMES):
+            record = records[f"S-{labels}-auc_m", seed]
+            assert record["parent"] == first["run"]
+            (stage,) = record["recipe"]["stages"]
+            assert stage["start_from"] == str(place.runs / first["run"])
+            assert stage["reset_classifier"]
+            assert len(record["auc"]["test"]) == (3 if labels == "all" else 1)
+
+
+def test_the_second_stage_begins_with_the_first_ones_weights(done):
+    """Wherever PESG moved them to from there: nearer than another seed's network is."""
+    place, _, _, _ = done
+    records = records_of(place)
+
+    def weights(study, seed):
+        folder = place.runs / records[study, seed]["run"]
+        return next(iter(Bundle.load(folder).network(folder).parameters())).detach().flatten()
+
+    child = weights("S-Heart-auc_m", 0)
+    assert (child - weights("S-stage1-ce", 0)).norm() < 0.5 * (child - weights("S-stage1-ce", 1)).norm()
+
+
+def test_the_same_call_again_trains_nothing(done, monkeypatch):
+    place, task, found, _ = done
+    before = records_of(place)
+    monkeypatch.setattr("deepauc.paper.medical_chain.train", None)
+    assert run_chest(PLAN, task, place) == found
+    assert records_of(place) == before
+
+
+def test_a_lost_parent_is_trained_again_for_a_new_child(done, tmp_path, monkeypatch):
+    place, task, _, _ = done
+    for path in (place.results / "chest").glob("S-Heart-auc_m-0.json"):
+        path.unlink()
+    elsewhere = replace(place, runs=tmp_path / "runs")
+    run_chest(replace(PLAN, masked=False), task, elsewhere)
+    assert len(list((tmp_path / "runs").iterdir())) == 2  # the child and its parent
+    assert ("S-Heart-auc_m", 0) in records_of(place)
+
+
+def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
+    place, task, _, _ = done
+    links = [link for link in chest_links(PLAN, task) if link.seed == 0 and "auc_m" in link.study]
+    told = []
+    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
+    packed = run_links("chest", links, elsewhere, pack=4, report=told.append)
+    assert any("2 runs side by side" in line for line in told)  # Edema has one row less: another shape
+    alone = records_of(place)
+    for record in packed:
+        assert record["packed"] == (2 if record["labels"] in ("Heart", "Water") else 1)
+        test, other = read_scores(record), read_scores(alone[record["study"], 0])
+        assert test.plain == pytest.approx(other.plain, abs=1e-3)
+
+
+def test_readers_beaten_by_the_ensemble(done):
+    place, _, _, _ = done
+    counts = json.loads((place.results / "chest" / "readers.json").read_text())
+    # (1, 0) and (.9, .01) lie under every curve that is worth anything, (0, 1) under none.
+    assert counts["auc_m, each disease"]["per_label"] == [1, 1, 0]
+    assert counts["auc_m, all at once"]["mean"] == pytest.approx(2 / 3)
+    assert "0.7 of 2" in stand_in_page(place.results)
+
+
+def test_the_page_shows_labels_policies_and_the_mean(done):
+    place, _, _, _ = done
+    text = stand_in_page(place.results)
+    for word in (*NAMES, "at once", "apart", "smooth_ones", "minus ignore", "30%", "Edema zeros"):
+        assert word in text
+    records = list(records_of(place).values())
+    scores = disease_ensembles(records, NAMES, "ce", apart=False)
+    mean = np.mean([auroc(*both) for both in scores])
+    line = next(part for part in text.splitlines() if part.startswith("| at once |") and " CE |" in part)
+    assert line.split("|")[8].strip() == f"{mean:.3f}"
+
+
+def test_a_label_that_is_missing_in_test_leaves_its_row_out(done):
+    place, task, _, _ = done
+    records = list(records_of(place).values())
+    lengths = [len(truth) for _, truth in disease_ensembles(records, NAMES, "ce", apart=True)]
+    assert lengths == [60, 59, 60]
+    assert read_scores(records_of(place)["S-Heart-ce", 0]).plain.shape == (59,)
+    assert len(one_disease(task, "Heart").part("test")) == 59
+
+
+def test_masked_labels_are_half_positive_and_depend_on_the_seed_alone(spots_task):
+    task = spots_task(label_names=NAMES)
+    masked = mask_labels(task, share=0.3, seed=4)
+    train = task.part("train")
+    for column in range(len(NAMES)):
+        hidden = train[masked.labels[train, column] == -1]
+        truth = task.labels[hidden, column]
+        assert (truth == 1).sum() == (truth == 0).sum() == round(0.3 * (task.labels[train, column] == 1).sum())
+    others = np.setdiff1d(np.arange(len(task)), train)
+    assert np.array_equal(masked.labels[others], task.labels[others], equal_nan=True)
+    assert np.array_equal(mask_labels(task, share=0.3, seed=4).labels, masked.labels, equal_nan=True)
+    assert not np.array_equal(mask_labels(task, share=0.3, seed=5).labels, masked.labels, equal_nan=True)
+    with pytest.raises(ValueError, match="share"):
+        mask_labels(task, share=0.0, seed=0)
+
+
+def test_the_real_plan_is_the_papers(spots_task):
+    task = spots_task(label_names=medical_chest.REAL.policy.keys(), rows=40)
+    links = chest_links(medical_chest.REAL, task)
+    assert len(links) == 5 * (1 + 4 * 6)
+    first = links[0].recipe.stages[0]
+    assert first.uncertain["Edema"] == "smooth_ones"
+    assert first.uncertain["Cardiomegaly"] == "smooth_zeros"
+    assert first.objective.soft_labels
+    single = next(link for link in links if link.study == "densenet121-Pleural_Effusion-auc_m")
+    assert single.recipe.stages[0].uncertain == {"Pleural Effusion": "zeros"}
+    assert single.recipe.stages[0].objective.margin == 0.8
+    assert {link.recipe.model.name for link in links} == set(medical_chest.CHEXPERT_NETWORKS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("label,reader,fpr\n", "needs the columns"),
+        ("label,reader,fpr,tpr\nHand,a,0,1\n", "line 2: 'Hand' is none of"),
+        ("label,reader,fpr,tpr\nHeart,a,0,1\nHeart,a,0,1\n", "line 3: a has a point"),
+        ("label,reader,fpr,tpr\nHeart,a,0,x\n", "between 0 and 1"),
+        ("label,reader,fpr,tpr\nHeart,a,0,1.5\n", "between 0 and 1"),
+        ("label,reader,fpr,tpr\nHeart,a,0\n", "between 0 and 1"),
+    ],
+)
+def test_readers_points_that_are_none(tmp_path, text, message):
+    (tmp_path / "r.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_readers(tmp_path / "r.csv", NAMES)
+
+
+@pytest.mark.data
+def test_the_stand_in_on_the_real_file(data_root):
+    task = medical_chest.nih_task(Place(data=data_root))
+    assert {part: len(rows) for part, rows in task.parts.items()} == {"train": 3040 + 924, "test": 1035}
+    assert task.label_names == ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Effusion")
+    train = task.part("train")
+    masked = mask_labels(task, share=medical_chest.MASKED_SHARE, seed=0).labels[train]
+    assert (masked == -1).sum(axis=0).tolist() == [2 * round(0.3 * n) for n in (168, 74, 166, 341, 401)]
+    links = chest_links(STAND_IN, task)
+    assert len(links) == 5 * (1 + 4 * 6)
+    assert len({link.id for link in links}) == len(links)

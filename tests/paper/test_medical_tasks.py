@@ -1,0 +1,155 @@
+"""Folds as seeds: patients stay together, outside data is never held out; the stand-ins' parts on the real files."""
+
+import numpy as np
+import pytest
+
+from deepauc.data.task import ArrayInputs, Task
+from deepauc.paper.medical_studies import ddsm
+from deepauc.paper.medical_tasks import MedicalSource, decoded_once, root_of
+from deepauc.studies.sources import Place, fold_task
+
+
+@pytest.fixture
+def task():
+    """60 patients of three images each, and 40 outside images of their own patients, one of whom is shared."""
+    generator = np.random.default_rng(0)
+    own = np.repeat(np.arange(60), 3)
+    groups = [f"p{number}" for number in own] + [f"o{number}" for number in range(39)] + ["p0"]
+    labels = np.concatenate([generator.random(60) < 0.3]).repeat(3)
+    return Task(
+        name="made",
+        kind="binary",
+        source=ArrayInputs(generator.random((220, 3)).astype(np.float32)),
+        labels=np.concatenate([labels, generator.random(40) < 0.5]),
+        label_names=("melanoma",),
+        parts={"train": np.arange(220)},
+        groups=np.array(groups),
+    )
+
+
+OUTSIDE = np.arange(180, 220)
+
+
+@pytest.mark.parametrize("tuning", [False, True])
+def test_a_fold_is_the_test_part_and_shares_no_patient(task, tuning):
+    held = []
+    for fold in range(5):
+        made = fold_task(task, fold=fold, outside=OUTSIDE, tuning=tuning)
+        parts = {part: set(made.groups[rows]) for part, rows in made.parts.items()}
+        assert set(parts) == ({"train", "validation", "test"} if tuning else {"train", "test"})
+        names = list(parts.values())
+        assert sum(map(len, names)) == len(set.union(*names))
+        held.append(made.part("test"))
+        if tuning:
+            assert not np.isin(OUTSIDE, made.part("validation")).any()
+        held_out = set().union(*(parts[part] for part in parts if part != "train"))
+        missing = OUTSIDE[~np.isin(OUTSIDE, made.part("train"))]
+        assert missing.tolist() == ([219] if "p0" in held_out else [])
+    assert np.array_equal(np.sort(np.concatenate(held)), np.arange(180))
+
+
+def test_folds_are_the_same_for_every_seed_of_a_network(task):
+    first, again = (fold_task(task, fold=2, outside=OUTSIDE).part("test") for _ in range(2))
+    assert np.array_equal(first, again)
+    other = fold_task(task, fold=2, outside=OUTSIDE, split_seed=1).part("test")
+    assert not np.array_equal(first, other)
+
+
+def test_a_seed_that_is_no_fold_is_refused(task):
+    with pytest.raises(ValueError, match="0 to 4, not 5"):
+        fold_task(task, fold=5)
+
+
+def test_an_unknown_set_names_the_nearest_and_a_missing_folder_the_remedy(monkeypatch):
+    with pytest.raises(ValueError, match="breastmnist"):
+        MedicalSource(dataset="breastmnst").load(0, tuning=True, place=Place())
+    monkeypatch.delenv("DEEPAUC_DATA", raising=False)
+    with pytest.raises(ValueError, match="--data"):
+        root_of(Place())
+
+
+def test_large_downloads_are_packed_once(tmp_path, monkeypatch):
+    images = np.random.default_rng(0).integers(0, 255, (6, 4, 4, 1)).astype(np.uint8)
+    made = Task(
+        name="large / one",
+        kind="binary",
+        source=ArrayInputs(images),
+        labels=np.array([0, 1] * 3),
+        label_names=("x",),
+        parts={"train": np.arange(6)},
+        ids=np.arange(6).astype(str),
+    )
+    place = Place(runs=tmp_path)
+    assert not (tmp_path / "packed").exists()
+    assert np.array_equal(decoded_once(made, place).inputs([3, 1]), images[[3, 1]])
+    monkeypatch.setattr("deepauc.paper.medical_tasks.fits_in_memory", lambda _: False)
+    for _ in range(2):
+        packed = decoded_once(made, place)
+        assert np.array_equal(packed.inputs([3, 1]), images[[3, 1]])
+        assert packed.data_hash() == made.data_hash()
+    assert len(list((tmp_path / "packed").iterdir())) == 1
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("dataset", "tuning", "final"),
+    [
+        ("breastmnist", {"train": 546, "validation": 78}, {"train": 624, "test": 156}),
+        ("pneumoniamnist", {"train": 4708, "validation": 524}, {"train": 5232, "test": 624}),
+        ("pathmnist", {"train": 6893, "validation": 1000}, {"train": 6893, "test": 7180}),
+        ("ham10000", {"train": 5820, "validation": 478}, {"train": 6298, "test": 1197}),
+        ("isic2020", {"train": 23842, "validation": 2649}, {"train": 26491, "test": 6635}),
+    ],
+)
+def test_parts_of_the_stand_ins(data_root, dataset, tuning, final):
+    source, place = MedicalSource(dataset=dataset), Place(data=data_root)
+    tuned, whole = (source.load(1, tuning=flag, place=place) for flag in (True, False))
+    assert {part: len(rows) for part, rows in tuned.parts.items() if part != "test"} == tuning
+    assert {part: len(rows) for part, rows in whole.parts.items()} == final
+    if dataset == "pathmnist":
+        assert whole.positive_share("train")[0] == pytest.approx(0.01, abs=1e-4)
+
+
+@pytest.mark.data
+def test_images_and_metadata_of_a_fold_have_the_same_test_rows(data_root):
+    place = Place(data=data_root)
+    images = MedicalSource(dataset="ham10000", size=32).load(3, tuning=False, place=place)
+    patients = MedicalSource(dataset="ham10000", metadata=True).load(3, tuning=False, place=place)
+    assert images.source.shape == (32, 32, 3)
+    assert images.ids[images.part("test")].tolist() == patients.ids[patients.part("test")].tolist()
+    outside = np.char.startswith(images.ids, "ISIC_2018/")
+    assert outside.sum() == 1511
+    assert outside[images.part("train")].sum() == 1511
+
+
+def test_patchcamelyon_joins_train_and_valid_at_one_per_cent(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    generator = np.random.default_rng(0)
+    for part, rows in {"train": 240, "valid": 60, "test": 40}.items():
+        stem = tmp_path / f"camelyonpatch_level_2_split_{part}"
+        with h5py.File(f"{stem}_x.h5", "w") as file:
+            file["x"] = generator.integers(0, 255, (rows, 96, 96, 3), dtype=np.uint8)
+        with h5py.File(f"{stem}_y.h5", "w") as file:
+            file["y"] = (np.arange(rows) % 3 == 0).astype(np.uint8).reshape(-1, 1, 1, 1)
+    source, place = MedicalSource(dataset="pcam"), Place(data=tmp_path, runs=tmp_path / "runs")
+    whole = source.load(0, tuning=False, place=place)
+    assert {part: len(rows) for part, rows in whole.parts.items()} == {"train": 202, "test": 40}
+    assert whole.labels[whole.part("train")].sum() == 2
+    other = source.load(1, tuning=False, place=place)
+    assert other.ids[other.part("train")].tolist() != whole.ids[whole.part("train")].tolist()
+
+
+def test_ddsm_is_read_once_at_the_size_and_share_of_the_study(tmp_path, monkeypatch, task):
+    asked = []
+
+    def read(root, *, size, test_imratio):
+        asked.append((root, size, test_imratio))
+        return task.with_parts({"train": np.arange(150), "test": np.arange(150, 220)})
+
+    monkeypatch.setattr("deepauc.paper.medical_tasks.load_ddsm", read)
+    source = next(study.task for study in ddsm().studies)
+    place = Place(data=tmp_path, runs=tmp_path / "runs")
+    tuned, whole = (source.load(0, tuning=flag, place=place) for flag in (True, False))
+    assert asked == [(tmp_path, 224, 0.04)]
+    assert set(tuned.parts) == {"train", "validation", "test"}
+    assert len(tuned.part("train")) + len(tuned.part("validation")) == len(whole.part("train")) == 150
