@@ -98,7 +98,7 @@ def run_study(
     place = Place(data=data, runs=runs, results=results)
     if entry.studies is None:
         record = entry.run(place)
-        output.result(entry.table(results))
+        _write_page(entry, results, output)
         output.record(record)
         return
     chosen = entry.studies.chosen(_split(cells))
@@ -124,6 +124,8 @@ def run_study(
             report=report,
         )
     _finish(outcome, output)
+    if entry.page_after_run and not outcome.out_of_time:
+        _write_page(entry, results, output)
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -168,18 +170,24 @@ def table(
 ) -> None:
     """Write RESULTS/NAME.md and its pictures from the records, and print the page."""
     from deepauc.paper.catalogue import find
+
+    output = Output(quiet=quiet, as_json=as_json)
+    output.record(_write_page(find(name), results, output))
+
+
+def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
+    """RESULTS/NAME.md and its pictures, told; the record of both."""
     from deepauc.training.checkpoint import write_atomically
 
-    output, entry = Output(quiet=quiet, as_json=as_json), find(name)
     pictures = entry.pictures(results)  # first: the page shows those that are there
     text = entry.table(results)
     results.mkdir(parents=True, exist_ok=True)
-    path = results / f"{name}.md"
+    path = results / f"{entry.name}.md"
     write_atomically(path, (text.rstrip() + "\n").encode())
     output.say(text)
-    for picture in (path, *pictures):
-        output.result(f"Written: {picture}")
-    output.record({"table": str(path), "pictures": [str(picture) for picture in pictures], "text": text})
+    for written in (path, *pictures):
+        output.result(f"Written: {written}")
+    return {"table": str(path), "pictures": [str(picture) for picture in pictures], "text": text}
 
 
 def _split(cells: list[str] | None) -> list[str]:

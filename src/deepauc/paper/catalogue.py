@@ -19,7 +19,10 @@ def _no_run(_: Place) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """studies: None where `run` is a function of its own. table: results folder to markdown. pictures: to files."""
+    """studies: None where `run` is a function of its own. table: results folder to markdown. pictures: to files.
+
+    page_after_run: `study run` ends with the page, so that one command goes from the images to the table.
+    """
 
     name: str
     title: str
@@ -27,6 +30,7 @@ class Entry:
     studies: StudySet | None = None
     run: Callable[[Place], dict[str, Any]] = _no_run
     pictures: Callable[[Path], list[Path]] = lambda _: []
+    page_after_run: bool = False
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -78,7 +82,13 @@ def entries() -> dict[str, Entry]:
         ),
         Entry(name=small.name, title=small.title, studies=small, table=smoke.page),
         *(
-            Entry(name=one.name, title=one.title, studies=one, table=partial(medical_page.page, name=one.name))
+            Entry(
+                name=one.name,
+                title=one.title,
+                studies=one,
+                table=partial(medical_page.page, name=one.name),
+                page_after_run=True,
+            )
             for one in (
                 medical_studies.medical(),
                 medical_studies.melanoma(),
