@@ -22,8 +22,8 @@ def campaign(record: dict[str, Any]) -> list[str]:
         "",
         record["about"],
         "",
-        f"Again: `{record['command']}`. The last call took {record['seconds']:.0f} s on {record['hardware']}; {versions}; "
-        f"{record['date'][:10]}; code {record['code_version'][:12]}.",
+        f"Again: `{record['command']}`. The last call took {record['seconds']:.0f} s on {record['hardware']}; "
+        f"{versions}; {record['date'][:10]}; code {record['code_version'][:12]}.",
         *(["", record["note"]] if "note" in record else []),
         "",
         "| what | trials | survivors | |",
