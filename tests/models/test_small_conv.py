@@ -22,6 +22,7 @@ for table in (small.CONV, small.STRIDED, small.GRADIENT):
     for channels, launch in table.items():
         table[channels] = dataclasses.replace(launch, block=16, tiles=1 if launch.form == "taps" else 2)
 conv_norm.TILE, conv_norm.PROGRAMS = 256, 5
+small.MOST_AT_ONCE = 4  # several turns
 last = torch.channels_last
 close = lambda a, b: torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 

@@ -17,6 +17,7 @@ CHANNELS = (16, 32, 64)
 IMAGE_CHANNELS = (1, 3)
 TWO_BLOCK = 64
 JOIN_BLOCK = 8
+MOST_AT_ONCE = 512  # large images have thousands of programs: they are added up in turns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,11 @@ GRADIENT = {
 
 def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
+
+
+def _at_once(programs: int) -> int:
+    """How many programs' sums are added up in one go."""
+    return min(MOST_AT_ONCE, _power_of_two(programs))
 
 
 def _row(channels: int, group: int, stride: int) -> int:
@@ -120,7 +126,7 @@ def join_moments(
     mean, rstd = torch.empty_like(running_mean), torch.empty_like(running_mean)
     join_moments_kernel[(channels // JOIN_BLOCK,)](
         moments, mean, rstd, running_mean, running_variance, momentum, eps, pixels // group, each // group,
-        OUT=channels, GROUP=group, PROGRAMS=_power_of_two(programs), BLOCK=JOIN_BLOCK, num_warps=4,
+        programs, OUT=channels, GROUP=group, AT_ONCE=_at_once(programs), BLOCK=JOIN_BLOCK, num_warps=4,
     )  # fmt: skip
     return mean, rstd
 
@@ -220,10 +226,10 @@ def small_conv_weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, stride: in
         BLOCK=how.block, STAGES=how.stages, num_warps=how.warps,
     )  # fmt: skip
     gradient = torch.empty_like(weight)
-    at_once = _power_of_two(programs)
+    at_once = _at_once(programs)
     block = max(16, 4096 // at_once)
     sum_programs_kernel[(-(-gradient.numel() // block),)](
-        sums, gradient, programs, *gradient.stride(), **shape, PROGRAMS=at_once, BLOCK=block, num_warps=4
+        sums, gradient, programs, *gradient.stride(), **shape, AT_ONCE=at_once, BLOCK=block, num_warps=4
     )
     return gradient
 

@@ -152,9 +152,10 @@ def join_moments_kernel(  # type: ignore[no-untyped-def]
     eps,
     groups,
     groups_each,
+    programs,
     OUT: tl.constexpr,
     GROUP: tl.constexpr,
-    PROGRAMS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Mean and 1 / deviation per channel from the moments of all programs (Chan et al. 1979), always in the same order.
@@ -162,18 +163,23 @@ def join_moments_kernel(  # type: ignore[no-untyped-def]
     The running ones are moved as nn.BatchNorm2d does it.
     """
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    p = tl.arange(0, PROGRAMS)
-    count = tl.minimum(tl.maximum(groups - p * groups_each, 0), groups_each).to(tl.float32)[:, None]
-    at = moments + (p * (2 * GROUP * OUT))[:, None] + o[None, :]
     total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for pixel in tl.static_range(GROUP):
-        total += tl.sum(tl.load(at + pixel * OUT, mask=count > 0, other=0.0) * count, axis=0)
+    for first in range(0, programs, AT_ONCE):
+        p = first + tl.arange(0, AT_ONCE)
+        count = tl.minimum(tl.maximum(groups - p * groups_each, 0), groups_each).to(tl.float32)[:, None]
+        at = moments + (p * (2 * GROUP * OUT))[:, None] + o[None, :]
+        for pixel in tl.static_range(GROUP):
+            total += tl.sum(tl.load(at + pixel * OUT, mask=count > 0, other=0.0) * count, axis=0)
     centre = total / (groups * GROUP)
     around = tl.zeros((BLOCK,), dtype=tl.float32)
-    for pixel in tl.static_range(GROUP):
-        off = tl.load(at + pixel * OUT, mask=count > 0, other=0.0) - centre[None, :]
-        within = tl.load(at + (GROUP + pixel) * OUT, mask=count > 0, other=0.0)
-        around += tl.sum(within + off * off * count, axis=0)
+    for first in range(0, programs, AT_ONCE):
+        p = first + tl.arange(0, AT_ONCE)
+        count = tl.minimum(tl.maximum(groups - p * groups_each, 0), groups_each).to(tl.float32)[:, None]
+        at = moments + (p * (2 * GROUP * OUT))[:, None] + o[None, :]
+        for pixel in tl.static_range(GROUP):
+            off = tl.load(at + pixel * OUT, mask=count > 0, other=0.0) - centre[None, :]
+            within = tl.load(at + (GROUP + pixel) * OUT, mask=count > 0, other=0.0)
+            around += tl.sum(within + off * off * count, axis=0)
     tl.store(mean + o, centre)
     tl.store(rstd + o, 1 / tl.sqrt(around / (groups * GROUP) + eps))
     before = tl.load(running_mean + o)
@@ -333,7 +339,7 @@ def sum_programs_kernel(  # type: ignore[no-untyped-def]
     GROUP: tl.constexpr,
     ROW: tl.constexpr,
     STRIDE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """gradient[o, i, r, s] = sum over programs and a group's pixels of what belongs there, always in the same order."""
@@ -342,12 +348,13 @@ def sum_programs_kernel(  # type: ignore[no-untyped-def]
     i = (e // OUT) % IN
     s = (e // (OUT * IN)) % 3
     r = e // (OUT * IN * 3)
-    p = tl.arange(0, PROGRAMS)
-    there = (p < programs)[:, None] & (e < 9 * IN * OUT)[None, :]
     total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for pixel in tl.static_range(GROUP):
-        at = (r * ROW + (s + pixel * STRIDE) * IN + i) * (GROUP * OUT) + pixel * OUT + o
-        found = tl.load(sums + p[:, None] * (3 * ROW * GROUP * OUT) + at[None, :], mask=there, other=0.0)
-        total += tl.sum(found, axis=0)
+    for first in range(0, programs, AT_ONCE):
+        p = first + tl.arange(0, AT_ONCE)
+        there = (p < programs)[:, None] & (e < 9 * IN * OUT)[None, :]
+        for pixel in tl.static_range(GROUP):
+            at = (r * ROW + (s + pixel * STRIDE) * IN + i) * (GROUP * OUT) + pixel * OUT + o
+            found = tl.load(sums + p[:, None] * (3 * ROW * GROUP * OUT) + at[None, :], mask=there, other=0.0)
+            total += tl.sum(found, axis=0)
     to = gradient + o * stride_out + i * stride_in + r * stride_r + s * stride_s
     tl.store(to, total.to(gradient.dtype.element_ty), mask=e < 9 * IN * OUT)
