@@ -90,6 +90,9 @@ def main() -> None:
             else:
                 table = module.as_table(rows)
             lines += ["", f"### {module.__name__}", "", table]
+    if (record := load("auroc-huge")) is not None:
+        lines += ["", "## AUROC to 10^8 scores", "", origin(record), "", record["note"] + "."]
+        lines += ["", auroc.as_table(record["rows"]["auroc"])]
     if (record := load("auroc-gpu")) is not None:
         lines += ["", "## AUROC on one GPU", "", origin(record), "", auroc.as_table(record["rows"]["auroc"])]
     if (record := load("fast-step")) is not None:
