@@ -16,12 +16,12 @@ from typing import Any
 
 from deepauc.data.task import Task
 from deepauc.paper.medical_scores import kept_scores
-from deepauc.studies.records import Record, RecordBook, brief
+from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.folder import RunFolder
 from deepauc.training.loop import can_be_fast, chosen_device, train
 from deepauc.training.packing import Job, train_together
-from deepauc.training.plain import recipe_hash
+from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
 
@@ -44,7 +44,7 @@ class Link:
     @property
     def id(self) -> str:
         origin = "" if self.parent is None else self.parent.id
-        plain = json.dumps(brief(self.recipe), sort_keys=True)
+        plain = json.dumps(to_plain(self.recipe, defaults=False), sort_keys=True)
         return hashlib.sha256(f"{plain} {self.task.data_hash()} {self.seed} {origin}".encode()).hexdigest()[:20]
 
     def folder(self, place: Place) -> Path:

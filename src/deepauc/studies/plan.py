@@ -13,10 +13,11 @@ from deepauc.data.task import Task
 from deepauc.studies.first_stages import own_stages
 from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
-from deepauc.studies.records import Record, RecordBook, brief
+from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.selection import Trial
 from deepauc.studies.sources import Place, TaskSource, without_test
 from deepauc.studies.study import Inherits, Phase, Study
+from deepauc.training.plain import to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.stream import Stream
 
@@ -72,7 +73,7 @@ class PlannedRun:
         return record | {"tuning": dict(study.tuning)}
 
     def brief_recipe(self) -> Any:
-        return brief(self.recipe)
+        return to_plain(self.recipe, defaults=False)
 
     def text(self) -> str:
         """For people: `C10-R-1-paper-auc_m tuning, set 0, margin=0.3, gamma=0.002`."""
@@ -287,7 +288,7 @@ def run_id(recipe: Recipe, task: Task, seed: int) -> str:
 
     Of the recipe only what is not at its default, so that a new option of the package does not undo finished runs.
     """
-    plain = json.dumps(brief(recipe), sort_keys=True)
+    plain = json.dumps(to_plain(recipe, defaults=False), sort_keys=True)
     return hashlib.sha256(f"{plain} {task.data_hash()} {seed}".encode()).hexdigest()[:20]
 
 

@@ -11,7 +11,6 @@ import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.training.checkpoint import write_atomically
-from deepauc.training.plain import to_plain
 from deepauc.training.run import Run
 
 Record = dict[str, Any]
@@ -117,20 +115,6 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
     record["seconds"] = round(results["seconds"] / packed, 3)
     record["packed"] = packed
     return record | {name: found[name] for name in ("hardware", "versions", "code_version")}
-
-
-def brief(value: Any) -> Any:
-    """A spec in plain form without the options that are at their default."""
-    if not is_dataclass(value) or isinstance(value, type):
-        return [brief(v) for v in value] if isinstance(value, tuple | list) else to_plain(value)
-    options: dict[str, Any] = {"type": type(value).__name__}
-    for option in fields(value):
-        if not option.init:
-            continue
-        default = option.default if option.default_factory is MISSING else option.default_factory()
-        if (given := getattr(value, option.name)) != default:
-            options[option.name] = brief(given)
-    return options
 
 
 def _stage_steps(history: Sequence[Mapping[str, str]]) -> dict[str, int]:
