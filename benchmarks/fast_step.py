@@ -4,7 +4,7 @@ The set has the size of C10 at 1 % (25,253 images of 32x32, 253 positives, batch
 are random with a signal, which costs the same as real ones. A step's time is an epoch's over its steps, tables
 included.
 
-    PYTHONPATH=src python3 benchmarks/fast_step.py --json fast.json
+    PYTHONPATH=src:benchmarks python3 benchmarks/fast_step.py --json results/speed/fast-step.json
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +27,17 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.fast_step import FastEngine
+from deepauc.training.folder import code_version
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import claim_folder, run_epoch
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.trainer import Trainer
+from run import hardware, versions
 
 MODELS = {
     "ResNet20": ResNet20Spec(activation="elu"),
-    "DenseNet121": TimmSpec(name="densenet121", activation="elu", small_stem=True),
+    "DenseNet121": TimmSpec(name="densenet121", activation="elu"),
+    "DenseNet121-small-stem": TimmSpec(name="densenet121", activation="elu", small_stem=True),
 }
 
 
@@ -59,7 +63,9 @@ def recipe(model: str, loss: str, *, precision: str = "bfloat16", augment: bool 
     return Recipe(model=MODELS[model], stages=(stage,))
 
 
-def epoch_seconds(recipes: list[Recipe], task: Task, *, engine: str, epochs: int, compiled: bool = True) -> dict:
+def epoch_seconds(
+    recipes: list[Recipe], task: Task, *, engine: str, epochs: int, compiled: bool = True, stacked: bool | None = None
+) -> dict:
     """Best of some epochs after one that warms up; the start-up beside it."""
     device = torch.device("cuda")
     torch.cuda.reset_peak_memory_stats()
@@ -71,7 +77,7 @@ def epoch_seconds(recipes: list[Recipe], task: Task, *, engine: str, epochs: int
         ]  # fmt: skip
         waiting = [trainer.epochs() for trainer in trainers]
         began = time.perf_counter()
-        fast = FastEngine(trainers, compiled=compiled) if engine == "fast" else None
+        fast = FastEngine(trainers, compiled=compiled, stacked=stacked) if engine == "fast" else None
         times = []
         for number in range(epochs + 1):
             work = [next(epoch) for epoch in waiting]
@@ -130,7 +136,11 @@ def libauc_step(model_name: str, task: Task, steps: int = 40) -> dict | None:
 
 
 def gpu_rows(cases: list[str], *, deadline: float) -> list[dict]:
-    """Each case is MODEL/LOSS/ENGINE/RUNS, ENGINE one of fast, uncompiled, plain, libauc."""
+    """Each case is MODEL/LOSS/ENGINE/RUNS, ENGINE one of fast, streams, plain, libauc.
+
+    streams: the fast engine with a stream for every run, kernels not shared; -uncompiled behind either: without
+    torch.compile. The short `uncompiled` is fast-uncompiled.
+    """
     task = c10_like()
     rows: list[dict] = []
     began = time.perf_counter()
@@ -149,7 +159,8 @@ def gpu_rows(cases: list[str], *, deadline: float) -> list[dict]:
                     task,
                     engine="plain" if engine == "plain" else "fast",
                     epochs=1 if engine == "plain" else epochs,
-                    compiled=engine == "fast",
+                    compiled="uncompiled" not in engine,
+                    stacked=False if engine.startswith("streams") else None,
                 )
         except Exception as error:  # a case that fails must not cost the others
             print(f"failed: {case}: {type(error).__name__}: {str(error)[:300]}", flush=True)
@@ -160,15 +171,34 @@ def gpu_rows(cases: list[str], *, deadline: float) -> list[dict]:
     return rows
 
 
+CASES = [
+    "ResNet20/AUC-M/libauc/1",
+    "ResNet20/AUC-M/fast/1",
+    "ResNet20/CE/fast/1",
+    "ResNet20/AUC-M/fast/8",
+    "ResNet20/AUC-M/fast/24",
+    "ResNet20/CE/fast/24",
+    "DenseNet121/AUC-M/libauc/1",
+    "DenseNet121/AUC-M/fast/1",
+    "DenseNet121/CE/fast/1",
+    "DenseNet121/AUC-M/fast/20",
+    "DenseNet121/CE/fast/20",
+    "DenseNet121/AUC-M/streams-uncompiled/1",
+    "DenseNet121/AUC-M/streams-uncompiled/4",
+]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="+", default=["ResNet20/AUC-M/fast/1", "ResNet20/CE/fast/1"])
+    parser.add_argument("--cases", nargs="+", default=CASES)
     parser.add_argument("--deadline", type=float, default=400.0, help="seconds after which no case is started")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = gpu_rows(options.cases, deadline=options.deadline)
     if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        record = {"hardware": hardware(gpu=True), "versions": versions(), "code_version": code_version(),
+                  "date": datetime.now(UTC).isoformat(timespec="seconds"), "rows": rows}  # fmt: skip
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def choose(shape: str, kind: str, launch: small.Launch) -> None:
         (small.CONV if stride == 1 else small.STRIDED)[channels if kind == "forward" else out] = launch
 
 
-def microseconds(work, streams: int) -> float:
+def microseconds(work, streams: int, repeats: int = REPEATS) -> float:
     """A call's time in a graph of many; streams > 1: side by side, each with its own tensors."""
     side = [torch.cuda.Stream() for _ in range(streams)]
     graph = torch.cuda.CUDAGraph()
@@ -107,7 +107,7 @@ def microseconds(work, streams: int) -> float:
         for i, stream in enumerate(side):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                for _ in range(REPEATS):
+                for _ in range(repeats):
                     work(i)
         for stream in side:
             main.wait_stream(stream)
@@ -118,7 +118,7 @@ def microseconds(work, streams: int) -> float:
         graph.replay()
         stop.record()
         torch.cuda.synchronize()
-        best = min(best, 1e3 * start.elapsed_time(stop) / REPEATS / streams)
+        best = min(best, 1e3 * start.elapsed_time(stop) / repeats / streams)
     return best
 
 

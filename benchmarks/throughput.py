@@ -4,7 +4,8 @@
 
 libauc: three epochs with LibAUC 2.0.1's loss, optimizer and sampler behind a DataLoader, as its CIFAR-10 example has
 it. sizes: images a second and peak memory of the engine against batch and image size. timm: DenseNet121 at 224 pixels
-against a plain loop with AMP and channels_last. same: five epochs of both engines on the same recipe and data.
+against a plain loop with AMP and channels_last. same: five epochs of both engines on the same recipe and data, which
+are C2 at 10 % from DEEPAUC_DATA.
 """
 
 from __future__ import annotations
@@ -128,20 +129,20 @@ def timm_loop(size: int = 224, batch: int = 32, steps: int = 60) -> Iterator[dic
         yield {"what": f"fast engine, uncompiled, {loss}", "size": size, "batch": batch, **found}
 
 
-def same_result(epochs: int = 5, seeds: int = 3) -> Iterator[dict]:
-    """Test AUC of both engines on C10 at 1 %, DEEPAUC_DATA or a torchvision download."""
+def same_result(epochs: int = 5, seeds: int = 5) -> Iterator[dict]:
+    """Test AUC of both engines, seed by seed: what differs is the order of sums and the rounding of kernels."""
     stage = Stage(objective=AUCMargin(), optimizer=PESGSpec(weight_decay=1e-4), epochs=epochs, bound="l2",
                   augment=Augment(), precision="bfloat16")  # fmt: skip
     made = Recipe(model=ResNet20Spec(), stages=(stage,))
     for seed in range(seeds):
-        task = load("C10", imratio=0.01, seed=seed)
+        task = load("C2", imratio=0.1, seed=seed)
         for engine in ("plain", "fast"):
             with tempfile.TemporaryDirectory() as folder:
                 began = time.perf_counter()
                 run = train(made, task, seed=seed, run_dir=Path(folder) / "run", device="cuda", engine=engine)
                 seconds = time.perf_counter() - began
                 (estimate,) = run.auc("test").values()
-                yield {"what": f"C10 at 1 %, {epochs} epochs", "engine": engine, "seed": seed, "seconds": seconds,
+                yield {"what": f"C2 at 10 %, {epochs} epochs", "engine": engine, "seed": seed, "seconds": seconds,
                        "test_auc": estimate.value}  # fmt: skip
 
 

@@ -8,7 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepauc.models.activations import ActivationName, make_activation
-from deepauc.models.conv_norm import conv_norm_act
+from deepauc.models.conv_norm import (
+    Delayed,
+    activated,
+    conv_norm,
+    conv_norm_act,
+    delayed_conv_norm,
+    delayed_conv_norm_and_input,
+    fits,
+)
 from deepauc.models.initialisation import he_initialise_
 
 _WIDTHS = (16, 32, 64)
@@ -38,11 +46,19 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(out_channels)
         self.act2 = make_activation(activation, inplace=True)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = conv_norm_act(self.conv1, self.bn1, self.act1, x)
-        if self.stride != 1 or self.extra_channels:
-            x = shortcut_a(x, stride=self.stride, extra_channels=self.extra_channels)
-        return conv_norm_act(self.conv2, self.bn2, self.act2, out, x)
+    def forward(self, x: Tensor | Delayed) -> Tensor | Delayed:
+        """Delayed as x is."""
+        first, second = (self.conv1, self.bn1, self.act1), (self.conv2, self.bn2, self.act2)
+        if isinstance(x, Delayed) and fits(*first, x.y) and fits(*second, x.y):
+            out, computed = delayed_conv_norm_and_input(*first, x)
+            return delayed_conv_norm(*second, out, self._shortcut(computed))
+        x = activated(x)
+        return conv_norm_act(*second, conv_norm_act(*first, x), self._shortcut(x))
+
+    def _shortcut(self, x: Tensor) -> Tensor:
+        if self.stride == 1 and not self.extra_channels:
+            return x
+        return shortcut_a(x, stride=self.stride, extra_channels=self.extra_channels)
 
 
 class ResNet20(nn.Module):
@@ -70,7 +86,7 @@ class ResNet20(nn.Module):
         he_initialise_(self, head=self.head)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stages(conv_norm_act(self.conv, self.bn, self.act, x))
+        x = activated(self.stages(conv_norm(self.conv, self.bn, self.act, x)))
         return self.head(x.mean((2, 3)))
 
 

@@ -17,6 +17,7 @@ CHANNELS = (16, 32, 64)
 IMAGE_CHANNELS = (1, 3)
 TWO_BLOCK = 64
 JOIN_BLOCK = 8
+REGISTERS = 128  # a thread, so that two programs of 8 warps share a multiprocessor
 MOST_AT_ONCE = 512  # large images have thousands of programs: they are added up in turns
 
 
@@ -25,7 +26,7 @@ class Launch:
     """How a kernel is launched: groups of pixels a tile, warps, loads in flight, tiles a program, and the form.
 
     pair: two pixels a group. form: rows of taps, or tap by tap; of the weight's gradient: all rows of taps in one
-    program, or one.
+    program, or one. ahead: the rows are loaded before the first product, which takes more shared memory.
     """
 
     block: int
@@ -34,6 +35,7 @@ class Launch:
     tiles: int = 1
     pair: bool = True
     form: Literal["rows", "taps", "row"] = "rows"
+    ahead: bool = True
 
 
 # By measurement on an H200 (benchmarks/small_conv.py), for one run alone and for many side by side.
@@ -64,7 +66,7 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _at_once(programs: int) -> int:
+def at_once(programs: int) -> int:
     """How many programs' sums are added up in one go."""
     return min(MOST_AT_ONCE, _power_of_two(programs))
 
@@ -94,7 +96,7 @@ def _tiling(channels: int, shape: tuple[int, ...], stride: int) -> tuple[Launch,
 @torch.library.custom_op("deepauc::small_conv", mutates_args=())
 def small_conv(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     """Convolution of x (N, C, H, W), channels_last, with weight (K, C, 3, 3), padding 1."""
-    return _convolve(x, weight, _out_shape(x, weight, stride), stride=stride, transposed=False, moments=False)[0]
+    return _convolve(x, weight, _out_shape(x, weight, stride), stride=stride)[0]
 
 
 @small_conv.register_fake
@@ -105,7 +107,7 @@ def _(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 @torch.library.custom_op("deepauc::small_conv_with_moments", mutates_args=())
 def small_conv_with_moments(x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     """The same, and each program's mean and sum of squares around it, (programs, 2, group, K), for `join_moments`."""
-    return _convolve(x, weight, _out_shape(x, weight, stride), stride=stride, transposed=False, moments=True)
+    return _convolve(x, weight, _out_shape(x, weight, stride), stride=stride, moments=True)
 
 
 @small_conv_with_moments.register_fake
@@ -126,7 +128,7 @@ def join_moments(
     mean, rstd = torch.empty_like(running_mean), torch.empty_like(running_mean)
     join_moments_kernel[(channels // JOIN_BLOCK,)](
         moments, mean, rstd, running_mean, running_variance, momentum, eps, pixels // group, each // group,
-        programs, OUT=channels, GROUP=group, AT_ONCE=_at_once(programs), BLOCK=JOIN_BLOCK, num_warps=4,
+        programs, OUT=channels, GROUP=group, AT_ONCE=at_once(programs), BLOCK=JOIN_BLOCK, num_warps=4,
     )  # fmt: skip
     return mean, rstd
 
@@ -153,9 +155,7 @@ def small_conv_input_gradient(dy: Tensor, weight: Tensor, stride: int, height: i
         form = ([stride, stride], [1, 1], [1, 1], False, [0, 0], 1, [True, False, False])
         found: Tensor = torch.ops.aten.convolution_backward(dy, x, weight.to(dy.dtype), None, *form)[0]
         return found.contiguous(memory_format=torch.channels_last)
-    if stride == 2 and height % 2 == width % 2 == 0:
-        return _transpose_by_two(dy, weight, out)
-    return _convolve(dy, weight, out, stride=stride, transposed=True, moments=False)[0]
+    return _transpose(dy, weight, out, stride, None)[0]
 
 
 @small_conv_input_gradient.register_fake
@@ -163,8 +163,72 @@ def _(dy: Tensor, weight: Tensor, stride: int, height: int, width: int) -> Tenso
     return _like(dy, (dy.shape[0], weight.shape[1], height, width))
 
 
+@torch.library.custom_op("deepauc::small_conv_norm_gradient", mutates_args=())
+def small_conv_norm_gradient(
+    dy: Tensor, weight: Tensor, stride: int, extra: Tensor | None, activated: Tensor | None,
+    before: Tensor, mean: Tensor, rstd: Tensor, gain: Tensor, offset: Tensor, elu: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Through the convolution and the activation of its input: the gradient there, and sums for `norm_gradients`.
+
+    The input was act(gain (before - mean) rstd + offset [+ shortcut]); `activated` is that input, needed only where
+    there was a shortcut; `extra` is a second gradient of it. sums (programs, 2, group, C): of the gradient before the
+    activation, and of it times the normalised `before`.
+    """
+    norm = _Norm(extra=extra, activated=activated, before=before, of=(mean, rstd, gain, offset), elu=elu)
+    return _transpose(dy, weight, tuple(before.shape), stride, norm)
+
+
+@small_conv_norm_gradient.register_fake
+def _(
+    dy: Tensor, weight: Tensor, stride: int, extra: Tensor | None, activated: Tensor | None,
+    before: Tensor, mean: Tensor, rstd: Tensor, gain: Tensor, offset: Tensor, elu: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    shape = tuple(before.shape)
+    if stride == 2 and shape[2] % 2 == shape[3] % 2 == 0:
+        programs, group = -(-dy.numel() // (dy.shape[1] * TWO_BLOCK)), 4
+    else:
+        _, group, programs = _tiling(dy.shape[1], shape, stride)
+    return _like(dy, shape), dy.new_empty(programs, 2, group, shape[1], dtype=torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Norm:
+    """What `before_activation` needs of the norm and activation that made a convolution's input."""
+
+    extra: Tensor | None
+    activated: Tensor | None
+    before: Tensor
+    of: tuple[Tensor, Tensor, Tensor, Tensor]
+    elu: bool
+
+
+def _norm_arguments(norm: _Norm | None, unused: Tensor) -> tuple[list[Tensor], dict[str, bool]]:
+    """The kernels' arguments for a norm, tensors and form; `unused` stands where there is none."""
+    if norm is None:
+        return [unused] * 7, {"NORM": False, "EXTRA": False, "ACTIVATED": False, "ELU": False}
+    images = [unused if t is None else t.contiguous(memory_format=torch.channels_last)
+              for t in (norm.extra, norm.activated, norm.before)]  # fmt: skip
+    known = {"EXTRA": norm.extra is not None, "ACTIVATED": norm.activated is not None}
+    return [*images, *norm.of], {"NORM": True, **known, "ELU": norm.elu}
+
+
+def _transpose(
+    dy: Tensor, weight: Tensor, out: tuple[int, ...], stride: int, norm: _Norm | None
+) -> tuple[Tensor, Tensor]:
+    if stride == 2 and out[2] % 2 == out[3] % 2 == 0:
+        return _transpose_by_two(dy, weight, out, norm)
+    return _convolve(dy, weight, out, stride=stride, transposed=True, norm=norm)
+
+
 def _convolve(
-    x: Tensor, weight: Tensor, out: tuple[int, int, int, int], *, stride: int, transposed: bool, moments: bool
+    x: Tensor,
+    weight: Tensor,
+    out: tuple[int, ...],
+    *,
+    stride: int,
+    transposed: bool = False,
+    moments: bool = False,
+    norm: _Norm | None = None,
 ) -> tuple[Tensor, Tensor]:
     from deepauc.models.small_conv_kernel import conv_rows_kernel, conv_taps_kernel
 
@@ -176,40 +240,44 @@ def _convolve(
         out_stride, in_stride = in_stride, out_stride
     strides = (out_stride, in_stride, r_stride, s_stride)
     how, group, programs = _tiling(x.shape[1], out, stride)
-    found = x.new_empty((programs, 2, group, channels) if moments else (0,), dtype=torch.float32)
+    sums = moments or norm is not None
+    found = x.new_empty((programs, 2, group, channels) if sums else (0,), dtype=torch.float32)
+    tensors, norm_form = _norm_arguments(norm, found)
     grid = (n * h * w // group, h, w // group, x.shape[2], x.shape[3], *strides)
-    form = {"IN": x.shape[1], "OUT": channels, "STRIDE": stride, "FLIP": transposed, "MOMENTS": moments}
+    form = {"IN": x.shape[1], "OUT": channels, "STRIDE": stride, "FLIP": transposed, "MOMENTS": moments, **norm_form}
     launch = {"BLOCK": how.block, "STAGES": how.stages, "num_warps": how.warps}
+    if norm is not None and how.warps == 8:
+        launch["maxnreg"] = REGISTERS
     if how.form == "taps" or (transposed and stride > 1):
-        conv_taps_kernel[(-(-grid[0] // how.block),)](x, weight, y, found, *grid, **form, **launch)
+        conv_taps_kernel[(-(-grid[0] // how.block),)](x, weight, y, found, *tensors, *grid, **form, **launch)
     else:
-        row = {"GROUP": group, "ROW": _row(x.shape[1], group, stride)}
-        conv_rows_kernel[(programs,)](x, weight, y, found, *grid, how.tiles, **form, **row, **launch)
+        row = {"GROUP": group, "ROW": _row(x.shape[1], group, stride), "AHEAD": how.ahead}
+        conv_rows_kernel[(programs,)](x, weight, y, found, *tensors, *grid, how.tiles, **form, **row, **launch)
     return y, found
 
 
-def _transpose_by_two(dy: Tensor, weight: Tensor, out: tuple[int, int, int, int]) -> Tensor:
+def _transpose_by_two(dy: Tensor, weight: Tensor, out: tuple[int, ...], norm: _Norm | None) -> tuple[Tensor, Tensor]:
     from deepauc.models.small_conv_kernel import transpose_by_two_kernel
 
     dy = dy.contiguous(memory_format=torch.channels_last)
     dx = _like(dy, out)
     n, channels, h, w = dy.shape
+    programs = -(-(n * h * w) // TWO_BLOCK)
+    found = dy.new_empty((0,) if norm is None else (programs, 2, 4, out[1]), dtype=torch.float32)
+    tensors, norm_form = _norm_arguments(norm, found)
     out_stride, in_stride, r_stride, s_stride = weight.stride()
-    transpose_by_two_kernel[(-(-(n * h * w) // TWO_BLOCK),)](
-        dy, weight, dx, n * h * w, h, w, in_stride, out_stride, r_stride, s_stride,
-        IN=channels, OUT=out[1], BLOCK=TWO_BLOCK, num_warps=4,
+    launch = {"num_warps": 4} if norm is None else {"num_warps": out[1] // 4, "maxnreg": REGISTERS}
+    transpose_by_two_kernel[(programs,)](
+        dy, weight, dx, found, *tensors, n * h * w, h, w, in_stride, out_stride, r_stride, s_stride,
+        IN=channels, OUT=out[1], **norm_form, BLOCK=TWO_BLOCK, **launch,
     )  # fmt: skip
-    return dx
+    return dx, found
 
 
 @torch.library.custom_op("deepauc::small_conv_weight_gradient", mutates_args=())
 def small_conv_weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, stride: int) -> Tensor:
     """Gradient of the weight, in its type and layout: float32 sums of each program, then of all programs."""
-    from deepauc.models.small_conv_kernel import (
-        sum_programs_kernel,
-        weight_gradient_kernel,
-        weight_gradient_rows_kernel,
-    )
+    from deepauc.models.weight_gradient_kernel import sum_programs_kernel, weight_gradient_kernel
 
     x = x.contiguous(memory_format=torch.channels_last)
     dy = dy.contiguous(memory_format=torch.channels_last)
@@ -220,16 +288,15 @@ def small_conv_weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, stride: in
     programs = -(-groups // (how.block * how.tiles))
     shape = {"IN": x.shape[1], "OUT": out, "GROUP": group, "ROW": _row(x.shape[1], group, stride), "STRIDE": stride}
     sums = torch.empty(programs, 3 * shape["ROW"] * group * out, dtype=torch.float32, device=x.device)
-    kernel = weight_gradient_rows_kernel if how.form == "rows" else weight_gradient_kernel
-    kernel[(programs,) if how.form == "rows" else (programs, 3)](
-        x, dy, sums, groups, h, w // group, x.shape[2], x.shape[3], how.tiles, **shape,
+    weight_gradient_kernel[(programs, 1 if how.form == "rows" else 3)](
+        x, dy, sums, groups, h, w // group, x.shape[2], x.shape[3], how.tiles, **shape, ALL=how.form == "rows",
         BLOCK=how.block, STAGES=how.stages, num_warps=how.warps,
     )  # fmt: skip
     gradient = torch.empty_like(weight)
-    at_once = _at_once(programs)
-    block = max(16, 4096 // at_once)
+    turn = at_once(programs)
+    block = max(16, 4096 // turn)
     sum_programs_kernel[(-(-gradient.numel() // block),)](
-        sums, gradient, programs, *gradient.stride(), **shape, AT_ONCE=at_once, BLOCK=block, num_warps=4
+        sums, gradient, programs, *gradient.stride(), **shape, AT_ONCE=turn, BLOCK=block, num_warps=4
     )
     return gradient
 

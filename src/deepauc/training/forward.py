@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from deepauc.models.small_conv import use_small_convs
+from deepauc.models.stacked import empty_copy
 from deepauc.objectives.saddle import auc_saddle
 from deepauc.objectives.saddle_loss import SaddleLoss
 from deepauc.training.preprocessing import Preprocessing
@@ -50,10 +51,25 @@ def make_forward(
     return forward
 
 
+class Ends(NamedTuple):
+    """What stands before and behind a network that several runs share."""
+
+    inputs: Callable[..., tuple[Tensor, Tensor]]
+    value: Forward
+
+
+def make_ends(objective: nn.Module, stage: Stage, preprocessing: Preprocessing, *, compiled: bool) -> Ends:
+    """(constants, images, labels, changes) -> (inputs, labels), and from the network's output to its loss."""
+    inputs, value = _inputs(stage, preprocessing), _loss(objective, stage)
+    if compiled:
+        inputs, value = torch.compile(inputs, dynamic=False), torch.compile(value, dynamic=False)
+    return Ends(inputs, value)
+
+
 def _network(model: nn.Module, stage: Stage, preprocessing: Preprocessing) -> Callable[..., tuple[Tensor, Tensor]]:
     """(weights, constants, images, labels, changes) -> the network's output in float32, and labels as mixed."""
-    augment = stage.augment
-    template = _template(model)
+    inputs_of = _inputs(stage, preprocessing)
+    template = empty_copy(model)
     if stage.precision == "bfloat16":
         use_small_convs(template)
     for module in template.modules():
@@ -67,17 +83,29 @@ def _network(model: nn.Module, stage: Stage, preprocessing: Preprocessing) -> Ca
         labels: Tensor,
         changes: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        if augment is not None and changes is not None:
-            images = augment.apply(repeated(images, stage.views), changes)
-            images, labels = augment.mix(images, labels, changes)
-        elif images.dtype == torch.uint8:
-            images = images.permute(0, 3, 1, 2) * (1 / 255)
-        inputs = preprocessing.standardised(images, *constants)
+        inputs, labels = inputs_of(constants, images, labels, changes)
         with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
             scores = functional_call(template, weights, (inputs,))
         return scores.float(), labels
 
     return outputs
+
+
+def _inputs(stage: Stage, preprocessing: Preprocessing) -> Callable[..., tuple[Tensor, Tensor]]:
+    """(constants, images, labels, changes) -> what the network eats, and labels as mixed."""
+    augment = stage.augment
+
+    def inputs(
+        constants: tuple[Tensor, Tensor], images: Tensor, labels: Tensor, changes: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if augment is not None and changes is not None:
+            images = augment.apply(repeated(images, stage.views), changes)
+            images, labels = augment.mix(images, labels, changes)
+        elif images.dtype == torch.uint8:
+            images = images.permute(0, 3, 1, 2) * (1 / 255)
+        return preprocessing.standardised(images, *constants), labels
+
+    return inputs
 
 
 def _loss(objective: nn.Module, stage: Stage) -> Forward:
@@ -112,17 +140,6 @@ def program_key(stage: Stage, trainer: Trainer) -> str:
     head = stage.projection if stage.on_views else None
     form = (stage.resolved_bound, stage.augment, stage.precision, stage.views, head, trainer.preprocessing.images)
     return repr((own, trainer.device.type, form, shapes))
-
-
-def _template(model: nn.Module) -> nn.Module:
-    """The modules without any values: a program must not be bound to the first run's weights."""
-    # deepcopy asks its memo first: the modules are new, the tensors empty ones of the same layout.
-    empty: dict[int, Tensor] = {}
-    for parameter in model.parameters():
-        empty[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
-    for buffer in model.buffers():
-        empty[id(buffer)] = buffer.to("meta")
-    return copy.deepcopy(model, empty)
 
 
 def _saddle_value(
