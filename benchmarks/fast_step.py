@@ -192,12 +192,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=CASES)
     parser.add_argument("--deadline", type=float, default=400.0, help="seconds after which no case is started")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="the record; rows of the same code in it are kept")
     options = parser.parse_args()
-    rows = gpu_rows(options.cases, deadline=options.deadline)
+    record = {"hardware": hardware(gpu=True), "versions": versions(), "code_version": code_version(),
+              "date": datetime.now(UTC).isoformat(timespec="seconds"), "rows": []}  # fmt: skip
+    if options.json is not None and options.json.exists():
+        before = json.loads(options.json.read_text())
+        record["rows"] = before["rows"] if before["code_version"] == record["code_version"] else []
+    record["rows"] += gpu_rows(options.cases, deadline=options.deadline)
     if options.json is not None:
-        record = {"hardware": hardware(gpu=True), "versions": versions(), "code_version": code_version(),
-                  "date": datetime.now(UTC).isoformat(timespec="seconds"), "rows": rows}  # fmt: skip
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

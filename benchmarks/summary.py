@@ -119,7 +119,9 @@ def main() -> None:
         lines += ["", "## The same step on the way there", "", origin(record), "", record["note"]]
         lines += ["", *fast_step_history_table(record)]
     if (record := load("throughput")) is not None:
-        lines += ["", "## Beside other people's loops", "", origin(record), "", *throughput_table(record)]
+        lines += ["", "## Beside other people's loops", "", origin(record)]
+        lines += ["", record["note"]] if "note" in record else []
+        lines += ["", *throughput_table(record)]
     (RESULTS / "speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -154,18 +154,17 @@ def main() -> None:
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = []
+    record = {"hardware": hardware(gpu=True), "versions": versions(), "code_version": code_version(),
+              "date": datetime.now(UTC).isoformat(timespec="seconds"), "rows": []}  # fmt: skip
     for name in options.sections:
         try:
             for row in SECTIONS[name]():
-                rows.append({"section": name, **row})
-                print(json.dumps(rows[-1]), flush=True)
+                record["rows"].append({"section": name, **row})
+                print(json.dumps(record["rows"][-1]), flush=True)
+                if options.json is not None:  # after every row: what was measured stays, whatever comes next
+                    options.json.write_text(json.dumps(record, indent=1) + "\n")
         except Exception as error:  # one section must not cost the others
             print(f"failed: {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-    if options.json is not None:
-        record = {"hardware": hardware(gpu=True), "versions": versions(), "code_version": code_version(),
-                  "date": datetime.now(UTC).isoformat(timespec="seconds"), "rows": rows}  # fmt: skip
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
