@@ -172,6 +172,16 @@ def test_paired_differences_have_the_t_interval(made_up):
     assert f"{gain.mean():+.3f} [{low:+.3f}, {high:+.3f}]" in benchmark_page.page(results)
 
 
+def test_settings_tried_are_shown_best_first(made_up):
+    results, *_ = made_up
+    study = cell_study(C10_R_1, "paper", "ce")
+    book = RecordBook(results / "paper-tables")
+    for seed, auc in enumerate((0.70, 0.60, 0.71)):
+        book.add(record(study, seed, auc, phase="tuning", config={"lr": 0.3, "momentum": 0.0}))
+    (row,) = [row for row in table_rows(benchmark_page.page(results)) if row[:3] == ["C10-R-1", "paper", "CE"]][1:]
+    assert row[3:] == ["3", "0.670 (lr 0.3, momentum 0); 0.660 (lr 0.03, momentum 0.9)"]
+
+
 def test_what_is_not_run_is_estimated_from_measured_steps(made_up):
     results, *_ = made_up
     book = RecordBook(results / "paper-tables")

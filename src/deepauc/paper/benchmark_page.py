@@ -30,13 +30,14 @@ SELECTED_NAMES = {"margin": "m", "focal_alpha": "alpha"}
 def page(results: Path) -> str:
     """The whole page as markdown."""
     book = RecordBook(results / "paper-tables")
-    rows, differences, left = [], [], []
+    rows, differences, tuned, left = [], [], [], []
     for cell in CELLS:
         for recipe in RECIPES:
             for loss in LOSSES:
                 records = book.final(cell.study_name(recipe, loss))
                 if records:
                     rows.append(_row(cell, recipe, loss, records, book))
+                tuned += _tuning_row(cell, recipe, loss, book)
             differences += _differences(cell, recipe, book)
             left += _not_run(cell, recipe, book)
     parts = [
@@ -50,6 +51,13 @@ def page(results: Path) -> str:
             "Mean over the training sets that both losses have, with a 95 % t-interval. A difference is confirmed or "
             "refuted where the interval leaves out 0; elsewhere it is open.",
             markdown_table(("cell", "recipe", "difference", "sets", "mean [95 %]", "verdict"), differences),
+        ]
+    if tuned:
+        parts += [
+            "## What tuning saw",
+            "Validation AUC of each setting, mean over the tuning sets, best first. With so few positives differences "
+            "of .03 are noise.",
+            markdown_table(("cell", "recipe", "loss", "sets", "settings"), tuned),
         ]
     if left:
         parts += [
@@ -116,6 +124,19 @@ def _tuning_text(tuning: Sequence[Record]) -> str:
     failed = sum("failed" in record for record in tuning)
     seconds = sum(record.get("seconds", 0.0) for record in tuning)
     return f"{len(tuning)} runs, {seconds:.0f} s" + (f", {failed} diverged" if failed else "")
+
+
+def _tuning_row(cell: Cell, recipe: str, loss: str, book: RecordBook) -> list[list[str]]:
+    """One row where something was tuned: each setting with its mean validation AUC."""
+    by_setting: dict[str, list[float]] = {}
+    for record in book.tuning(cell.study_name(recipe, loss)):
+        if "failed" not in record:
+            by_setting.setdefault(_settings(record["config"]), []).append(record["auc"]["validation"][0])
+    if not by_setting:
+        return []
+    best_first = sorted(by_setting.items(), key=lambda item: -fmean(item[1]))
+    shown = "; ".join(f"{fmean(values):.3f} ({setting})" for setting, values in best_first)
+    return [[cell.name, recipe, TITLES[loss], str(max(len(values) for values in by_setting.values())), shown]]
 
 
 def _settings(config: dict[str, object]) -> str:
