@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from deepauc.training.in_memory import InMemoryInputs
 from deepauc.training.loop import train
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Recipe
+from deepauc.training.timing import measure_pace
 
 IMAGES = ("--image-column", "file", "--label-column", "target", "--model", "small-cnn")  # for speed
 
@@ -337,6 +339,85 @@ def test_several_labels_with_empty_cells_and_a_split_without_validation(deepauc,
     assert set(record["results"]["auc"]["test"]) == {"target", "other"}
     assert "LEAK" not in text
     assert "take turns" in text
+
+
+def test_it_says_how_many_unlabelled_rows_join_a_first_stage_and_why_others_do_not(deepauc, no_report, data, tmp_path):
+    with (data / "split.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    rows[2]["target"] = rows[4]["target"] = ""  # of train
+    rows[110]["target"] = ""  # marked as test, its patient is there too
+    rows.append({**rows[0], "file": "images/copy.png", "target": "", "split": "", "patient_id": "p55"})  # in test
+    (data / "images" / "copy.png").write_bytes((data / rows[6]["file"]).read_bytes())
+    rows.append({**rows[0], "file": "images/own.png", "target": "", "split": "test", "patient_id": "nobody"})
+    Image.fromarray(np.full((8, 8), 77, np.uint8)).save(data / "images" / "own.png")
+    table = write_table(data / "unlabelled.csv", rows)
+    words = ("--table", table, *IMAGES, "--group-column", "patient_id", "--split-column", "split", "--epochs", 1)
+    code, text, errors = deepauc(*words, "--print-config")
+    assert (code, errors) == (0, "")
+    assert "# unlabelled rows: 0 of 5 join the self-supervised stage" in text
+    assert "2 could join one that does; 2 never join: their patient is in validation or test; 1 never join" in text
+    first = """[[recipe.stages]]
+epochs = 1
+batch_size = 32
+views = 2
+objective = { type = "Contrastive" }
+optimizer = { type = "SGDSpec", lr = 0.1 }
+augment = { crop_padding = 1 }
+
+"""
+    (tmp_path / "views.toml").write_text(text.replace("[[recipe.stages]]", f"{first}[[recipe.stages]]", 1))
+    code, text, errors = deepauc("--config", tmp_path / "views.toml", "--out", tmp_path / "run", "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(text)
+    expected = {"rows": 5, "may_join": 2, "of_held_out_patient": 2, "held_out": 1, "joined": 2}
+    assert found["unlabelled"] == expected
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["data"]["unlabelled_rows"] == expected
+    (told,) = [choice for choice in record["plan"]["choices"] if choice["name"] == "unlabelled rows"]
+    assert told["value"] == "2 of 5 join the self-supervised stage"
+    with (tmp_path / "run" / "history.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["unlabelled_rows"] == "2"  # what the stage itself has counted
+
+
+def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
+    deepauc, no_report, data, tmp_path, monkeypatch
+):
+    measured = []
+
+    def pace(recipe, task, *, seed, device):
+        measured.append(measure_pace(recipe, task, seed=seed, device=device))  # really; then as on a slow machine
+        assert all(0 < seconds < 10 for seconds in (*measured[-1].step, *measured[-1].end, measured[-1].row))
+        return replace(measured[-1], step=(0.1, 0.1), end=(0.0, 0.0), row=0.0)
+
+    monkeypatch.setattr(training_run, "measure_pace", pace)
+    words = ("--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run")
+    code, _, errors = deepauc(*words, "--minutes", 0.01)
+    assert code == 2
+    assert re.search(r"0.01 minutes are too few: one epoch of each stage takes about \d+ s here", errors)
+    assert len(errors.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+    code, text, errors = deepauc(*words, "--minutes", 0.1)
+    assert (code, errors) == (0, "")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    counts = [stage["epochs"] for stage in record["recipe"]["stages"]]
+    steps = record["plan"]["pace"]["per_epoch"]
+    assert 0.1 * np.dot(counts, steps) <= 0.9 * 6 < 0.1 * np.dot([n + 1 for n in counts], steps)
+    assert f"epochs: {counts[0]} + {counts[1]}" in text
+    assert "of the 0.1 min asked for" in text
+    assert "Cut: uncut, 50 + 25 epochs" in text
+    before = content(tmp_path / "run")
+    assert len(measured) == 2
+    code, text, _ = deepauc(*words, "--minutes", 0.1)
+    assert code == 0
+    assert "finished: nothing was changed" in text
+    assert len(measured) == 2  # read from the run's folder
+    code, _, errors = deepauc(*words, "--minutes", 0.2)
+    assert code == 2
+    assert "another run" in errors
+    assert content(tmp_path / "run") == before
+    code, _, errors = deepauc(*words, "--minutes", 1, "--epochs", 1)
+    assert code == 2
+    assert "give one of them" in errors
 
 
 def test_identical_images_stay_together_and_are_a_leak_where_the_table_parts_them(deepauc, no_report, data, tmp_path):

@@ -1,5 +1,7 @@
 """NewStage and quota_loader inside real Lightning training; skips where lightning is not installed."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -139,8 +141,9 @@ def test_each_rank_draws_its_share_of_the_global_batch():
 
 
 @pytest.mark.slow
-def test_two_ranks_train_as_one_does(tmp_path):
+def test_two_ranks_train_as_one_does(tmp_path, monkeypatch):
     """The prior is fixed and the shares are equal, so DDP's mean of the ranks' gradients is the batch's gradient."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # where the ranks find this file by its name: tests...
     module = Module()
     run = trainer(
         2,

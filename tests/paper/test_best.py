@@ -111,6 +111,12 @@ def test_all_studies_before_come_along():
     assert {study.name.split("-")[1] for study in whole.parents([follower])} == {"auc_m", "auc_s"}
 
 
+def test_a_lever_by_its_number_is_that_of_both_searches_alone():
+    names = [study.name for study in best_set().chosen(["levers-*-01-*"])]
+    assert names == ["levers-auc_m-01-first", "levers-ce-01-first"]
+    assert [s.name for s in best_set().chosen(["levers-auc_s"])] == ["levers-auc_s-12-rate"]
+
+
 def trial(name, *values):
     return Trial(config={"x": name}, validation=tuple((v,) for v in values))
 
@@ -184,8 +190,8 @@ def test_the_search_goes_lever_by_lever(small):
     chosen = {record["config"]["lr"] for record in book.tuning("levers-auc_m-03-mixup")}
     assert chosen == {0.1}
     assert all("first_stage" in record["config"] for record in book.tuning("levers-ce-03-mixup"))
-    assert {r["config"]["mixup"] for r in book.tuning("levers-auc_s-01-rate")} <= {0.0, 0.5}
-    assert {r["fixed"]["loss"] for r in book.tuning("levers-auc_s-01-rate")} == {"auc_s"}
+    assert {r["config"]["mixup"] for r in book.tuning("levers-auc_s-04-rate")} <= {0.0, 0.5}
+    assert {r["fixed"]["loss"] for r in book.tuning("levers-auc_s-04-rate")} == {"auc_s"}
     assert outcomes[-1].done == 0  # the same call again
 
 
@@ -259,6 +265,12 @@ def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
     found = best_page.decision(book, "ce", 1)
     assert found.chosen == {"first_stage": "simclr"}
     assert found.difference(found.tried[0]).value == pytest.approx(-0.105005)
+    assert best_page._cuts(book) == ""  # cut to one fold once, but both are there now
+    add("t501", "simclr", 501, 0.8, cut={"tune_sets": "2 of 10", "epochs": 1}, lr=3)
+    assert best_page._cuts(book) == "tune_sets 2 of 10, epochs 1"
+    other = {**book.tuning(name)[0], "study": best_levers.lever_name("ce", 2), "config": {"ema": 0.0, "epochs": 10}}
+    book.add(other)
+    assert best_page._cuts(book) == "tune_sets 2 of 10, epochs 1 (levers-ce-01-first)"
 
 
 def test_what_diverges_is_recorded_once(tmp_path, monkeypatch):
@@ -266,7 +278,15 @@ def test_what_diverges_is_recorded_once(tmp_path, monkeypatch):
     monkeypatch.setattr(divergence, "MOMENTA", (0.0,))
     settings = divergence.Settings(source=DIGITS, network="S", steps=3, batch_size=32, positives=8, seeds=(100,))
     place = Place(runs=tmp_path / "runs", results=tmp_path / "results")
-    assert divergence.run(place, settings)["runs"] == 2 * 3 * 2
+    assert divergence.run(place, settings, max_minutes=1e-9) == {
+        "record": str(place.results / "divergence.jsonl"),
+        "runs": 0,
+        "left": 12,
+    }
+    told = []
+    assert divergence.run(place, settings, report=told.append)["runs"] == 2 * 3 * 2
+    assert len(told) == 12
+    assert any(line.startswith("AUC-M, raw, lr 1e+30, momentum 0, seed 100: stopped at 1") for line in told)
     monkeypatch.setattr(divergence, "train", None)
     assert divergence.run(place, settings)["runs"] == 12  # nothing left to do
     found = {(r["loss"], r["bound"], r["lr"]): r for r in divergence.records(place.results)}

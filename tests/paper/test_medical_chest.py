@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from deepauc.metrics.auroc import auroc
-from deepauc.paper import medical_chest
+from deepauc.paper import medical_chain, medical_chest
 from deepauc.paper.medical_chain import run_links
 from deepauc.paper.medical_chest import STAND_IN, ChestPlan, chest_links, mask_labels, one_disease, run_chest
 from deepauc.paper.medical_chest_page import stand_in_page
@@ -16,6 +16,7 @@ from deepauc.paper.medical_scores import read_scores
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.bundle import Bundle
+from deepauc.training.packing import train_together
 
 NAMES = ("Edema", "Heart", "Water")
 SMALL = {**STAND_IN.settings, "epochs": 2, "auc_epochs": 1, "milestones": (2, 4), "precision": "float32",
@@ -104,6 +105,38 @@ def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
         assert record["packed"] == (2 if record["labels"] in ("Heart", "Water") else 1)
         test, other = read_scores(record), read_scores(alone[record["study"], 0])
         assert test.plain == pytest.approx(other.plain, abs=1e-3)
+
+
+def test_what_there_is_no_time_for_is_left_to_the_next_call(done, tmp_path):
+    place, task, _, _ = done
+    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
+    plan = replace(PLAN, seeds=(0,), masked=False)
+    stopped = run_chest(plan, task, elsewhere, max_minutes=1e-4)
+    assert stopped["left"] == 9 - stopped["runs"] > 0
+    assert run_chest(plan, task, elsewhere)["left"] == 0
+    mine, whole = records_of(elsewhere), records_of(place)
+    assert len(mine) == 9
+    for key, record in mine.items():
+        assert record["auc"] == whole[key]["auc"]  # resumed to the bit
+
+
+def test_a_pack_is_written_down_before_the_next_one_begins(done, tmp_path, monkeypatch):
+    place, task, _, _ = done
+    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
+    links = [link for link in chest_links(PLAN, task) if link.parent is None]
+    packs = []
+
+    def fails_at_the_second(jobs, *, device):
+        packs.append(len(jobs))
+        if len(packs) > 1:
+            raise RuntimeError("the machine is gone")
+        return train_together(jobs, device=device)
+
+    monkeypatch.setattr(medical_chain, "train_together", fails_at_the_second)
+    monkeypatch.setattr(medical_chain, "_packs", lambda ready, pack: [[link] for link in ready])
+    with pytest.raises(RuntimeError, match="gone"):
+        run_links("chest", links, elsewhere, pack=2)
+    assert list(records_of(elsewhere)) == [("S-stage1-ce", 0)]
 
 
 def test_readers_beaten_by_the_ensemble(done):

@@ -38,6 +38,9 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of the run; default: 0.")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="All of this as TOML, and more.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print that file; do not train.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, metavar="M", help="Train no longer than about this.")
+    ] = None,
     tune: Annotated[int | None, typer.Option(min=1, metavar="N", help="Try N margins and gammas first.")] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp, or timm's.")
@@ -59,7 +62,7 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="At the end, curves to DIR/tensorboard.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only the results.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only the results.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
@@ -80,7 +83,7 @@ def train(
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,
     }
-    given_plan = {"model": model, "epochs": epochs, "batch_size": batch_size}
+    given_plan = {"model": model, "epochs": epochs, "batch_size": batch_size, "minutes": minutes}
     settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
     from deepauc.cli.training_run import print_settings, run_training
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from deepauc.cli.data import refuse_table
 from deepauc.cli.training_progress import training_progress
 from deepauc.cli.training_summary import show_choices, show_data, show_results
 from deepauc.data.problems import TableError
+from deepauc.data.task import Task
 from deepauc.reporting.kept_stage import score_last_stage
 from deepauc.reporting.report import write_report
 from deepauc.training.baseline import first_stage_run
@@ -33,8 +34,10 @@ from deepauc.training.plan import Choice, DeviceKind, Fingerprint, make_plan
 from deepauc.training.prepare import Prepared, data_record, prepare
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
+from deepauc.training.timing import Pace, fit_into, measure_pace
 from deepauc.training.trainer import Progress
 from deepauc.training.tuning import Trial, best_trial, pairs_to_try, tune, with_pair
+from deepauc.training.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_choice
 
 TUNING = ".tuning"
 
@@ -50,6 +53,8 @@ class _Job:
     choices: tuple[Choice, ...]
     device: torch.device
     device_kind: DeviceKind
+    unlabelled: UnlabelledRows
+    pace: Pace | None  # where minutes were named
 
 
 def run_training(settings: Settings, *, out: Path, device: str | None, output: Output, command: str) -> None:
@@ -90,7 +95,7 @@ def _trained_run(
         raise ValueError(f"--out {out} is not empty and holds no run: choose another folder.")
     # Of all ranks: one that comes late finds the folder of the run that has just begun.
     state = agreed("finished" if folder.done else "continued" if folder.record_path.exists() else "trained")
-    job = _prepared_job(settings, device=device, output=output)
+    job = _prepared_job(settings, device=device, output=output, folder=folder)
     show_data(output, job.prepared)
     show_choices(output, job.choices)
     try:
@@ -125,7 +130,8 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
     sys.stdout.write(settings_toml(whole, comments=comments))
 
 
-def _prepared_job(settings: Settings, *, device: str | None, output: Output) -> _Job:
+def _prepared_job(settings: Settings, *, device: str | None, output: Output, folder: RunFolder | None = None) -> _Job:
+    """folder: where the run goes; one that is there already says how fast this machine was."""
     if settings.data.table is None:
         raise ValueError("which table? Name it: --table data.csv.")
     target = _device(device)
@@ -136,22 +142,44 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output) -> 
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
         refuse_table(output, error.problems)
+    pace = None
     if settings.recipe is not None:
         choices: tuple[Choice, ...] = (Choice(name="recipe", value="complete", reason="it is in the config file"),)
         recipe = settings.recipe
     else:
         fingerprint = Fingerprint.of(prepared.task, file_sizes=prepared.report.sizes)
         plan = make_plan(fingerprint, settings.plan, kind)
+        if settings.plan.minutes is not None:
+            pace = _pace(plan.recipe, prepared.task, settings.seed, target, folder, output)
+            plan = fit_into(plan, prepared.task, pace, minutes=settings.plan.minutes, tune=settings.tune)
         recipe, choices = plan.recipe, plan.choices
+    unlabelled = count_unlabelled(prepared.task, recipe)
+    without_label = unlabelled_choice(unlabelled)
     return _Job(
         settings=settings,
         prepared=prepared,
         recipe=recipe,
         untuned=recipe,
-        choices=(prepared.split, *choices),
+        choices=(prepared.split, *choices, *(() if without_label is None else (without_label,))),
         device=target,
         device_kind=kind,
+        unlabelled=unlabelled,
+        pace=pace,
     )
+
+
+def _pace(
+    recipe: Recipe, task: Task, seed: int, device: torch.device, folder: RunFolder | None, output: Output
+) -> Pace:
+    """As the run's folder has it, else measured now; of several ranks the first one's counts for all."""
+    if folder is not None and folder.record_path.exists():
+        recorded = (folder.record().get("plan") or {}).get("pace") or {}
+        known = set(recorded) == {field.name for field in fields(Pace)}
+        if known and len(recorded["step"]) == len(recipe.stages):
+            return agreed(Pace(**recorded))
+    output.say("Timing a few steps")
+    with _cpu_threads(device):
+        return agreed(measure_pace(recipe, task, seed=seed, device=device))
 
 
 def _device(name: str | None) -> torch.device:
@@ -248,6 +276,8 @@ def _notes(job: _Job, trials: Sequence[Trial], command: str) -> dict[str, Any]:
         "device_kind": job.device_kind,
         "choices": [asdict(choice) for choice in job.choices],
     }
+    if job.pace is not None:
+        plan |= {"minutes": job.settings.plan.minutes, "pace": asdict(job.pace)}
     if trials:
         plan["tuning"] = {
             "untuned_recipe": recipe_hash(job.untuned),
@@ -257,7 +287,7 @@ def _notes(job: _Job, trials: Sequence[Trial], command: str) -> dict[str, Any]:
     return {
         "command": command,
         "plan": plan,
-        "data": data_record(job.settings, job.prepared),
+        "data": {**data_record(job.settings, job.prepared), "unlabelled_rows": asdict(job.unlabelled)},
         "leaks": job.prepared.leaks,
     }
 

@@ -108,6 +108,7 @@ def show_results(
             "seconds": record["results"]["seconds"],
             "plan": record.get("plan"),
             "leaks": record.get("leaks"),
+            "unlabelled": (record.get("data") or {}).get("unlabelled_rows"),
         }
     )
 

@@ -256,7 +256,9 @@ def lever_studies(
 
 
 def lever_name(loss: str, number: int) -> str:
-    return f"levers-{loss}-{number:02d}-{LEVERS[loss][number - 1].name}"
+    """`levers-ce-03-rate`. Those that follow AUC-M are numbered after its search: `levers-*-01-*` is AUC-M and CE."""
+    place = number + (len(LEVERS["auc_m"]) if loss in FOLLOWERS else 0)
+    return f"levers-{loss}-{place:02d}-{LEVERS[loss][number - 1].name}"
 
 
 def _searched(loss: str) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.selection import Trial
+from deepauc.training.folder import code_version
 
 # Test AUC that this recipe is to reach: of the issue; C2 and C100 are the paper's best figure plus .10 and .06.
 TARGETS = {
@@ -89,13 +90,9 @@ def _value(tried: Tried, fold: int) -> float:
 
 
 def decision(book: RecordBook, loss: str, number: int) -> Decision:
-    """A lever's records: of those made from different settings before it, the ones that came last."""
+    """What the records of a lever come to."""
     lever = best_levers.LEVERS[loss][number - 1]
-    records = book.tuning(lever_name(loss, number))
-    if records:
-        last = _before(records[-1], lever)
-        records = [record for record in records if _before(record, lever) == last]
-    tried = []
+    records, tried = _records(book, loss, number), []
     for setting in lever.settings:
         mine = [r for r in records if {axis: r["config"][axis] for axis in lever.axes} == dict(setting)]
         if not mine:
@@ -115,6 +112,12 @@ def decision(book: RecordBook, loss: str, number: int) -> Decision:
         trials = [_trial(t) for t in tried]
         chosen = SimplestWithinPairedError().choose(trials).config
     return Decision(lever=lever, tried=tuple(tried), folds=folds, chosen=chosen)
+
+
+def _records(book: RecordBook, loss: str, number: int) -> list[Record]:
+    """A lever's records: of those made from different settings before it, the ones that came last."""
+    lever, records = best_levers.LEVERS[loss][number - 1], book.tuning(lever_name(loss, number))
+    return [record for record in records if _before(record, lever) == _before(records[-1], lever)]
 
 
 def _before(record: Record, lever: Lever) -> str:
@@ -167,7 +170,9 @@ def _introduction(book: RecordBook) -> str:
     ]
     if finals:
         machines = sorted({record["hardware"] for record in finals})
-        lines += ["", f"{len(finals)} final runs on {', '.join(machines)}."]
+        other = sum(record["code_version"] != code_version() for record in finals)
+        made = f"{len(finals)} final runs on {', '.join(machines)}; {other} of them by other code than this page's."
+        lines += ["", made]
     return "\n".join(lines)
 
 
@@ -280,6 +285,8 @@ def _chosen_text(book: RecordBook) -> str:
 def _levers(book: RecordBook) -> list[str]:
     header = ("setting", "validation AUC", "folds", "minus the best [95 %]", "alpha = 0", "chosen")
     parts = []
+    if cuts := _cuts(book):
+        parts.append(f"Cut, of what is declared: {cuts}.")
     for loss in (*LOSSES, *FOLLOWERS):
         for number in range(1, len(best_levers.LEVERS[loss]) + 1):
             found = decision(book, loss, number)
@@ -287,6 +294,26 @@ def _levers(book: RecordBook) -> list[str]:
                 rows = [_tried_row(found, tried) for tried in found.tried]
                 parts += [f"### {TITLES[loss]}: {found.lever.name}", markdown_table(header, rows)]
     return parts or [NOTHING]
+
+
+def _cuts(book: RecordBook) -> str:
+    """What the searches left out, by lever: `tune_sets 5 of 10 (levers-ce-01-first, ...)`."""
+    where: dict[str, list[str]] = {}
+    searched = []
+    for loss in (*LOSSES, *FOLLOWERS):
+        for number in range(1, len(best_levers.LEVERS[loss]) + 1):
+            name = lever_name(loss, number)
+            records, folds = _records(book, loss, number), decision(book, loss, number).folds
+            searched += [name] * bool(records)
+            for cut in dict.fromkeys(settings_text(_still_cut(record["cut"], folds)) for record in records):
+                where.setdefault(cut, []).append(name)
+    where.pop("", None)
+    return "; ".join(cut if names == searched else f"{cut} ({', '.join(names)})" for cut, names in where.items())
+
+
+def _still_cut(cut: Mapping[str, Any], folds: int) -> dict[str, Any]:
+    """Without what a later call has made up for: `tune_sets` where all folds are there by now."""
+    return {key: value for key, value in cut.items() if key != "tune_sets" or folds < int(str(value).split()[-1])}
 
 
 def _tried_row(found: Decision, tried: Tried) -> list[str]:

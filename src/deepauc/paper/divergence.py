@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -56,10 +58,17 @@ class Settings:
         return cls(source=DigitsSource(imratio=0.2), network="R", steps=60, seeds=(100,))
 
 
-def run(place: Place, settings: Settings | None = None) -> dict[str, Any]:
-    """All runs that are not in the record yet; the record."""
-    device = chosen_device(None)
-    settings = settings or Settings.on(device)
+def run(
+    place: Place,
+    settings: Settings | None = None,
+    *,
+    device: str | None = None,
+    max_minutes: float | None = None,
+    report: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """All runs that are not in the record yet; the record. max_minutes: none begins after that. left: those to come."""
+    target, began = chosen_device(device), time.monotonic()
+    settings, left = settings or Settings.on(target), 0
     path = place.results / f"{NAME}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     there = {_key(record) for record in records(place.results)}
@@ -67,22 +76,29 @@ def run(place: Place, settings: Settings | None = None) -> dict[str, Any]:
         about = {"loss": loss, "bound": bound, "lr": lr, "momentum": momentum, "seed": seed, **_described(settings)}
         if _key(about) in there:
             continue
+        if max_minutes is not None and time.monotonic() - began >= 60 * max_minutes:
+            left += 1
+            continue
         task = without_test(settings.source.load(seed, tuning=True, place=place))
         recipe = _recipe(settings, loss, bound, lr, momentum)
         folder = place.runs / NAME
         shutil.rmtree(folder, ignore_errors=True)
         found: dict[str, Any] = {"stopped_at": None, "validation_auc": None}
         try:
-            done = train(recipe, task, seed=seed, run_dir=folder, device=device, engine="plain")
+            done = train(recipe, task, seed=seed, run_dir=folder, device=target, engine="plain")
         except (TrainingStopped, ValueError) as error:
             found |= {"stopped_at": _step(folder), "message": " ".join(str(error).split())[:200]}
         else:
             (estimate,) = done.auc("validation").values()
             found["validation_auc"] = round(float(estimate.value), 5)
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**about, **found, **surroundings(device)}) + "\n")
+            file.write(json.dumps({**about, **found, **surroundings(target)}) + "\n")
+        if report is not None:
+            report(
+                f"{TITLES[loss]}, {BOUND_TITLES[bound]}, lr {lr:g}, momentum {momentum:g}, seed {seed}: {_entry(found)}"
+            )
     shutil.rmtree(place.runs / NAME, ignore_errors=True)
-    return {"record": str(path), "runs": len(records(place.results))}
+    return {"record": str(path), "runs": len(records(place.results)), "left": left}
 
 
 def _recipe(settings: Settings, loss: Loss, bound: Bound, lr: float, momentum: float) -> Recipe:
@@ -162,7 +178,8 @@ def _introduction() -> str:
         "Made by `deepauc study table divergence` from `results/divergence.jsonl`, which `deepauc study run "
         "divergence` makes. Margin 1, random weights at the start, constant learning rate, no weight decay; AUC-M by "
         "PESG, the pairwise loss by SGD. An entry a seed: the validation AUC after the last step, or the step "
-        "at which the loss or the scores were no number any more (on a GPU noticed with some delay)."
+        "at which the loss or the scores were no number any more (on a GPU noticed with some delay). `NaN on "
+        "validation`: no step was stopped, but after an epoch the network in eval mode gave no numbers."
     )
 
 
@@ -182,4 +199,6 @@ def _table(found: list[dict[str, Any]]) -> str:
 def _entry(record: dict[str, Any]) -> str:
     if record["validation_auc"] is not None:
         return f"{record['validation_auc']:.3f}"
-    return "stopped" if record["stopped_at"] is None else f"stopped at {record['stopped_at']}"
+    if record["stopped_at"] is not None:
+        return f"stopped at {record['stopped_at']}"
+    return "NaN on validation" if "NaN" in record.get("message", "") else "stopped"

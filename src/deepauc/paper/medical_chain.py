@@ -9,13 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from deepauc.data.task import Task
 from deepauc.paper.medical_scores import kept_scores
+from deepauc.studies.execution import OutOfTime, time_limit
 from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.folder import RunFolder
@@ -59,28 +63,53 @@ class Link:
 
 
 def run_links(
-    set_name: str, links: Sequence[Link], place: Place, *, pack: int | None = None, report: Report | None = None
+    set_name: str,
+    links: Sequence[Link],
+    place: Place,
+    *,
+    device: str | None = None,
+    pack: int | None = None,
+    max_minutes: float | None = None,
+    report: Report | None = None,
 ) -> list[Record]:
     """Train what has no record, parents first; all records, in the order of the links.
 
-    pack: how many side by side, by default 24 on a GPU and 1 elsewhere. A run that fails stops the call; what has ended
-    by then is written down by the next one.
+    pack: how many side by side, by default 24 on a GPU and 1 elsewhere; each pack is written down as soon as it has
+    ended. A run that fails stops the call. max_minutes: what is running then stops after its epoch, and the next call
+    goes on from there; there are fewer records than links as long as any is left.
     """
-    book = RecordBook(place.results / set_name)
+    book, target = RecordBook(place.results / set_name), chosen_device(device)
+    pack = pack or (PACK if target.type == "cuda" else 1)
+    try:
+        with time_limit(None if max_minutes is None else time.monotonic() + 60 * max_minutes):
+            _run_missing(book, set_name, links, place, target, pack, report)
+    except OutOfTime:
+        pass
+    found = [book.find(link.study, "final", link.id) for link in links]
+    return [record for record in found if record is not None]
+
+
+def _run_missing(
+    book: RecordBook,
+    set_name: str,
+    links: Sequence[Link],
+    place: Place,
+    device: torch.device,
+    pack: int,
+    report: Report | None,
+) -> None:
     missing = [link for link in links if book.find(link.study, "final", link.id) is None]
+    for link in missing:
+        if RunFolder(link.folder(place)).done:  # an earlier call was stopped before it could write this down
+            _note(book, set_name, link, place, device, report)
     wanted: dict[str, Link] = {}
     for link in missing:
         _require(link, place, wanted)
     while waiting := [link for link in wanted.values() if not RunFolder(link.folder(place)).done]:
         ready = [link for link in waiting if link.parent is None or RunFolder(link.parent.folder(place)).done]
-        _train(ready, place, pack, report)
-        for link in ready:
-            _note(book, set_name, link, place, report)
-    for link in missing:
-        if book.find(link.study, "final", link.id) is None:
-            _note(book, set_name, link, place, report)
-    found = [book.find(link.study, "final", link.id) for link in links]
-    return [record for record in found if record is not None]
+        for ended in _train(ready, place, device, pack, report):
+            for link in ended:
+                _note(book, set_name, link, place, device, report)
 
 
 def _require(link: Link, place: Place, wanted: dict[str, Link]) -> None:
@@ -90,9 +119,10 @@ def _require(link: Link, place: Place, wanted: dict[str, Link]) -> None:
     wanted.setdefault(link.id, link)
 
 
-def _train(ready: Sequence[Link], place: Place, pack: int | None, report: Report | None) -> None:
-    device = chosen_device(None)
-    pack = pack or (PACK if device.type == "cuda" else 1)
+def _train(
+    ready: Sequence[Link], place: Place, device: torch.device, pack: int, report: Report | None
+) -> Iterator[Sequence[Link]]:
+    """Pack by pack: those that have ended."""
     for link in ready:
         folder = link.folder(place)
         if (folder / "run.json").exists():
@@ -104,6 +134,7 @@ def _train(ready: Sequence[Link], place: Place, pack: int | None, report: Report
             if report is not None:
                 report(f"{link.study}, seed {link.seed}")
             train(link.started(place), link.task, seed=link.seed, run_dir=link.folder(place), device=device)
+            yield [link]
         return
     for together in _packs(ready, pack):
         if report is not None:
@@ -118,6 +149,7 @@ def _train(ready: Sequence[Link], place: Place, pack: int | None, report: Report
             ],
             device=device,
         )
+        yield together
 
 
 def _packs(ready: Sequence[Link], pack: int) -> list[list[Link]]:
@@ -131,7 +163,9 @@ def _packs(ready: Sequence[Link], pack: int) -> list[list[Link]]:
     return [alike[start : start + pack] for alike in shapes.values() for start in range(0, len(alike), pack)]
 
 
-def _note(book: RecordBook, set_name: str, link: Link, place: Place, report: Report | None) -> None:
+def _note(
+    book: RecordBook, set_name: str, link: Link, place: Place, device: torch.device, report: Report | None
+) -> None:
     folder = link.folder(place)
     run = Run(folder)
     found, note = run.record, folder / ".packed"
@@ -153,7 +187,7 @@ def _note(book: RecordBook, set_name: str, link: Link, place: Place, report: Rep
         "seconds": round(found["results"]["seconds"] / packed, 3),
         "packed": packed,
         **{name: found[name] for name in ("hardware", "versions", "code_version")},
-        **kept_scores(run, link.task, tta=link.tta),
+        **kept_scores(run, link.task, tta=link.tta, device=device),
     }
     book.add(record)
     if report is not None:

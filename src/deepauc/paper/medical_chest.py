@@ -80,15 +80,19 @@ STAND_IN = ChestPlan(
 )
 
 
-def run_chexpert(place: Place) -> dict[str, Any]:
+def run_chexpert(
+    place: Place, *, device: str | None = None, max_minutes: float | None = None, report: Report | None = None
+) -> dict[str, Any]:
     """All five networks on the real download; `readers.csv` in its folder adds the count of readers beaten."""
     task = decoded_once(load_chexpert(root_of(place), valid_part="test"), place)
-    return run_chest(REAL, task, place)
+    return run_chest(REAL, task, place, device=device, max_minutes=max_minutes, report=report)
 
 
-def run_stand_in(place: Place) -> dict[str, Any]:
+def run_stand_in(
+    place: Place, *, device: str | None = None, max_minutes: float | None = None, report: Report | None = None
+) -> dict[str, Any]:
     """NIH chest X-rays, then the policies on labels masked as uncertain."""
-    return run_chest(STAND_IN, nih_task(place), place)
+    return run_chest(STAND_IN, nih_task(place), place, device=device, max_minutes=max_minutes, report=report)
 
 
 def nih_task(place: Place) -> Task:
@@ -96,15 +100,23 @@ def nih_task(place: Place) -> Task:
     return joined(load_nih_sheets(root_of(place) / "nih_cxr14_96.npz", labels=COMPETITION_FINDINGS))
 
 
-def run_chest(plan: ChestPlan, task: Task, place: Place, *, report: Report | None = None) -> dict[str, Any]:
-    """Train, write the records down, and count readers where their points are given."""
+def run_chest(
+    plan: ChestPlan,
+    task: Task,
+    place: Place,
+    *,
+    device: str | None = None,
+    max_minutes: float | None = None,
+    report: Report | None = None,
+) -> dict[str, Any]:
+    """Train, write the records down, and count readers where their points are given. left: runs without a record."""
     links = chest_links(plan, task)
     if plan.masked:
         links += policy_links(plan, task)
-    records = run_links(plan.name, links, place, report=report)
+    records = run_links(plan.name, links, place, device=device, max_minutes=max_minutes, report=report)
     readers = root_of(place) / "readers.csv" if place.data is not None else None
     beaten = note_readers(plan.name, records, task.label_names, readers, place)
-    return {"runs": len(records), "readers": beaten}
+    return {"runs": len(records), "left": len(links) - len(records), "readers": beaten}
 
 
 def chest_links(plan: ChestPlan, task: Task) -> list[Link]:
@@ -130,6 +142,12 @@ def chest_links(plan: ChestPlan, task: Task) -> list[Link]:
                         )
                     )
     return links
+
+
+def expected_runs(plan: ChestPlan, *, labels: int = 5) -> int:
+    """How many links a plan has."""
+    second = len(plan.losses) * (1 + labels)
+    return len(plan.seeds) * (len(plan.networks) * (1 + second) + len(POLICIES) * plan.masked)
 
 
 def policy_links(plan: ChestPlan, task: Task) -> list[Link]:

@@ -9,13 +9,17 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.comparison import compare_auroc
+from deepauc.metrics.intervals import auroc_interval
+from deepauc.paper.medical_cells import comparison_text
 from deepauc.paper.medical_readers import disease_ensembles
 from deepauc.paper.medical_scores import read_scores
 from deepauc.paper.recipes import TITLES
-from deepauc.paper.toy import mean_interval
-from deepauc.reporting.tables import markdown_table
+from deepauc.paper.toy import MeanInterval, mean_interval
+from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import RecordBook
 
 LOSSES = ("ce", "focal", "auc_s", "auc_m")
@@ -53,7 +57,8 @@ def chest_sections(results: Path, name: str) -> list[str]:
     about = (
         f"{len(records)} runs on {machines}. Stage 1: cross-entropy on the five labels at once. Stage 2 from there, "
         "with a fresh classifier: `at once`, one network for all labels; `apart`, a network for each. Test AUC, mean ± "
-        "standard deviation over seeds and networks. `minus CE`: of the mean over labels, run by run, 95 % t-interval."
+        "standard deviation over seeds and networks. `minus CE`: of the mean over labels, run by run, 95 % t-interval. "
+        "`ensemble, mean`: all runs' scores, with TTA where there is any, averaged after a sigmoid; mean over labels."
     )
     if any(record.get("hard_policy") for record in second):
         policy = next(record["hard_policy"] for record in second if record.get("hard_policy"))
@@ -65,6 +70,7 @@ def chest_sections(results: Path, name: str) -> list[str]:
         [*row, beaten.get(f"{loss}, {text}", "-")] for row, (loss, text) in zip(rows, _keys(), strict=True) if row
     ]
     parts = ["## Chest X-rays: five labels", PAPER, about, markdown_table(header, filled)]
+    parts += _ensemble_tables(second, labels)
     if policies := _policies(records):
         parts += policies
     return parts + _cost(results)
@@ -97,6 +103,67 @@ def _row(records: Sequence[Mapping[str, Any]], labels: Sequence[str], loss: str,
         difference,
         together,
     ]
+
+
+def _ensemble_tables(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """The ensembles disease by disease, with intervals, and each loss beside CE on the same images."""
+    values, differences = [], []
+    for apart in (False, True):
+        stage = "apart" if apart else "at once"
+        base = disease_ensembles(records, labels, "ce", apart=apart)
+        groups = _groups(records, labels, apart)
+        for loss in LOSSES:
+            found = disease_ensembles(records, labels, loss, apart=apart)
+            if not found:
+                continue
+            shown = [auroc_interval(*both, groups=g) for both, g in zip(found, groups, strict=True)]
+            values.append(
+                [stage, TITLES[loss], *(auc_text(float(e.value), float(e.low), float(e.high)) for e in shown)]
+            )
+            if base and loss != "ce":
+                pairs = zip(found, base, groups, strict=True)
+                tests = [compare_auroc(mine[0], other[0], mine[1], groups=g) for mine, other, g in pairs]
+                differences.append([stage, TITLES[loss], *(comparison_text(test) for test in tests)])
+    if not values:
+        return []
+    parts = [
+        "### Ensembles by disease",
+        "DeLong 95 %, clustered by patient.",
+        markdown_table(("stage 2", "loss", *labels), values),
+    ]
+    if differences:
+        parts += ["Minus CE, paired, clustered by patient:", markdown_table(("stage 2", "loss", *labels), differences)]
+    return parts
+
+
+def _groups(
+    records: Sequence[Mapping[str, Any]], labels: Sequence[str], apart: bool
+) -> list[npt.NDArray[np.int64] | None]:
+    """Patients of the images that have a label, disease by disease."""
+    found: list[npt.NDArray[np.int64] | None] = []
+    for number, label in enumerate(labels):
+        wanted = label if apart else "all"
+        test = next((read_scores(r) for r in records if r.get("labels") == wanted), None)
+        if test is None or test.groups is None:
+            found.append(None)
+            continue
+        truth = test.labels if apart else test.labels[:, number]
+        found.append(test.groups[~np.isnan(truth)])
+    return found
+
+
+def mean_by_run(results: Path, name: str) -> dict[str, MeanInterval]:
+    """AUC-M minus CE, of the mean over labels, over runs: all at once, and each disease apart."""
+    book = RecordBook(results / name)
+    second = [r for study in book.studies() for r in book.final(study) if "loss" in r]
+    labels = next((list(r["auc"]["test"]) for r in second if r["labels"] == "all"), [])
+    found = {}
+    for text, apart in (("at once", False), ("apart", True)):
+        own, base = (_by_run(second, labels, loss, apart) for loss in ("auc_m", "ce"))
+        common = sorted(set(own) & set(base)) if labels else []
+        if len(common) > 1:
+            found[text] = mean_interval(np.array([fmean(own[run]) - fmean(base[run]) for run in common]))
+    return found
 
 
 def _by_run(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from deepauc.data.task import Task
 from deepauc.metrics.auroc import auroc
@@ -39,7 +40,7 @@ class TestScores:
         return self.plain if self.tta is None else self.tta
 
 
-def kept_scores(run: Run, task: Task, *, tta: int) -> dict[str, Any]:
+def kept_scores(run: Run, task: Task, *, tta: int, device: torch.device | None = None) -> dict[str, Any]:
     """The entry `test_scores` of a record: raw scores as base64 of float32, plain and as the mean of `tta` copies."""
     rows = task.labelled("test")
     scores, labels = run.scores("test")
@@ -51,7 +52,7 @@ def kept_scores(run: Run, task: Task, *, tta: int) -> dict[str, Any]:
         "tta_copies": copies,
     }
     if copies:
-        entry["tta"] = _packed(predict(run, task, rows=rows, tta=copies).astype("<f4"))
+        entry["tta"] = _packed(predict(run, task, rows=rows, tta=copies, device=device).astype("<f4"))
         entry["tta_auc"] = _rounded(auroc(_unpacked(entry["tta"]).reshape(labels.shape), labels))
     if task.groups is not None:
         groups = np.unique(task.groups[rows], return_inverse=True)[1]

@@ -9,6 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.comparison import Comparison
 from deepauc.models.fusion import Scale, fuse
 from deepauc.paper.medical_scores import Floats, TestScores, against, intervals, joined_scores, pooled, read_scores
 from deepauc.paper.recipes import TITLES
@@ -51,8 +52,8 @@ def skin_sections(book: RecordBook, cells: SkinCells) -> list[str]:
     if ensembles:
         parts += [
             "### Ensembles within a fold",
-            "Means after a sigmoid, of scores with TTA where there is any. The first row is the best single network, "
-            "by its mean over folds.",
+            "Means after a sigmoid, of scores with TTA where there is any, of the networks that have all folds. The "
+            "first row is the best single network, by its mean over the very folds it is tested on.",
             markdown_table(HEADER, ensembles),
         ]
     return parts
@@ -81,19 +82,56 @@ def _fusion_rows(images: Folds, patients: Folds) -> list[list[str]]:
     return rows
 
 
-def _ensemble_rows(book: RecordBook, cells: SkinCells) -> list[list[str]]:
+def fusion_gains(book: RecordBook, cells: SkinCells) -> dict[tuple[str, Scale], Comparison]:
+    """By loss and scale: image + metadata against the image alone, without TTA, over the folds that both have."""
+    found: dict[tuple[str, Scale], Comparison] = {}
+    for loss in LOSSES:
+        images = _folds(book.final(f"{cells.name}-{cells.networks[0]}-{loss}"))
+        patients = _folds(book.final(f"{cells.name}-meta-{loss}"))
+        common = [fold for fold in images if fold in patients]
+        for scale in SCALES if common else ():
+            parts = [images[fold] for fold in common]
+            joined = [fuse(images[fold].plain, patients[fold].plain, scale=scale) for fold in common]
+            test = pooled(parts, joined)
+            found[loss, scale] = against(test.plain, pooled(parts, [one.plain for one in parts]).plain, test)
+    return found
+
+
+def _members(book: RecordBook, cells: SkinCells) -> tuple[dict[str, Folds], list[int], str] | None:
+    """Networks by name, the folds that all of them have, and the best single one; None with fewer than two."""
     members: dict[str, Folds] = {}
     for network in cells.networks:
         for loss in LOSSES:
             if folds := _folds(book.final(f"{cells.name}-{network}-{loss}")):
                 members[f"{network}-{loss}"] = folds
-    if len(members) < 2:
-        return []
-    common = sorted(set.intersection(*(set(folds) for folds in members.values())))
-    if not common:
-        return []
+    # A network that has seen only some of the folds yet would take the others' away from all.
+    most = max((len(folds) for folds in members.values()), default=0)
+    members = {name: folds for name, folds in members.items() if len(folds) == most}
+    common = sorted(set.intersection(*(set(folds) for folds in members.values()))) if members else []
+    if len(members) < 2 or not common:
+        return None
     single = {name: fmean(_auc(folds[fold].best, folds[fold]) for fold in common) for name, folds in members.items()}
-    best = max(single, key=lambda name: single[name])
+    return members, common, max(single, key=lambda name: single[name])
+
+
+def ensemble_gain(book: RecordBook, cells: SkinCells) -> tuple[str, Comparison] | None:
+    """All networks together against the best single one, both with TTA; in words, and paired."""
+    found = _members(book, cells)
+    if found is None:
+        return None
+    members, common, best = found
+    parts = [members[best][fold] for fold in common]
+    every = _mean(members, list(members), common)
+    test = pooled(parts, [every[fold] for fold in common])
+    single = pooled(parts, [one.best for one in parts])
+    return f"{len(members)} against {best}", against(test.plain, single.plain, test)
+
+
+def _ensemble_rows(book: RecordBook, cells: SkinCells) -> list[list[str]]:
+    found = _members(book, cells)
+    if found is None:
+        return []
+    members, common, best = found
     tests = {fold: members[best][fold] for fold in common}
     scores = {fold: members[best][fold].best for fold in common}
     rows = [_row(f"best single: {best}", tests, scores, scores)]

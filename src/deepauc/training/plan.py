@@ -1,7 +1,8 @@
 """A recipe from the look of the data: a pure function that says why for each of its choices.
 
 It sees counts, sizes and the kind of device, never a measured time, so the same table gives the same plan everywhere.
-The length of training follows from a budget of multiply-adds.
+The length of training follows from a budget of multiply-adds. Where the user names minutes instead, the plan is as long
+as one would like, and `timing.fit_into` cuts it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how man
 LARGEST_SIDE: dict[str, int] = {"cpu": 64, "cuda": 224}
 # One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
 BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
+BUDGET_MINUTES = 5  # what the budget is taken for where minutes choose the network
 SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
 STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
 LARGEST_BATCH: dict[str, int] = {"cpu": 64, "cuda": 128}
@@ -49,13 +51,21 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What the user decides; None leaves it to the plan. epochs: of each stage. model: see `named_model`."""
+    """What the user decides; None leaves it to the plan. epochs: of each stage. model: see `named_model`.
+
+    minutes: how long one is willing to wait for training, on the machine it runs on.
+    """
 
     model: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
+    minutes: float | None = None
 
     def __post_init__(self) -> None:
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ValueError(f"minutes must be positive, not {self.minutes:g}.")
+        if self.minutes is not None and self.epochs is not None:
+            raise ValueError("epochs and minutes both say how long training takes: give one of them.")
         for name, least in (("epochs", 1), ("batch_size", 2)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -108,7 +118,8 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device."""
     images = len(fingerprint.shape) == 3
     batch, positives, of_batch = _batch(fingerprint, options, device_kind)
-    length = _Length.of(fingerprint, batch=batch, positives=positives, budget=BUDGET[device_kind])
+    budget = BUDGET[device_kind] * (1 if options.minutes is None else options.minutes / BUDGET_MINUTES)
+    length = _Length.of(fingerprint, batch=batch, positives=positives, budget=budget)
     model, choices = _model(fingerprint, options, device_kind, length)
     augment = _augment(fingerprint.shape) if images else None
     epochs, of_length = _epochs(length, model, options, device_kind)
@@ -243,7 +254,7 @@ def _image_network(side: int, device_kind: DeviceKind, length: _Length) -> tuple
     spent = length.cost(ResNet20Spec(), length.wanted) / length.budget
     if device_kind == "cuda" or (side <= SMALL_SIDE and spent <= 1):
         return "resnet20", f"made for images of up to {SMALL_SIDE} pixels, and takes {spent:.0%} of the budget"
-    return "small-cnn", f"plain and small: a ResNet20 would take {spent:.1f} times what a CPU does in minutes"
+    return "small-cnn", f"plain and small: a ResNet20 would take {spent:.1f} times what a CPU plan may spend"
 
 
 def _size_choice(fingerprint: Fingerprint, device_kind: DeviceKind) -> Choice:
@@ -310,11 +321,13 @@ def _epochs(
     if options.epochs is not None:
         asked = (options.epochs, options.epochs)
         return asked, Choice(name="epochs", value=f"{options.epochs} + {options.epochs}", reason="asked for")
-    shrink = min(1.0, length.budget / length.cost(model, length.wanted))
+    shrink = min(1.0, length.budget / length.cost(model, length.wanted)) if options.minutes is None else 1.0
     first, second = (max(LEAST_EPOCHS, int(e * shrink)) for e in length.wanted)
     planned = length.cost(model, (first, second))
     reason = f"{first * length.steps[0]:,} + {second * length.steps[1]:,} steps, {planned:.1e} multiply-adds"
-    if planned > length.budget:
+    if options.minutes is not None:
+        reason += f", before they are cut to {options.minutes:g} minutes"
+    elif planned > length.budget:
         reason += f": over the {device_kind.upper()} budget of {length.budget:.0e}, but fewer passes would teach little"
     elif shrink < 1:
         reason += f": what the {device_kind.upper()} budget of {length.budget:.0e} allows"

@@ -1,0 +1,155 @@
+"""What the stand-ins were to reach, beside what they have; and what was not run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from deepauc.metrics.comparison import Comparison
+from deepauc.paper.medical_cells import (
+    SEEDS,
+    Cell,
+    by_set,
+    comparison_text,
+    ensemble_of,
+    interval_text,
+    tests_of,
+)
+from deepauc.paper.medical_chest import STAND_IN, expected_runs
+from deepauc.paper.medical_chest_page import mean_by_run
+from deepauc.paper.medical_scores import intervals
+from deepauc.paper.medical_skin_page import SkinCells, ensemble_gain, fusion_gains
+from deepauc.paper.recipes import TITLES
+from deepauc.paper.toy import MeanInterval
+from deepauc.reporting.tables import auc_text, markdown_table
+from deepauc.studies.records import RecordBook
+
+COST = 1.1  # of a step on five labels, in steps on one
+ENSEMBLE = "ensemble + TTA above any single model"
+HEADER = ("aim", "where", "measured", "reached")
+
+
+def target_sections(results: Path, book: RecordBook, cells: Sequence[Cell], skin: SkinCells) -> list[str]:
+    """One row an aim and place; nothing where nothing was run."""
+    rows = [*_against_ce(results, book, cells), *_against_published(book, cells), *_ensembles(book, cells)]
+    rows += [*_skin(book, skin), *_cost(results)]
+    if not rows:
+        return []
+    text = (
+        "Nothing here was chosen on test parts. `no, within noise`: below, but the interval holds 0. CE's rows have as "
+        "many epochs as both stages of AUC-M together."
+    )
+    return ["## Aims", text, markdown_table(HEADER, rows)]
+
+
+def _against_ce(results: Path, book: RecordBook, cells: Sequence[Cell]) -> list[list[str]]:
+    aim, rows = "AUC-M's own weights at least CE's mean", []
+    for cell in cells:
+        tests = tests_of(book, cell)
+        if (found := by_set(tests["auc_m"], tests["ce"])) is not None:
+            rows.append([aim, cell.name, interval_text(found), _reached(found)])
+    for text, found in mean_by_run(results, "chest").items():
+        rows.append([aim, f"chest, {text}", interval_text(found), _reached(found)])
+    return rows
+
+
+def _reached(found: MeanInterval) -> str:
+    if found.value >= 0:
+        return "yes"
+    return "no, within noise" if found.high >= 0 else "no"
+
+
+def _against_published(book: RecordBook, cells: Sequence[Cell]) -> list[list[str]]:
+    """Of single models: their mean over training sets, and beside it the ensemble."""
+    rows = []
+    for cell in (one for one in cells if one.published is not None):
+        records = tests_of(book, cell)["auc_m"]
+        if not records or cell.published is None:
+            continue
+        mean = fmean(record["auc"]["test"][0] for record in records)
+        measured = f"mean {mean:.3f}"
+        if len(records) > 1:
+            together = ensemble_of(records)
+            found, _ = intervals(together.scores, together.test)
+            measured += f", ensemble + TTA {auc_text(float(found.value), float(found.low), float(found.high))}"
+        rows.append(
+            [
+                f"AUC-M above the published {cell.published:.3f}",
+                cell.name,
+                measured,
+                "yes" if mean > cell.published else "no",
+            ]
+        )
+    return rows
+
+
+def _ensembles(book: RecordBook, cells: Sequence[Cell]) -> list[list[str]]:
+    rows = []
+    for cell in (one for one in cells if not one.folds):
+        found = {loss: ensemble_of(records) for loss, records in tests_of(book, cell).items() if len(records) > 1}
+        if found:
+            above = {
+                TITLES[loss]: float(intervals(one.scores, one.test)[0].value) > max(one.single)
+                for loss, one in found.items()
+            }
+            yes = [title for title, is_above in above.items() if is_above]
+            measured = f"above: {', '.join(yes) or 'none'}; of {', '.join(above)}"
+            reached = "yes" if len(yes) == len(above) else f"{len(yes)} of {len(above)}"
+            rows.append([ENSEMBLE, cell.name, measured, reached])
+    return rows
+
+
+def _skin(book: RecordBook, skin: SkinCells) -> list[list[str]]:
+    rows = []
+    if (found := ensemble_gain(book, skin)) is not None:
+        text, gain = found
+        rows.append([ENSEMBLE, f"{skin.name}, {text}", comparison_text(gain), _above(gain)])
+    for (loss, scale), gain in fusion_gains(book, skin).items():
+        where = f"{skin.name}-{skin.networks[0]}, {TITLES[loss]}, {scale}"
+        rows.append(["image + metadata above the image alone", where, comparison_text(gain), _above(gain)])
+    return rows
+
+
+def _above(gain: Comparison) -> str:
+    if float(gain.difference) > 0:
+        return "yes"
+    return "no, within noise" if float(gain.high) >= 0 else "no"
+
+
+def _cost(results: Path) -> list[list[str]]:
+    rows = []
+    for path in sorted((results / "speed").glob("multi-label-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for row in record["rows"]:
+            reached = "yes" if row["ratio"] <= COST else "no"
+            where = f"{row['network']}, {record['hardware']}"
+            rows.append([f"five labels at most {COST} of one label's step", where, f"{row['ratio']:.3f}", reached])
+    return rows
+
+
+def not_run(results: Path, book: RecordBook, name: str, cells: Sequence[Cell]) -> list[str]:
+    """What is declared and has no final record, so that a short table is not taken for the whole."""
+    lines = []
+    for cell in cells:
+        found = tests_of(book, cell)
+        missing = {loss: SEEDS - len(records) for loss, records in found.items() if len(records) < SEEDS}
+        if len(missing) == len(found) and all(count == SEEDS for count in missing.values()):
+            lines.append(f"- {cell.name}: all {SEEDS * len(found)} runs")
+        elif missing:
+            lines.append(
+                f"- {cell.name}: " + ", ".join(f"{TITLES[loss]} {n} of {SEEDS}" for loss, n in missing.items())
+            )
+    if name == "medical":
+        chest = RecordBook(results / STAND_IN.name)
+        left = expected_runs(STAND_IN) - sum(len(chest.final(study)) for study in chest.studies())
+        if left > 0:
+            lines.append(f"- chest (`deepauc study run chest`): {left} of {expected_runs(STAND_IN)} runs")
+        if not _cost(results):
+            lines.append("- the cost of five labels: `python benchmarks/multi_label.py`")
+        lines.append(
+            "- the real downloads (CheXpert, SIIM-ISIC melanoma, DDSM+, PatchCamelyon): not at hand; "
+            "`deepauc study run chexpert`, `melanoma`, `ddsm` and `pcam` are for those who have them"
+        )
+    return ["## Not run", "\n".join(lines)] if lines else []

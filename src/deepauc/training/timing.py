@@ -1,0 +1,221 @@
+"""How long a recipe takes on this machine, from a few timed steps, and the longest form of it that ends in time.
+
+Only asked for (`minutes` of a plan): without it a plan never depends on a measured time. What was measured goes into
+run.json, and a run that goes on is planned from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from deepauc.data.task import Task
+from deepauc.training.fast_step import FastEngine
+from deepauc.training.folder import RunFolder
+from deepauc.training.interrupt import InterruptFlag
+from deepauc.training.loop import can_be_fast, run_epoch
+from deepauc.training.plan import Choice, Plan
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.schedule import Constant, Cosine, Schedule, Steps
+from deepauc.training.scoring import score_rows
+from deepauc.training.trainer import Epoch, Trainer
+
+WARM_UP, TIMED = 2, 6  # steps; the first ones allocate, compile and capture
+SCORED = 256  # rows
+RESERVE = 0.1  # of the time, for what was not measured, such as a machine that is busier later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Seconds, by stage, of a step and of an epoch's end (validation, checkpoint), and of scoring one row.
+
+    per_epoch: steps of an epoch, by stage. device: the kind it was taken on.
+    """
+
+    step: tuple[float, ...]
+    end: tuple[float, ...]
+    row: float
+    per_epoch: tuple[int, ...]
+    device: str
+
+    def __post_init__(self) -> None:
+        for name in ("step", "end", "per_epoch"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists
+
+
+def measure_pace(recipe: Recipe, task: Task, *, seed: int, device: torch.device) -> Pace:
+    """A few steps of each stage by the engine that would train it, an epoch's end, and a few rows scored; none is kept.
+
+    Of one process on whole batches: what several ranks make of it is not measured.
+    """
+    steps, ends, per_epoch, row = [], [], [], 0.0
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), InterruptFlag() as interrupt, TemporaryDirectory() as folder:
+        for number, stage in enumerate(recipe.stages):
+            alone = Recipe(model=recipe.model, stages=(_short(stage),), deterministic=recipe.deterministic)
+            place = RunFolder(Path(folder) / str(number))
+            place.path.mkdir()
+            trainer = Trainer(alone, task, seed, place, device, interrupt, None)
+            epochs = trainer.epochs()
+            steps.append(_seconds_a_step(trainer, next(epochs), interrupt))
+            began = time.monotonic()
+            next(epochs, None)  # what comes between two epochs: validation, history, checkpoint
+            ends.append(time.monotonic() - began)
+            per_epoch.append(trainer.stream.per_epoch)
+            if not stage.on_views:
+                row = _seconds_a_row(trainer)
+    return Pace(step=tuple(steps), end=tuple(ends), row=row, per_epoch=tuple(per_epoch), device=str(device.type))
+
+
+def seconds_of(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> float:
+    """What training takes at this pace: steps, the ends of epochs, the scores of all parts at the end.
+
+    tune: pairs of margin and gamma that are tried before, each with a last stage of its own.
+    """
+    epochs = [stage.epochs or 0 for stage in recipe.stages]
+    return _total(_epoch_seconds(recipe, pace), epochs, tune) + _ending(recipe, task, pace)
+
+
+def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0) -> Plan:
+    """The plan with as many epochs as end in time, all stages cut by the same share and none to less than one epoch.
+
+    More minutes never give fewer epochs. Where not even one epoch of each stage fits, that is an error.
+    """
+    recipe = plan.recipe
+    wanted = [stage.epochs or 0 for stage in recipe.stages]
+    an_epoch, ending = _epoch_seconds(recipe, pace), _ending(recipe, task, pace)
+    limit = 60 * minutes * (1 - RESERVE)
+
+    def seconds(epochs: Sequence[int]) -> float:
+        return _total(an_epoch, epochs, tune) + ending
+
+    least = seconds([1] * len(wanted))
+    if least > limit:
+        raise ValueError(
+            f"{minutes:g} minutes are too few: one epoch of each stage{_with_tuning(tune)} takes about "
+            f"{_time(least)} here ({_paces(pace)}). Allow {_minutes_for(least)}, or make it less work: a smaller "
+            "image size, the network small-cnn, fewer rows, a GPU."
+        )
+    # Epochs rise with the share, and so do the seconds: the largest share that fits, of those where anything changes.
+    shares = sorted({k / e for e in wanted for k in range(1, e + 1)})
+    epochs = [1] * len(wanted)
+    for share in shares:
+        more = [max(1, int(e * share + 1e-9)) for e in wanted]
+        if seconds(more) > limit:
+            break
+        epochs = more
+    shown = " + ".join(map(str, epochs))
+    reason = f"about {_time(seconds(epochs))}{_with_tuning(tune)} of the {minutes:g} min asked for, at {_paces(pace)}, "
+    reason += "measured here; the report comes on top"
+    if epochs != wanted:
+        whole = seconds(wanted)
+        reason += f". Cut: uncut, {' + '.join(map(str, wanted))} epochs, it would take about {_time(whole)} "
+        reason += f"(--minutes {_minutes_for(whole).split()[0]})"
+    length = Choice(name="epochs", value=shown, reason=reason)
+    stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
+    choices = tuple(length if choice.name == "epochs" else choice for choice in plan.choices)
+    return Plan(recipe=replace(recipe, stages=stages), choices=choices)
+
+
+def _short(stage: Stage) -> Stage:
+    return replace(
+        stage, epochs=None, iterations=WARM_UP + TIMED, schedule=Constant(), keep="last", patience=None, start_from=None
+    )
+
+
+def _seconds_a_step(trainer: Trainer, epoch: Epoch, interrupt: InterruptFlag) -> float:
+    engine = FastEngine([trainer]) if _is_fast(trainer) else None
+    stop = epoch.stop
+    warm = min(WARM_UP, stop - 1)  # of a single step the warm-up is part
+    seconds = 0.0
+    for start, end in ((0, warm), (warm, stop)):
+        if start == end:
+            continue
+        part = Epoch(stage=epoch.stage, number=epoch.number, start=start, stop=end)
+        _wait_for(trainer.device)
+        began = time.monotonic()
+        if engine is not None:
+            engine.run_epoch([part])
+        else:
+            run_epoch(trainer, part)
+        _wait_for(trainer.device)
+        seconds = time.monotonic() - began
+        if interrupt.raised:
+            raise KeyboardInterrupt
+    return seconds / (stop - warm)
+
+
+def _is_fast(trainer: Trainer) -> bool:
+    """As `train` decides it."""
+    return trainer.device.type == "cuda" and can_be_fast(trainer.recipe)
+
+
+def _seconds_a_row(trainer: Trainer) -> float:
+    rows = trainer.task.labelled("train")[:SCORED]
+    began = time.monotonic()
+    score_rows(trainer.model, trainer.task, rows, trainer.preprocessing, trainer.device, resident=trainer.images)
+    return (time.monotonic() - began) / len(rows)
+
+
+def _epoch_seconds(recipe: Recipe, pace: Pace) -> list[float]:
+    if len(pace.step) != len(recipe.stages):
+        raise ValueError(f"the pace of {len(pace.step)} stages says nothing of a recipe of {len(recipe.stages)}.")
+    return [n * step + end for n, step, end in zip(pace.per_epoch, pace.step, pace.end, strict=True)]
+
+
+def _total(an_epoch: Sequence[float], epochs: Sequence[int], tune: int) -> float:
+    """With tuning the stages before the last are trained once more, the last one once more for each pair."""
+    times = [2 if tune else 1] * (len(epochs) - 1) + [1 + tune]
+    return sum(seconds * count * again for seconds, count, again in zip(an_epoch, epochs, times, strict=True))
+
+
+def _ending(recipe: Recipe, task: Task, pace: Pace) -> float:
+    """All parts are scored by the network that is kept, and by each stage that it is compared with."""
+    scored = sum(not stage.on_views for stage in recipe.stages)
+    return scored * pace.row * sum(len(task.labelled(part)) for part in task.parts)
+
+
+def _with_epochs(stage: Stage, epochs: int) -> Stage:
+    if epochs == stage.epochs:
+        return stage
+    assert stage.epochs is not None  # a plan's stages are as long as so many epochs
+    return replace(stage, epochs=epochs, schedule=_scaled(stage.schedule, epochs / stage.epochs))
+
+
+def _scaled(schedule: Schedule, share: float) -> Schedule:
+    """Milestones and warm-up at the same share of a shorter stage."""
+    if isinstance(schedule, Steps):
+        return replace(
+            schedule, milestones=tuple(sorted({m for m in (int(m * share) for m in schedule.milestones) if m}))
+        )
+    if isinstance(schedule, Cosine):
+        return replace(schedule, warmup=int(schedule.warmup * share))
+    return schedule
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _paces(pace: Pace) -> str:
+    return " and ".join(f"{seconds:.2g}" for seconds in pace.step) + " s a step"
+
+
+def _with_tuning(tune: int) -> str:
+    return f" with {tune} pairs tuned" if tune else ""
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+
+
+def _minutes_for(seconds: float) -> str:
+    minutes = seconds / 60 / (1 - RESERVE)
+    return f"{int(np.ceil(minutes))} minutes" if minutes > 1 else f"{np.ceil(10 * minutes) / 10:g} minutes"

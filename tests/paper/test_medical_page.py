@@ -1,0 +1,141 @@
+"""results/medical.md from made records: aims, ensembles with intervals, what was not run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from deepauc.metrics.auroc import auroc
+from deepauc.metrics.comparison import compare_auroc
+from deepauc.models.fusion import ensemble, fuse
+from deepauc.paper import medical_chest, medical_page
+from deepauc.paper.medical_cells import CELLS, SEEDS
+from deepauc.paper.medical_scores import _packed, pooled, read_scores
+from deepauc.paper.medical_studies import medical, melanoma
+from deepauc.studies.records import RecordBook
+
+LABELS = (np.arange(60) % 3 == 0).astype(float)
+
+
+def record(study, seed, strength, *, tta=True, cut=None):
+    generator = np.random.default_rng([seed, len(study), int(strength * 100)])
+    plain, augmented = (generator.normal(size=60) + strength * LABELS for _ in range(2))
+    scores = {"labels": 1, "plain": _packed(plain.astype("<f4")), "truth": _packed(LABELS.astype("i1"))}
+    if tta:
+        scores["tta"] = _packed(augmented.astype("<f4"))
+    return {
+        "study": study,
+        "phase": "final",
+        "run": f"{study}-{seed}",
+        "seed": seed,
+        "config": {"lr": 0.1},
+        "auc": {"test": [float(auroc(plain.astype("f4"), LABELS)), 0.0, 1.0]},
+        "alpha_zero_share": 0.25,
+        "seconds": 12.0,
+        "hardware": "a machine",
+        "code_version": "other",
+        "cut": cut or {},
+        "test_scores": scores,
+    }
+
+
+@pytest.fixture
+def results(tmp_path):
+    book = RecordBook(tmp_path / "medical")
+    for seed in range(SEEDS):
+        for loss, strength in (("ce", 2.0), ("auc_m", 1.0), ("auc_s", 1.5)):
+            book.add(record(f"breast-R-ours-{loss}", seed, strength, cut={"configs": "2 of 3"}))
+    for fold in range(SEEDS):
+        for loss in ("ce", "auc_m"):
+            book.add(record(f"ham-R-64-{loss}", fold, 1.0))
+            book.add(record(f"ham-meta-{loss}", fold, 1.5, tta=False))
+            if fold < 2:
+                book.add(record(f"ham-R-32-{loss}", fold, 3.0))
+    (tmp_path / "speed").mkdir()
+    rows = [{"network": n, "single_ms": 1.0, "five_ms": r, "ratio": r} for n, r in (("fast", 1.05), ("slow", 1.2))]
+    (tmp_path / "speed" / "multi-label-cpu.json").write_text(json.dumps({"hardware": "a machine", "rows": rows}))
+    return tmp_path
+
+
+def cells_of(text, *starts):
+    """The cells of the one line of a table that begins with these."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    (found,) = [line for line in lines if line[: len(starts)] == list(starts)]
+    return found
+
+
+def test_aims_are_judged_by_the_records(results):
+    text = medical_page.page(results)
+    book = RecordBook(results / "medical")
+    aims = text.split("## Aims")[1].split("## Single models")[0]
+    own, base = ([r["auc"]["test"][0] for r in book.final(f"breast-R-ours-{loss}")] for loss in ("auc_m", "ce"))
+    row = cells_of(aims, "AUC-M's own weights at least CE's mean", "breast-R-ours")
+    assert row[2].startswith(f"{np.mean(own) - np.mean(base):+.3f} [")
+    assert row[3] == "no"  # a whole standard deviation apart, in all sets
+    row = cells_of(aims, "AUC-M above the published 0.901", "breast-R-ours")
+    assert row[2].startswith(f"mean {np.mean(own):.3f}, ensemble + TTA 0.")
+    assert row[3] == "no"
+    row = cells_of(aims, "ensemble + TTA above any single model", "breast-R-ours")
+    assert row[3] in ("yes", *(f"{n} of 3" for n in range(3)))
+    both = [[read_scores(r) for r in book.final(f"ham-R-64-{loss}")] for loss in ("ce", "auc_m")]
+    _, name = max((np.mean([auroc(s.tta, LABELS) for s in some]), n) for some, n in zip(both, "01", strict=True))
+    single = both[int(name)]
+    every = pooled(single, [ensemble([a.tta, b.tta], scale="sigmoid") for a, b in zip(*both, strict=True)])
+    alone = pooled(single, [s.tta for s in single])
+    expected = compare_auroc(every.plain, alone.plain, every.labels, groups=every.groups)
+    row = cells_of(aims, "ensemble + TTA above any single model", f"ham, 2 against R-64-{['ce', 'auc_m'][int(name)]}")
+    assert row[2].startswith(f"{float(expected.difference):+.3f} [{float(expected.low):+.3f}, ")
+    images = [read_scores(r) for r in book.final("ham-R-64-auc_m")]
+    patients = [read_scores(r) for r in book.final("ham-meta-auc_m")]
+    fused = pooled(images, [fuse(a.plain, b.plain, scale="rank") for a, b in zip(images, patients, strict=True)])
+    alone = pooled(images, [a.plain for a in images])
+    expected = compare_auroc(fused.plain, alone.plain, fused.labels, groups=fused.groups)
+    row = cells_of(aims, "image + metadata above the image alone", "ham-R-64, AUC-M, rank")
+    assert row[2].startswith(f"{float(expected.difference):+.3f} [{float(expected.low):+.3f}, ")
+    assert row[3] == "yes"
+    cost = "five labels at most 1.1 of one label's step"
+    assert [cells_of(aims, cost, f"{name}, a machine")[3] for name in ("fast", "slow")] == ["yes", "no"]
+
+
+def test_an_ensemble_is_compared_with_the_best_single_model(results):
+    text = medical_page.page(results)
+    runs = [read_scores(r) for r in RecordBook(results / "medical").final("breast-R-ours-ce")]
+    single = [auroc(run.plain, LABELS) for run in runs]
+    together = ensemble([run.tta for run in runs], scale="sigmoid")
+    row = cells_of(text.split("## Ensembles and test-time")[1], "breast-R-ours", "CE")
+    assert row[3] == f"{max(single):.3f}"
+    assert row[6].startswith(f"{auroc(together, LABELS):.3f} [")
+    found = compare_auroc(together, runs[int(np.argmax(single))].plain, LABELS)
+    assert row[7].startswith(f"{float(found.difference):+.3f} [{float(found.low):+.3f}, {float(found.high):+.3f}]")
+    assert row[8] == ("yes" if auroc(together, LABELS) > max(single) else "no")
+
+
+def test_what_was_not_run_and_what_was_cut_is_said(results):
+    text = medical_page.page(results)
+    left = text.split("## Not run")[1]
+    assert "- breast-R-ours: Focal 5 of 5\n" in left
+    assert "- pneumonia-R-ours: all 20 runs\n" in left
+    assert "- ham-R-32: CE 3 of 5, AUC-M 3 of 5\n" in left
+    assert "- ham-D-64: all 10 runs\n" in left
+    assert "150 of 150 runs" in left
+    assert "not at hand" in left
+    assert "Cut, of what is declared: configs 2 of 3 (breast-R-ours-auc_m, " in text
+    assert "| 60 (20) |" in text.replace("  ", " ").replace("  ", " ").replace("  ", " ").replace("  ", " ")
+    # R-32 has two folds only: it does not take the others' away.
+    row = cells_of(text.split("### Ensembles within a fold")[1], "four losses, R-64 (2)")
+    assert row[1] == "5"
+
+
+def test_the_cells_of_the_pages_are_those_of_the_studies():
+    for name, studies in (("medical", medical()), ("melanoma", melanoma())):
+        declared = {study.name for study in studies.studies}
+        assert {f"{cell.name}-{loss}" for cell in CELLS[name] for loss in cell.losses} == declared
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_number_of_expected_chest_runs_is_that_of_the_links(masked, spots_task):
+    task = spots_task(label_names=("a", "b", "c"), rows=240)
+    plan = medical_chest.ChestPlan(name="chest", settings=medical_chest.STAND_IN.settings, masked=masked, seeds=(0, 1))
+    links = medical_chest.chest_links(plan, task) + (medical_chest.policy_links(plan, task) if masked else [])
+    assert medical_chest.expected_runs(plan, labels=3) == len(links)
+    assert medical_chest.expected_runs(medical_chest.STAND_IN) == 150
