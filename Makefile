@@ -43,7 +43,8 @@ bench: setup  ## speed against peers, as ratios from interleaved runs
 	$(BIN)/python -m pip install --quiet --no-deps libauc==2.0.1
 	$(BIN)/python benchmarks/run.py
 
-fuzz: setup  ## 100,000 odd inputs for each reader; DEEPAUC_FUZZ_EXAMPLES=2000 for fewer
+fuzz: setup  ## 100,000 odd inputs for each reader, twice; DEEPAUC_FUZZ_EXAMPLES=2000 for fewer
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python reliability/fuzz.py --examples $${DEEPAUC_FUZZ_EXAMPLES:-100000} && $(BIN)/python reliability/summary.py
 
 chaos: setup  ## kills, full disks, damaged files, each compared with the run left alone

@@ -2,11 +2,12 @@
 
     python reliability/chaos.py [--kills 50] [--seed 0] [--only NAME ...] [--out FOLDER]
 
-kill -9 at random moments of an epoch, of a checkpoint's write and of a packing; a full disk, a read-only folder,
-damaged checkpoints, pictures truncated and changed between epochs, a clock that jumps, memory that runs out. A trial
-survives if what was started again ends with the same bytes as the run that nothing happened to (history, scores,
-weights, bundle), and if what was damaged was refused with a message instead of believed. Writes
-results/reliability/chaos.json; the exit code is 1 if a trial does not survive.
+kill -9 at random moments of an epoch, of a checkpoint's write, of a packing and of a study; a full disk, a read-only
+folder, damaged checkpoints and records, pictures truncated and changed between epochs, a clock that jumps, memory that
+runs out. A trial survives if what was started again ends with the same bytes as the run that nothing happened to
+(history, scores, weights, bundle; of a study its records, each run once), and if what was damaged was refused with a
+message, or done again, instead of believed. Writes results/reliability/chaos.json; the exit code is 1 if a trial does
+not survive.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from pathlib import Path
 
 import torch
 from children import Child, Ending, Job, Mark, can_mount, limit_memory, mount, own_mounts, run
-from jobs import pack_job, run_hash, set_hash, train_job, train_on_files_job, warm_up, write_table
+from jobs import (
+    pack_job,
+    run_hash,
+    set_hash,
+    train_job,
+    train_on_files_job,
+    warm_up,
+    write_table,
+)
+from killed_studies import damaged_record, kills_in_studies
 from PIL import Image
 from record import Row, write_record
 
@@ -166,11 +176,11 @@ def _set_in(folder: Path) -> str:
     return set_hash(folder)
 
 
-# A study of many runs gets its phase here: a function like those above, and an entry in PHASES.
 PHASES: dict[str, tuple[float, Callable[[Chaos, int], Row]]] = {  # share of the kills
     "epoch": (0.4, kills_in_epochs),
     "checkpoint": (0.3, kills_in_writes),
     "packing": (0.3, kills_in_packing),
+    "study": (0.32, kills_in_studies),
 }
 
 
@@ -332,6 +342,7 @@ FAULTS: tuple[Callable[[Chaos], list[Row]], ...] = (
     full_disk,
     read_only,
     damaged_checkpoint,
+    damaged_record,
     changed_pictures,
     clock_jump,
     out_of_memory,
@@ -362,8 +373,8 @@ def main() -> int:
     holds = write_record(
         "chaos",
         command="make chaos",
-        about="A run or a packing is killed, starved or fed damage, started again, and compared with the bytes of the "
-        "one that nothing happened to.",
+        about="A run, a packing or a study is killed, starved or fed damage, started again, and compared with the "
+        "bytes of the one that nothing happened to.",
         rows=rows,
         seconds=time.monotonic() - began,
         out=options.out,

@@ -1,8 +1,10 @@
-"""What is killed and starved: a tiny run, a run on picture files, a packing. Each ends in files that can be hashed."""
+"""What is killed and starved: a tiny run, one on picture files, a packing, a study. Each ends in files to be hashed."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from children import Mark
 from PIL import Image
 
+from deepauc.cli.main import run as run_command
 from deepauc.data import packed
 from deepauc.data.augment import Augment
 from deepauc.data.packed import pack
@@ -22,6 +25,9 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
+from deepauc.paper import digits
+from deepauc.paper.catalogue import entries
+from deepauc.studies.records import RecordBook
 from deepauc.training import checkpoint, folder
 from deepauc.training.folder import code_version
 from deepauc.training.loop import train
@@ -30,6 +36,8 @@ from deepauc.training.schedule import Steps
 
 RESULTS = ("history.csv", "scores.csv", "model.safetensors", "bundle.json")
 ROWS = 120
+STUDY = ("smoke", "--cells", "*-ce,*-auc_m", "--configs", "2", "--tune-epochs", "2", "--set", "epochs=3")
+STUDY_RUNS = 2 * (2 + 2)  # two studies, each with two settings to tune and two training sets to refit
 RECIPE = Recipe(
     model=SmallCNNSpec(widths=(4, 8)),
     stages=(
@@ -57,6 +65,8 @@ def warm_up() -> None:
     fit_temperature(np.random.default_rng(0).normal(size=20), labels)
     torch.use_deterministic_algorithms(False)
     code_version()
+    entries()
+    digits.load()
 
 
 def rows_and_labels() -> tuple[np.ndarray, np.ndarray]:
@@ -132,6 +142,41 @@ def pack_job(place: Path, mark: Mark, *, seed: int = 0, shard_bytes: int | None 
     packed._BLOCK_BYTES = 20 * 144
     mark("ready")
     pack(source, place, overwrite=True, shard_bytes=shard_bytes)
+
+
+def study_job(place: Path, mark: Mark) -> None:
+    """`deepauc study run`, marking the beginning and end of every record's write."""
+    write = RecordBook.add
+
+    def marked(book: RecordBook, record: dict[str, object]) -> None:
+        mark(f"{record['phase']} record begins")
+        write(book, record)
+        mark("record ends")
+
+    RecordBook.add = marked  # type: ignore[method-assign]
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    mark("ready")
+    folders = ("--runs", str(place / "runs"), "--results", str(place / "results"))
+    try:
+        run_command(["study", "run", *STUDY, "--seeds", "0,1", "--device", "cpu", *folders])
+    except SystemExit as ending:
+        if ending.code:
+            raise RuntimeError(f"deepauc study run ended with {ending.code}") from None
+
+
+def study_hash(place: Path) -> str:
+    """Of all records of a study, each run once; the seconds, which no two runs share, are left out."""
+    book = RecordBook(place / "results" / "smoke")
+    lines = [len(path.read_text(encoding="utf-8").splitlines()) for path in book.folder.glob("tuning/*.jsonl")]
+    records = [record for name in book.studies() for record in (*book.tuning(name), *book.final(name))]
+    if sum(lines) + len(list(book.folder.glob("*.json"))) != len(records):
+        return "a run is recorded twice"
+    if len(records) != STUDY_RUNS:
+        return "not finished"
+    plain = sorted(json.dumps({k: v for k, v in record.items() if k != "seconds"}) for record in records)
+    return hashlib.sha256("\n".join(plain).encode()).hexdigest()
 
 
 def run_hash(run: Path) -> str:

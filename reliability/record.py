@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,12 +19,13 @@ PACKAGES = ("torch", "numpy", "safetensors", "pillow", "hypothesis")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One part of a campaign: so many trials, so many of them survived as they should."""
+    """One part of a campaign: so many trials, so many of them survived as they should, of this code."""
 
     what: str
     trials: int
     survivors: int
     note: str = ""
+    code_version: str = field(default_factory=code_version)
 
     @property
     def holds(self) -> bool:
@@ -34,7 +35,10 @@ class Row:
 def earlier_rows(name: str, out: Path | None = None) -> list[Row]:
     """The rows of the record that is there, for a campaign that is done again in part."""
     path = (RESULTS if out is None else out) / f"{name}.json"
-    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]] if path.exists() else []
+    if not path.exists():
+        return []
+    record = json.loads(path.read_text(encoding="utf-8"))
+    return [Row(**{"code_version": record["code_version"], **row}) for row in record["rows"]]
 
 
 def write_record(

@@ -24,13 +24,14 @@ def campaign(record: dict[str, Any]) -> list[str]:
         "",
         f"Again: `{record['command']}`. The last call took {record['seconds']:.0f} s on {record['hardware']}; "
         f"{versions}; {record['date'][:10]}; code {record['code_version'][:12]}.",
-        *(["", record["note"]] if "note" in record else []),
         "",
         "| what | trials | survivors | |",
         "|---|---:|---:|---|",
     ]
     for row in record["rows"]:
         note = row["note"].replace("|", "\\|")
+        if (code := row.get("code_version", record["code_version"])) != record["code_version"]:
+            note += f"; code {code[:12]}"
         lines.append(f"| {row['what']} | {row['trials']:,} | {row['survivors']:,} | {note} |")
     return lines
 

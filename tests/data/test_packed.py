@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -342,6 +343,29 @@ def test_forged_manifests_with_a_right_checksum(good, data):
         result_or_message(good, "quick")
     finally:
         path.write_bytes(original)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000 + ".npy", "é" * 90 + ".npy", "a\udc80.npy"])
+def test_names_that_no_system_takes_are_refused(good, name):
+    path = good / "manifest.json"
+    original = path.read_bytes()
+    body = json.loads(original)["manifest"]
+    body["columns"]["labels"]["name"] = name
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    try:
+        path.write_text(json.dumps({"manifest": body, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+        with pytest.raises(ValueError, match="no file of this folder"):
+            open_packed(good)
+    finally:
+        path.write_bytes(original)
+
+
+def test_characters_beyond_unicode_are_refused(tmp_path):
+    task = binary_task()
+    groups = np.full(len(task), 0x110000, dtype=np.uint32).view("U1")
+    packed = pack(replace(task, groups=groups), tmp_path / "set")
+    with pytest.raises(ValueError, match=r"column 'groups': .*character that does not exist"):
+        packed.task()
 
 
 # --- size ------------------------------------------------------------------------------------------------------------

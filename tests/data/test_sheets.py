@@ -281,3 +281,15 @@ def test_strange_arrays(tmp_path, arrays):
     path = tmp_path / "strange.npz"
     np.savez(path, **arrays)
     result_or_message(path)
+
+
+@pytest.mark.parametrize("point", [0x110000, 0x7FFFFFFF, 0xFFFFFFFF])
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("length", [1, 3])
+def test_characters_beyond_unicode_are_refused(tmp_path, point, order, length):
+    """NumPy raises SystemError for one of them, and of several makes a string that is none."""
+    impossible = np.full(length, point, dtype=f"{order}u4").view(f"{order}U{length}").reshape(())
+    for name in ("codec", "labels"):
+        np.savez(tmp_path / "s.npz", **{**GOOD, name: impossible})
+        with pytest.raises(ValueError, match=r"s\.npz .*character that does not exist"):
+            read_sheets(tmp_path / "s.npz")

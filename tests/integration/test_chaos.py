@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "reliability" / "chaos.py"
-SOME = ("epoch", "checkpoint", "packing", "damaged_checkpoint", "changed_pictures")
+SOME = ("epoch", "checkpoint", "packing", "study", "damaged_checkpoint", "changed_pictures")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and killed the way Linux has it")

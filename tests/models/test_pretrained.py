@@ -1,5 +1,6 @@
 """Weights from the disk: complete or refused, never downloaded, never pickled."""
 
+import json
 import socket
 
 import pytest
@@ -136,9 +137,12 @@ def test_an_absent_or_broken_file_is_refused(tmp_path):
     broken = tmp_path / "w.safetensors"
     with pytest.raises(ValueError, match="does not exist"):
         TimmSpec(name=NAME, weights=str(broken)).build(in_channels=3, num_outputs=1)
-    broken.write_bytes(b"nothing of the kind")
-    with pytest.raises(ValueError, match="cannot be read"):
-        TimmSpec(name=NAME, weights=str(broken)).build(in_channels=3, num_outputs=1)
+    header = json.dumps({"x": {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}}).encode()
+    absurd = len(header).to_bytes(8, "little") + header
+    for content in (b"nothing of the kind", absurd):
+        broken.write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be read"):
+            TimmSpec(name=NAME, weights=str(broken)).build(in_channels=3, num_outputs=1)
 
 
 def test_pretrained_without_the_file_is_refused_and_says_what_to_do(empty_cache):

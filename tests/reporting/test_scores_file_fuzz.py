@@ -111,3 +111,18 @@ def test_a_good_file_is_read_and_a_bomb_is_not(tmp_path):
     bomb.write_bytes(gzip.compress(b"1" * (1 << 26)))
     with pytest.raises(ValueError, match=r"bomb\.csv\.gz"):
         read_scores(bomb)
+
+
+def test_any_one_changed_byte_of_a_parquet_footer(tmp_path):
+    """pyarrow raises OSError where the footer does not decode, and UnicodeDecodeError where a name in it does not."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "s.parquet"
+    parquet.write_table(pyarrow.table({"label": [0, 1], "score": [0.25, 0.5]}), path, store_schema=False)
+    good = path.read_bytes()
+    footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    refused = 0
+    for place in range(footer, len(good)):
+        for mask in (0x0F, 0xC0):
+            path.write_bytes(good[:place] + bytes([good[place] ^ mask]) + good[place + 1 :])
+            refused += outcome(path) is None
+    assert refused > 20

@@ -303,6 +303,23 @@ def test_a_damaged_record_is_named(tmp_path):
         RecordBook(tmp_path).final("x")
 
 
+def test_a_record_whose_write_was_cut_off_is_not_believed_and_costs_no_other(tmp_path):
+    records = [{"study": "é", "phase": "tuning", "run": str(number)} for number in range(3)]
+    book, path = RecordBook(tmp_path), tmp_path / "tuning" / "é.jsonl"
+    for record in records[:2]:
+        book.add(record)
+    good = path.read_bytes()
+    first = len(good.splitlines(keepends=True)[0])
+    for end in range(first, len(good)):
+        path.write_bytes(good[:end])
+        assert RecordBook(tmp_path).tuning("é") == records[: 1 + (end == len(good) - 1)]  # only the newline is missing
+        RecordBook(tmp_path).add(records[2])
+        assert RecordBook(tmp_path).tuning("é") == [*records[: 1 + (end == len(good) - 1)], records[2]]
+    path.write_bytes(good[: first - 5] + good[first:])
+    with pytest.raises(ValueError, match="is damaged"):
+        RecordBook(tmp_path).tuning("é")
+
+
 def test_tuning_needs_a_validation_part(tmp_path):
     @dataclass(frozen=True, kw_only=True)
     class Whole(DigitsSource):

@@ -146,3 +146,12 @@ def test_forged_weights(good, tmp_path, dtype, shape, offsets, length, name, bod
 def test_the_good_bundles_are_read(good):
     assert outcome(good / "mlp") is not None
     assert outcome(good / "cnn") is not None
+
+
+@pytest.mark.parametrize("shape", [[0, 3, 2**62], [2**62, 2**62, 0], [0, 2**63 - 1, 2**63 - 1]])
+def test_an_empty_tensor_of_absurd_shape_is_refused(good, tmp_path, shape):
+    """It takes no bytes, so that no size is wrong; torch raises RuntimeError."""
+    (tmp_path / "bundle.json").write_bytes((good / "mlp" / "bundle.json").read_bytes())
+    text = json.dumps({"head.weight": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert outcome(tmp_path) is None

@@ -3,6 +3,8 @@
 import json
 import os
 import struct
+import tempfile
+from pathlib import Path
 
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +21,9 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 STATE = {"a": [1, 2.5, None, "x"], 3: (torch.arange(4), {"deep": torch.ones(2, 2).bfloat16()}), "empty": {}}
+with tempfile.TemporaryDirectory() as _place:
+    save_state(Path(_place) / "c", STATE)
+    GOOD = (Path(_place) / "c").read_bytes()  # once: a write waits for the disk
 SKELETON = {"dict": [["a", {"tuple": [1, {"tensor": "0"}]}], ["b", [{"tensor": "1"}, None]]]}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=6),
@@ -48,8 +53,7 @@ def outcome(path):
 )
 def test_altered_files(tmp_path, edits, end, bare):
     path = tmp_path / "c"
-    save_state(path, STATE)
-    content = bytearray(b"" if bare else path.read_bytes())
+    content = bytearray(b"" if bare else GOOD)
     for place, some in edits:
         content[place : place + len(some)] = some
     path.write_bytes(bytes(content[:end]))
@@ -104,3 +108,13 @@ def test_any_one_changed_byte_is_noticed(tmp_path):
 def test_the_good_state_is_read(tmp_path):
     save_state(tmp_path / "c", STATE)
     assert outcome(tmp_path / "c")[0]["a"] == STATE["a"]
+
+
+def test_an_empty_tensor_of_absurd_shape_is_refused(tmp_path):
+    """It takes no bytes, so that no size is wrong; torch raises RuntimeError."""
+    skeleton = json.dumps({"tensor": "0"})
+    header = {"__metadata__": {"state": skeleton, "sha256": "0" * 64}}
+    for shape in ([0, 3, 2**62], [2**62, 2**62, 0], [0, 2**63 - 1, 2**63 - 1]):
+        text = json.dumps({**header, "0": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+        (tmp_path / "c").write_bytes(struct.pack("<Q", len(text)) + text)
+        assert outcome(tmp_path / "c") is None

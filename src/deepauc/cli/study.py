@@ -62,6 +62,9 @@ def run_study(
     max_minutes: Annotated[
         float | None, typer.Option(min=0.01, metavar="M", help="Stop in time; call again to go on.")
     ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="As tasks of Ray: local, auto, or HOST:PORT.")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="0,1,...", help="Only these final training sets.")] = None,
     configs: Annotated[
         int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Cut each grid to so many.")
@@ -81,6 +84,16 @@ def run_study(
     curves: Annotated[
         bool, typer.Option("--curves", rich_help_panel=RARE, help="Test AUC of each epoch of final runs.")
     ] = False,
+    task_gpus: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="X", rich_help_panel=RARE, help="GPUs of a cluster's task; 0.5: two share one."),
+    ] = None,
+    task_cpus: Annotated[
+        int, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="CPUs of a cluster's task.")
+    ] = 1,
+    retries: Annotated[
+        int, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Of a task whose worker was lost.")
+    ] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Only the result.")] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
@@ -90,6 +103,7 @@ def run_study(
     from dataclasses import replace
 
     from deepauc.paper.catalogue import find
+    from deepauc.studies.cluster import Cluster
     from deepauc.studies.runner import run_studies
     from deepauc.studies.sources import Place
     from deepauc.studies.study import cut_all
@@ -97,8 +111,14 @@ def run_study(
     output, entry = Output(quiet=quiet, as_json=as_json), find(name)
     place = Place(data=data, runs=runs, results=results)
     if entry.studies is None:
-        record = entry.run(place)
+        given = {"cells": cells, "seeds": seeds, "configs": configs, "tune-epochs": tune_epochs, "tune-sets": tune_sets}
+        given |= {"set": options, "pack": pack, "cluster": cluster}
+        if unknown := [f"--{option}" for option, value in given.items() if value]:
+            raise ValueError(f"study {name} is one whole: it has no {', '.join(unknown)}.")
+        record = entry.run(place, device=device, max_minutes=max_minutes, report=output.say)
         _write_page(entry, results, output)
+        if record.get("left"):
+            output.result(f"{record['left']} runs are left: the same call goes on from here.")
         output.record(record)
         return
     chosen = entry.studies.chosen(_split(cells))
@@ -110,6 +130,7 @@ def run_study(
         chosen = tuple(replace(one, test_curve=True) for one in chosen)
     if seeds is not None:
         chosen = tuple(replace(one, seeds=_numbers(seeds)) for one in chosen)
+    tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_plan_text(entry, chosen))
     with _told(output) as report:
         outcome = run_studies(
@@ -121,6 +142,7 @@ def run_study(
             pack=pack,
             jobs=jobs,
             max_minutes=max_minutes,
+            cluster=tasks,
             report=report,
         )
     _finish(outcome, output)

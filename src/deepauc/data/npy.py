@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import zipfile
 from dataclasses import dataclass
 from typing import IO, Any
@@ -96,7 +97,17 @@ def _read_array(file: IO[bytes], size: int) -> Array:
     if len(content) != size - header.head_bytes:
         raise ValueError("it is cut off")
     order = "F" if header.fortran_order else "C"
-    return np.frombuffer(content, dtype=header.dtype).reshape(header.shape, order=order)  # type: ignore[call-overload]
+    array = np.frombuffer(content, dtype=header.dtype).reshape(header.shape, order=order)  # type: ignore[call-overload]
+    require_unicode(array)
+    return array
+
+
+def require_unicode(array: Array) -> None:
+    """Raise ValueError for strings with a code point beyond Unicode, of which no sound Python string can be made."""
+    if array.dtype.kind == "U" and array.size:
+        points = np.ascontiguousarray(array).reshape(-1).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if int(points.max()) > sys.maxunicode:
+            raise ValueError("a string in it has a character that does not exist")
 
 
 def _one_line(error: Exception) -> str:

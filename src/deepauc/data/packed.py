@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from deepauc.data.npy import require_unicode
 from deepauc.data.packed_manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -78,6 +79,11 @@ class PackedInputs:
     def task(self) -> Task:
         """The Task that was packed, reading its inputs from here."""
         facts, columns = self._task_facts(), self._columns
+        for name, column in columns.items():
+            try:
+                require_unicode(column)
+            except ValueError as error:
+                raise ValueError(f"{self.folder}, column {name!r}: {error}. Pack the source again.") from None
 
         def under(prefix: str) -> dict[str, Array]:
             return {name.removeprefix(prefix): column for name, column in columns.items() if name.startswith(prefix)}

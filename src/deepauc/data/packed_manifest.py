@@ -25,6 +25,7 @@ FORMAT, VERSION, SHARDED = "deepauc packed set", 1, 2  # version 2 has several f
 CHUNK_BYTES = 1 << 23
 _MAX_MANIFEST_BYTES = 1 << 28
 _BUFFER_BYTES = 1 << 20
+_MAX_NAME = 100  # of a file: a longer one is an error of the system, not a missing file
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ def _parse(body: dict[str, Any]) -> Manifest:
 def _parse_file(entry: object) -> PackedFile:
     fields = _is(entry, dict)
     name = _is(fields["name"], str)
-    if Path(name).name != name or not name.endswith(".npy") or "\\" in name or "\0" in name:
+    sound = name.isascii() and len(name) <= _MAX_NAME and "\\" not in name and "\0" not in name
+    if not sound or Path(name).name != name or not name.endswith(".npy"):
         raise ValueError(f"{name[:80]!r} is no file of this folder")
     file = PackedFile(
         name=name,

@@ -88,7 +88,7 @@ def _read(file: Path) -> dict[str, Tensor]:
 
     try:
         return load_file(file)
-    except SafetensorError as error:
+    except (SafetensorError, RuntimeError, ValueError, OSError) as error:  # a header may ask for an absurd shape
         raise ValueError(f"weights {str(file)!r} cannot be read ({error}). Copy or download it again.") from error
 
 

@@ -137,7 +137,7 @@ def table_header(path: Path) -> list[str]:
             raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
         try:
             return [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, OSError, ValueError) as error:  # a footer, or a name in it, does not decode
             raise ValueError(f"{path} is no readable parquet file: {error}") from None
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     delimiter = "\t" if ".tsv" in (suffix.lower() for suffix in path.suffixes[-2:]) else ","

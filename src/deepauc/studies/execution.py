@@ -31,12 +31,16 @@ from deepauc.training.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A run that is over. message: None, or why it failed. seconds: of wall time, for all `packed` runs together."""
+    """A run that is over. message: None, or why it failed. seconds: of wall time, for all `packed` runs together.
+
+    surroundings: versions and hardware it failed with, where that was not in this process.
+    """
 
     run: PlannedRun
     message: str | None
     seconds: float
     packed: int = 1
+    surroundings: dict[str, Any] | None = None
 
 
 OnEnd = Callable[[Ended], None]
@@ -191,7 +195,7 @@ def _work(
     deadline = None if until is None else start + until - time.time()
     try:
         with time_limit(deadline):
-            task = _worker_task(source, seed, phase, place)
+            task = worker_task(source, seed, phase, place)
             _train_alone(Job(recipe=recipe, task=task, seed=seed, run_dir=folder), place, torch.device(device))
     except OutOfTime:
         return _OUT_OF_TIME, 0.0
@@ -226,7 +230,8 @@ def _shelf(place: Place) -> TaskShelf:
     return TaskShelf(place)
 
 
-def _worker_task(source: TaskSource, seed: int, phase: Phase, place: Place) -> Task:
+def worker_task(source: TaskSource, seed: int, phase: Phase, place: Place) -> Task:
+    """A task as a worker has it: made once for all its runs."""
     return _shelf(place).task(source, seed, phase)
 
 

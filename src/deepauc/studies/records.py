@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ class RecordBook:
         """Tuning runs in the order in which they ended; of two records of one run the later one."""
         if study not in self._tuning:
             path = self._tuning_path(study)
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            content = path.read_bytes() if path.exists() else b""
+            lines = content[: _whole(content)].decode("utf-8").splitlines()
             records = [_parsed(line, path) for line in lines if line.strip()]
             self._tuning[study] = {record["run"]: record for record in records}
         return list(self._tuning[study].values())
@@ -73,13 +75,15 @@ class RecordBook:
             self.tuning(study)
             path = self._tuning_path(study)
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+            _append(path, json.dumps(record, separators=(",", ":")))
             self._tuning[study][record["run"]] = record
             return
         self.final(study)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / f"{study}-{record['seed']}.json", (_readable(record) + "\n").encode())
+        path = self.folder / f"{study}-{record['seed']}.json"
+        write_atomically(path, (_readable(record) + "\n").encode())
+        for left in self.folder.glob(f".{path.name}.*.part"):  # by a process that was killed in the middle of a write
+            left.unlink(missing_ok=True)
         assert self._final is not None
         self._final.setdefault(study, {})[record["seed"]] = record
 
@@ -170,6 +174,30 @@ def _readable(record: Record) -> str:
     """JSON with one line an entry: a curve of a hundred epochs is one line."""
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.items()]
     return "{\n " + ",\n ".join(lines) + "\n}"
+
+
+def _append(path: Path, line: str) -> None:
+    """One more line, on the disk when this returns; what a write that was cut off has left at the end goes."""
+    with path.open("a+b") as file:
+        file.seek(0)
+        content = file.read()
+        whole = _whole(content)
+        if whole < len(content):
+            file.truncate(whole)
+        ends = content[:whole][-1:] in (b"", b"\n")
+        file.write(f"{'' if ends else chr(10)}{line}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _whole(content: bytes) -> int:
+    """Bytes up to the end of the last whole line: what follows is the beginning of one whose write was cut off."""
+    start = content.rfind(b"\n") + 1
+    try:
+        json.loads(content[start:])
+    except ValueError:  # bytes that are no text are no record either
+        return start
+    return len(content)
 
 
 def _parsed(text: str, path: Path) -> Record:

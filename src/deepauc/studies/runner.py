@@ -1,4 +1,4 @@
-"""Runs what a set of studies is missing: packed on a GPU, in local processes, or one after the other.
+"""Runs what a set of studies is missing: packed on a GPU, in local processes, on a cluster, or one after the other.
 
 Every run has a folder named by the hash of recipe, data and seed, so the same call again only does what is missing. A
 finished run is distilled into its record at once. A run that fails is reported at the end and costs no other.
@@ -9,14 +9,18 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from deepauc.studies.cluster import Cluster, Crew, on_cluster, seen_from_everywhere
 from deepauc.studies.execution import Ended, one_by_one, packed, processes
 from deepauc.studies.first_stages import begun_with, own_stages, shares_first_stage, told_of
 from deepauc.studies.plan import PlannedRun, Planner, same_shape
+from deepauc.studies.ray_crew import joined
 from deepauc.studies.records import RecordBook, distil
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
@@ -63,6 +67,7 @@ def run_studies(
     pack: int | None = None,
     jobs: int = 1,
     max_minutes: float | None = None,
+    cluster: Cluster | None = None,
     report: Callable[[Step], None] | None = None,
 ) -> Outcome:
     """Tune, select, refit: all runs of these studies that have no record yet.
@@ -70,36 +75,48 @@ def run_studies(
     parents: further studies, not run here, whose selection is inherited. pack: runs side by side on the device,
     by default 24 on a GPU and 1 elsewhere. jobs: local processes, one torch thread each, where runs are not packed.
     max_minutes: no run begins that is not expected to end in time, and what is running then stops after its epoch;
-    the next call goes on from there.
+    the next call goes on from there. cluster: as tasks of this Ray cluster, packed or not, instead of in this process.
     """
-    target = chosen_device(device)
-    pack = pack or (DEFAULT_PACK if target.type == "cuda" else 1)
-    if pack < 1 or jobs < 1:
+    if jobs < 1 or (pack is not None and pack < 1):
         raise ValueError(f"pack and jobs must be at least 1, not {pack} and {jobs}.")
-    began = time.monotonic()
-    deadline = None if max_minutes is None else began + 60 * max_minutes
-    book = RecordBook(place.results / set_name)
-    planner = Planner(studies, book, place, parents=parents)
-    session = _Session(set_name, planner, book, place, target, deadline, report, began, jobs if pack == 1 else 1)
+    if cluster is not None and jobs > 1:
+        raise ValueError("jobs are local processes: on a cluster Ray starts as many tasks as fit.")
+    place = place if cluster is None else seen_from_everywhere(place)
+    here: AbstractContextManager[tuple[Crew | None, torch.device]]
+    here = nullcontext((None, chosen_device(device))) if cluster is None else joined(cluster, device)
+    with here as (crew, target):
+        pack = pack or (DEFAULT_PACK if target.type == "cuda" else 1)
+        began = time.monotonic()
+        deadline = None if max_minutes is None else began + 60 * max_minutes
+        book = RecordBook(place.results / set_name)
+        planner = Planner(studies, book, place, parents=parents)
+        at_once = crew.slots if crew is not None else jobs if pack == 1 else 1
+        session = _Session(set_name, planner, book, place, target, deadline, report, began, at_once, crew)
+        _do_all(session, planner, pack=pack, jobs=jobs)
+    # With no time left, nothing is loaded only to say what it waits for.
+    session.outcome.unavailable = {**({} if session.outcome.out_of_time else planner.waiting()), **planner.unavailable}
+    session.outcome.seconds = time.monotonic() - began
+    return session.outcome
+
+
+def _do_all(session: _Session, planner: Planner, *, pack: int, jobs: int) -> None:
+    """Until nothing is left that can begin, or there is no time for it."""
+    in_packs = pack > 1 and session.crew is None  # a pack at a time; a crew is given all that is ready
     while True:
         ready = planner.ready(leave_out=session.left_out)
         if not ready:
             break
         if session.distil_finished(ready):
             continue
-        group = same_shape(ready, pack=pack) if pack > 1 else ready
+        group = same_shape(ready, pack=pack) if in_packs else ready
         fitting = session.fitting(group)
-        if fitting < min(SMALLEST_PACK if pack > 1 else 1, len(group)):
+        if fitting < min(SMALLEST_PACK if in_packs else 1, len(group)):
             session.outcome.out_of_time = True
             break
-        session.execute(group[:fitting] if pack > 1 else group, pack=pack, jobs=jobs)
-        if deadline is not None and time.monotonic() >= deadline:
+        session.execute(group[:fitting] if in_packs else group, pack=pack, jobs=jobs)
+        if session.deadline is not None and time.monotonic() >= session.deadline:
             session.outcome.out_of_time |= bool(planner.ready(leave_out=session.left_out))
             break
-    # With no time left, nothing is loaded only to say what it waits for.
-    session.outcome.unavailable = {**({} if session.outcome.out_of_time else planner.waiting()), **planner.unavailable}
-    session.outcome.seconds = time.monotonic() - began
-    return session.outcome
 
 
 class _Session:
@@ -116,10 +133,12 @@ class _Session:
         report: Callable[[Step], None] | None,
         began: float,
         at_once: int,
+        crew: Crew | None = None,
     ) -> None:
         self.set_name, self.planner, self.book, self.place = set_name, planner, book, place
         self.device, self.deadline, self.report, self.began = device, deadline, report, began
-        self.at_once = at_once  # processes; the seconds of packed runs are shares already
+        self.at_once = at_once  # processes or tasks; the seconds of packed runs are shares already
+        self.crew = crew
         self.outcome = Outcome()
         self.left_out: set[str] = set()
         self._rates: dict[object, float] = {}  # wall seconds a step of one run, by network and images
@@ -168,9 +187,13 @@ class _Session:
                 self._rates[_speed_key(end.run)] = max(end.seconds, 1e-9) / steps
                 self._keep(end.run)
             else:
-                self._fail(end.run, end.message)
+                self._fail(end.run, end.message, end.surroundings)
 
-        if pack > 1:
+        if self.crew is not None:
+            out_of_time = on_cluster(
+                group, self.place, self.device, crew=self.crew, pack=pack, deadline=self.deadline, ended=ended
+            )
+        elif pack > 1:
             out_of_time = packed(group, self.place, self.device, deadline=self.deadline, ended=ended)
         elif jobs > 1:
             out_of_time = processes(group, self.place, self.device, deadline=self.deadline, ended=ended, jobs=jobs)
@@ -200,7 +223,7 @@ class _Session:
         ((part, (auc, *_)),) = record["auc"].items()
         self._tell(planned, f"{part} AUC {auc:.3f}")
 
-    def _fail(self, planned: PlannedRun, message: str) -> None:
+    def _fail(self, planned: PlannedRun, message: str, around: dict[str, Any] | None) -> None:
         self.left_out.add(planned.id)
         self.outcome.failed.append((planned.text(), message))
         if planned.phase == "tuning" and DIVERGED in message:
@@ -212,7 +235,7 @@ class _Session:
                     "failed": message,
                     "identity": identity,
                     "recipe": planned.brief_recipe(),
-                    **surroundings(self.device),
+                    **(around or surroundings(self.device)),
                 }
             )
         self._tell(planned, f"failed: {message}")

@@ -159,7 +159,7 @@ def load_weights(path: Path, model: nn.Module, *, own_classifier: bool = False) 
         raise ValueError(f"{path} is not there: train first, or name the folder of a finished run.")
     try:
         state = load(path.read_bytes())
-    except (SafetensorError, LookupError, TypeError, ValueError, OSError) as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise ValueError(f"{path} is damaged or no safetensors file ({error}). Pickled weights are refused.") from error
     own = model.state_dict()
     if own_classifier and any(name not in state or state[name].shape != own[name].shape for name in own):

@@ -59,7 +59,9 @@ def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
         if metadata["sha256"] != _checksum(metadata["state"], tensors):
             raise ValueError("its checksum is wrong")
         return _rebuild(json.loads(metadata["state"]), tensors)
-    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, OSError, RecursionError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, OSError, RuntimeError) as error:
         if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
             raise ValueError(
                 f"{path} is a pickle (a torch.save file). Loading one can run any code, so it is refused: "
