@@ -137,7 +137,7 @@ def test_an_absent_or_broken_file_is_refused(tmp_path):
     broken = tmp_path / "w.safetensors"
     with pytest.raises(ValueError, match="does not exist"):
         TimmSpec(name=NAME, weights=str(broken)).build(in_channels=3, num_outputs=1)
-    header = json.dumps({"x": {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}}).encode()
+    header = json.dumps({"x": {"dtype": "F32", "shape": [0, 3, 2**62], "data_offsets": [0, 0]}}).encode()
     absurd = len(header).to_bytes(8, "little") + header
     for content in (b"nothing of the kind", absurd):
         broken.write_bytes(content)
