@@ -60,7 +60,7 @@ def test_a_reader_that_does_anything_else_is_found_out(mutations, tmp_path, monk
 
     guarded = mutations.guarded
     monkeypatch.setattr(mutations, "guarded", lambda: guarded(1))
-    module = sys.modules["fuzz_readers"]
+    module = sys.modules["fuzz_reader"]
     reader = module.Reader(targets=(module.Target(name="f", good=(b"x" * 40,)),), read=read, files={}, words=())
     found = mutations.campaign(reader, 500, seed=0, folder=tmp_path)
     assert found["fault"] is not None
