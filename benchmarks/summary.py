@@ -71,6 +71,7 @@ def throughput_table(record: dict[str, Any]) -> list[str]:
         "step_ms": "{:.2f}".format,
         "images_a_second": "{:,.0f}".format,
         "memory_gb": "{:.2f}".format,
+        "start_up_s": "{:.0f}".format,
         "seconds": "{:.0f}".format,
         "test_auc": "{:.3f}".format,
     }

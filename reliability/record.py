@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def write_record(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         "hardware": _processor(),
-        "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
+        "versions": {"python": platform.python_version(), **_versions()},
         "code_version": code_version(),
         "rows": [asdict(row) for row in rows],
     }
@@ -71,6 +72,15 @@ def write_record(
     for row in rows:
         print(f"{'holds' if row.holds else 'FAILS'}: {row.what}: {row.survivors} of {row.trials}. {row.note}")
     return all(row.holds for row in rows)
+
+
+def _versions() -> dict[str, str]:
+    """Of the packages that are installed: a machine with a GPU need not have those that only some campaigns use."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _processor() -> str:
