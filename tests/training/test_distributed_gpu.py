@@ -95,6 +95,8 @@ else:
     distributed.init_process_group("gloo")
     run(what, device + ":0" if device == "cuda" else device)
     seen["backend"] = distributed.get_backend()
+    distributed.barrier()
+    distributed.destroy_process_group()
 Path(sys.argv[1], f"{what}.{os.environ.get('RANK', 0)}.json").write_text(json.dumps(seen))
 """
 
