@@ -87,6 +87,7 @@ def entries() -> dict[str, Entry]:
         medical_chest_page,
         medical_page,
         medical_studies,
+        plan_changes,
         smoke,
         study_figures,
         toy_study,
@@ -147,9 +148,10 @@ def entries() -> dict[str, Entry]:
             table=medical_chest_page.chest_page,
         ),
     ]
-    search = best_set()
+    search, plans = best_set(), plan_changes.plan_set()
     found += [
         Entry(name=search.name, title=search.title, studies=search, table=best_page.page),
+        Entry(name=plans.name, title=plans.title, studies=plans, table=plan_changes.page),
         Entry(
             name=divergence.NAME,
             title="AUC losses on raw, sigmoid and normalised scores: which learning rates and momenta diverge",

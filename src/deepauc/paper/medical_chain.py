@@ -80,9 +80,10 @@ def run_links(
     """
     book, target = RecordBook(place.results / set_name), chosen_device(device)
     pack = pack or (PACK if target.type == "cuda" else 1)
+    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     try:
-        with time_limit(None if max_minutes is None else time.monotonic() + 60 * max_minutes):
-            _run_missing(book, set_name, links, place, target, pack, report)
+        with time_limit(deadline):
+            _run_missing(book, set_name, links, place, target, pack, report, deadline)
     except OutOfTime:
         pass
     found = [book.find(link.study, "final", link.id) for link in links]
@@ -97,6 +98,7 @@ def _run_missing(
     device: torch.device,
     pack: int,
     report: Report | None,
+    deadline: float | None,
 ) -> None:
     missing = [link for link in links if book.find(link.study, "final", link.id) is None]
     for link in missing:
@@ -110,6 +112,8 @@ def _run_missing(
         for ended in _train(ready, place, device, pack, report):
             for link in ended:
                 _note(book, set_name, link, place, device, report)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise OutOfTime  # a run that was at its very end when the time was up has not stopped for it
 
 
 def _require(link: Link, place: Place, wanted: dict[str, Link]) -> None:

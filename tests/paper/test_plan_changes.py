@@ -1,0 +1,95 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.paper.plan_changes import BASE, CHANGES, FOLDS, SETS, cost_of, page, plan_set, planned
+from deepauc.studies.folds import FoldSource
+from deepauc.studies.sources import Place
+from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
+
+
+@pytest.mark.parametrize("on", SETS)
+def test_the_base_is_what_is_planned(on):
+    """When the plan changes, this test goes: the base stays what the records are of."""
+    assert planned(on=on) == make_plan(SETS[on].fingerprint, PlanOptions(), "cpu").recipe
+
+
+def test_a_change_changes_what_it_names():
+    base, averaged = planned(on="path"), planned(on="path", change="EMA .99")
+    assert averaged == replace(base, stages=tuple(replace(stage, ema=0.99) for stage in base.stages))
+    mixed = planned(on="path", change="mixup 1").stages
+    assert [stage.augment.mixup for stage in mixed] == [1.0, 1.0]
+    assert all(stage.objective.soft_labels for stage in mixed)
+    quarter = planned(on="path", change="a quarter positives").stages
+    assert [stage.positives_per_batch for stage in quarter] == [None, 16]
+    (alone,) = planned(on="path", change="CE alone, as long").stages
+    assert isinstance(alone.objective, CrossEntropy)
+    assert alone.epochs == sum(stage.epochs for stage in base.stages)
+    (alone,) = planned(on="path", change="AUC-M alone, as long").stages
+    assert isinstance(alone.objective, AUCMargin)
+    assert not alone.reset_classifier
+    longer = planned(on="path", change="twice as long").stages
+    assert [stage.epochs for stage in longer] == [2 * stage.epochs for stage in base.stages]
+    views, *rest = planned(on="breast", change="contrastive first, 50 epochs").stages
+    assert views.views == 2
+    assert views.augment.saturation == 0  # the pictures are grey
+    assert tuple(rest) == planned(on="breast").stages
+
+
+def test_changes_are_all_different():
+    for on in SETS:
+        recipes = [planned(on=on, change=change) for change in CHANGES]
+        same = [a for a in range(len(recipes)) if recipes[a] in recipes[:a]]
+        # breast and pneumonia have more than a quarter of positives as they are
+        assert [list(CHANGES)[number] for number in same] == ["a quarter positives"] * (on in ("breast", "pneumonia"))
+
+
+def test_cost_counts_passes_over_images():
+    assert cost_of("ham", BASE) == 1
+    assert cost_of("ham", "EMA .99") == 1
+    assert cost_of("ham", "twice as long") == pytest.approx(2)
+    assert cost_of("breast", "contrastive first, 50 epochs") > 2  # two views of everything
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("on", ["breast", "pneumonia", "path", "ham"])
+def test_the_counts_are_those_of_the_folds(on, data_root):
+    data = SETS[on]
+    folds = FoldSource(source=data.source, folds=FOLDS)
+    task = folds.load(folds.seeds((data.number,))[0], tuning=True, place=Place(data=data_root))
+    found = Fingerprint.of(task)
+    assert (found.positives["train"], found.negatives["train"]) == ((data.positives,), (data.negatives,))
+    assert found.shape == data.shape
+
+
+def test_page(tmp_path):
+    assert "No run is recorded yet." in page(tmp_path)
+    folder = tmp_path / "plan" / "tuning"
+    folder.mkdir(parents=True)
+    aucs = {BASE: [0.8, 0.82, 0.84, 0.86, 0.88], "EMA .99": [0.81, 0.82, 0.86, 0.86, 0.9]}
+    lines = [
+        {"run": f"{change}{seed}", "config": {"change": change}, "seed": seed, "auc": {"validation": [value, 0, 1]}}
+        for change, values in aucs.items()
+        for seed, value in enumerate(values)
+    ]
+    lines.append({"run": "m", "config": {"change": "mixup 1"}, "seed": 0, "failed": "the loss is NaN"})
+    (folder / "plan-breast.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    text = page(tmp_path)
+    (row,) = (line for line in text.splitlines() if line.startswith("| EMA .99"))
+    differences = np.array([0.01, 0.0, 0.02, 0.0, 0.02])
+    half = 2.7764451 * differences.std(ddof=1) / np.sqrt(5)  # t with 4 degrees of freedom
+    assert "0.850" in row
+    assert f"+0.010 [{0.01 - half:+.3f}, {0.01 + half:+.3f}]" in row
+    assert "mixup 1" not in text  # it has diverged on the one fold there is
+    assert "breast (135 of 499)" in text
+    assert "ham (" not in text
+
+
+def test_the_set_is_declared():
+    studies = plan_set().studies
+    assert [study.name for study in studies] == [f"plan-{name}" for name in SETS]
+    assert all(len(study.configs) == len(CHANGES) and len(study.tuning_seeds) == FOLDS for study in studies)
