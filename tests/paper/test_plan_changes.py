@@ -93,3 +93,4 @@ def test_the_set_is_declared():
     studies = plan_set().studies
     assert [study.name for study in studies] == [f"plan-{name}" for name in SETS]
     assert all(len(study.configs) == len(CHANGES) and len(study.tuning_seeds) == FOLDS for study in studies)
+    assert studies[0].cut_to(configs=2).configs == ({"change": BASE}, {"change": "CE alone, as long"})

@@ -28,6 +28,7 @@ from deepauc.paper.medical_tasks import MedicalSource
 from deepauc.paper.toy import mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.folds import FoldSource
+from deepauc.studies.grid import Grid
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import BenchmarkSource, TaskSource
 from deepauc.studies.study import Study, StudySet
@@ -217,7 +218,8 @@ def _views(epochs: int, data: PlannedSet) -> Stage:
 
 
 def plan_set() -> StudySet:
-    """A study a set; all changes on the same folds."""
+    """A study a set; all changes on the same folds. A cut keeps the first ones: the base, then CE alone, ..."""
+    grid = Grid(axes={"change": tuple(CHANGES)}, configs=tuple({"change": change} for change in CHANGES), seed=0)
     studies = []
     for name, data in SETS.items():
         folds = FoldSource(source=data.source, folds=FOLDS)
@@ -227,7 +229,7 @@ def plan_set() -> StudySet:
                 task=folds,
                 method=planned,
                 fixed={"on": name},
-                grid={"change": tuple(CHANGES)},
+                grid=grid,
                 tuning_seeds=folds.seeds((data.number,)),
                 seeds=(0,),  # folds are for choosing
             )
