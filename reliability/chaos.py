@@ -276,18 +276,7 @@ def changed_pictures(chaos: Chaos) -> list[Row]:
     rows = []
     for what in ("truncated image", "image changed between epochs", "image removed between epochs"):
         folder = chaos.fresh()
-        child = Child(partial(train_on_files_job, folder, table))
-        child.wait_for("checkpoint ends", count=2)
-        replacement = table.parent / "new.tmp"
-        if what == "truncated image":
-            replacement.write_bytes(original[: len(original) // 2])
-            replacement.replace(victim)
-        elif what == "image changed between epochs":
-            Image.new("L", (12, 12), 77).save(replacement, "png")
-            replacement.replace(victim)
-        else:
-            victim.unlink()
-        ending = child.wait()
+        ending = run(_with_a_change(partial(train_on_files_job, folder, table), partial(_change, victim, what)))
         named = ending.status == 1 and "7.png" in ending.error
         victim.write_bytes(original)
         again = run(partial(train_on_files_job, folder, table))
@@ -295,6 +284,39 @@ def changed_pictures(chaos: Chaos) -> list[Row]:
         note = "the run stops and names the file; put back, it goes on"
         rows.append(Row(what=what, trials=1, survivors=int(good), note=note if good else f"{ending} {again}"))
     return rows
+
+
+def _with_a_change(job: Job, change: Callable[[], None]) -> Job:
+    """The job; after its second checkpoint, before the epoch that comes then, the change. Whoever made it from outside
+    might come too late: beside a busy machine's other processes the run may end first.
+    """
+
+    def changed(mark: Mark) -> None:
+        ended = 0
+
+        def mark_and_change(text: str) -> None:
+            nonlocal ended
+            mark(text)
+            ended += text == "checkpoint ends"
+            if text == "checkpoint ends" and ended == 2:
+                change()
+
+        job(mark_and_change)
+
+    return changed
+
+
+def _change(victim: Path, what: str) -> None:
+    replacement = victim.with_name("new.tmp")
+    if what == "truncated image":
+        content = victim.read_bytes()
+        replacement.write_bytes(content[: len(content) // 2])
+    elif what == "image changed between epochs":
+        Image.new("L", (12, 12), 77).save(replacement, "png")
+    else:
+        victim.unlink()
+        return
+    replacement.replace(victim)
 
 
 def clock_jump(chaos: Chaos) -> list[Row]:

@@ -3,8 +3,7 @@
 import json
 import os
 import pickle
-import threading
-import time
+import sys
 
 import numpy as np
 import pytest
@@ -99,21 +98,25 @@ def test_while_a_set_is_replaced_there_is_always_one(tmp_path):
     if not packed_place._exchanged(*(_folder(tmp_path, name) for name in ("x", "y"))):
         pytest.skip("this system cannot exchange two folders at once")
     pack(task(), tmp_path / "set")
-    stop, missing = threading.Event(), []
+    for seed in range(1, 4):
+        assert _calls_without_a_set(task(seed=seed), tmp_path / "set") == []
+        assert open_packed(tmp_path / "set", source=task(seed=seed))
 
-    def look():
-        while not stop.is_set():
-            if not (tmp_path / "set" / "manifest.json").exists():
-                missing.append(time.time())
 
-    looker = threading.Thread(target=look)
-    looker.start()
-    for seed in range(15):
-        pack(task(seed=seed), tmp_path / "set", overwrite=True)
-    stop.set()
-    looker.join()
-    assert not missing
-    assert open_packed(tmp_path / "set", source=task(seed=14))
+def _calls_without_a_set(source, place):
+    """Replaces the set. Before and after every call, so between any two of the system's: where none was there."""
+    missing = []
+
+    def look(frame, event, _):
+        if not os.path.exists(place / "manifest.json"):
+            missing.append((event, frame.f_code.co_name, frame.f_lineno))
+
+    sys.setprofile(look)
+    try:
+        pack(source, place, overwrite=True)
+    finally:
+        sys.setprofile(None)
+    return missing
 
 
 def _folder(parent, name):
@@ -124,7 +127,8 @@ def _folder(parent, name):
 def test_without_an_exchange_two_renames_do(tmp_path, monkeypatch):
     monkeypatch.setattr(packed_place, "_exchanged", lambda one, other: False)
     pack(task(), tmp_path / "set")
-    packed = pack(task(seed=1), tmp_path / "set", overwrite=True)
+    assert "move_into_place" in {name for _, name, _ in _calls_without_a_set(task(seed=1), tmp_path / "set")}
+    packed = open_packed(tmp_path / "set")
     assert np.array_equal(packed(np.arange(50)), task(seed=1).inputs(np.arange(50)))
     assert os.listdir(tmp_path) == ["set"]
 

@@ -14,7 +14,7 @@ SOME = ("epoch", "checkpoint", "packing", "study", "damaged_checkpoint", "change
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and killed the way Linux has it")
 def test_what_was_killed_or_damaged_ends_as_if_nothing_had_been(tmp_path):
     command = [sys.executable, str(PROGRAM), "--kills", "4", "--only", *SOME, "--out", str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     rows = json.loads((tmp_path / "chaos.json").read_text())["rows"]
     assert sum(row["trials"] for row in rows) >= 8

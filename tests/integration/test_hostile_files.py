@@ -191,7 +191,7 @@ def test_loading_a_bundle_unpickles_imports_compiles_and_starts_nothing(tmp_path
         [sys.executable, "-c", WATCHED, str(tmp_path / "bundle")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env=environment,
     )

@@ -203,6 +203,6 @@ def test_processes_give_what_one_gives_to_the_bit(world, tmp_path):
         for rank in range(world)
     ]
     for process in started:
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
         assert out.strip() == "checked 24"

@@ -1,7 +1,10 @@
 """Chest X-rays in small: a chain of runs, uncertain labels, readers beaten."""
 
 import json
+import shutil
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,14 +86,15 @@ def test_the_same_call_again_trains_nothing(done, monkeypatch):
     assert records_of(place) == before
 
 
-def test_a_lost_parent_is_trained_again_for_a_new_child(done, tmp_path, monkeypatch):
+def test_a_lost_parent_is_trained_again_for_a_new_child(done, tmp_path):
     place, task, _, _ = done
-    for path in (place.results / "chest").glob("S-Heart-auc_m-0.json"):
-        path.unlink()
-    elsewhere = replace(place, runs=tmp_path / "runs")
+    elsewhere = replace(
+        place, runs=tmp_path / "runs", results=Path(shutil.copytree(place.results, tmp_path / "results"))
+    )
+    (elsewhere.results / "chest" / "S-Heart-auc_m-0.json").unlink()
     run_chest(replace(PLAN, masked=False), task, elsewhere)
     assert len(list((tmp_path / "runs").iterdir())) == 2  # the child and its parent
-    assert ("S-Heart-auc_m", 0) in records_of(place)
+    assert ("S-Heart-auc_m", 0) in records_of(elsewhere)
 
 
 def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
@@ -118,6 +122,14 @@ def test_what_there_is_no_time_for_is_left_to_the_next_call(done, tmp_path):
     assert len(mine) == 9
     for key, record in mine.items():
         assert record["auc"] == whole[key]["auc"]  # resumed to the bit
+
+
+def test_a_run_that_was_at_its_end_when_the_time_was_up_is_the_last(done, tmp_path, monkeypatch):
+    place, task, _, _ = done
+    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
+    monkeypatch.setattr(medical_chain, "time_limit", lambda deadline: nullcontext())  # it rang unheard
+    stopped = run_chest(replace(PLAN, seeds=(0,), masked=False), task, elsewhere, max_minutes=1e-9)
+    assert (stopped["runs"], stopped["left"]) == (1, 8)
 
 
 def test_a_pack_is_written_down_before_the_next_one_begins(done, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import threading
 import time
 from dataclasses import dataclass, replace
 
@@ -13,12 +14,14 @@ from deepauc.paper import smoke
 from deepauc.paper.recipes import auc_m, ce
 from deepauc.paper.smoke import DigitsSource
 from deepauc.studies import execution
+from deepauc.studies.execution import OutOfTime, time_limit
 from deepauc.studies.plan import Planner, same_shape
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import _Session, _speed_key, run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.status import status_of
 from deepauc.studies.study import Inherits, Study, StudySet
+from deepauc.training.trainer import Trainer
 
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
 
@@ -246,20 +249,59 @@ def test_inherited_settings_come_from_the_parents_records(done, tmp_path):
 
 
 @pytest.mark.parametrize("road", [{}, {"pack": 2}])
-def test_out_of_time_stops_and_saves(tmp_path, road):
+def test_out_of_time_stops_and_saves(tmp_path, monkeypatch, road):
+    trains, after_step, waits = threading.Event(), Trainer.after_step, []
+
+    def noted(self, *step):
+        trains.set()
+        after_step(self, *step)
+
+    class RingsInTraining(threading.Timer):
+        """However long a busy machine takes to get there."""
+
+        def run(self):
+            waits.append(self.interval)
+            while not self.finished.wait(0.02):
+                if trains.is_set():
+                    self.function()
+                    return
+
+    monkeypatch.setattr(Trainer, "after_step", noted)
+    monkeypatch.setattr(threading, "Timer", RingsInTraining)
     long = a_study(method=ce, grid={}, fixed={**SMALL, "epochs": 100_000})
-    long.task.load(0, tuning=False, place=Place())  # so that the time goes into training
-    outcome, _ = run([long], tmp_path, max_minutes=4 / 60, **road)
+    outcome, _ = run([long], tmp_path, max_minutes=60, **road)
+    assert len(waits) == 1
+    assert 0 < waits[0] <= 3600
     assert outcome.out_of_time
     assert outcome.done == 0
     assert outcome.failed == []
     assert list((tmp_path / "runs").glob("*/checkpoint.safetensors"))
 
 
+def test_a_time_limit_rings_at_once_in_the_middle_and_at_the_last_moment(monkeypatch):
+    with pytest.raises(OutOfTime), time_limit(time.monotonic() + 0.2):
+        time.sleep(600)
+
+    class RingsAtOnce(threading.Timer):
+        def start(self):
+            super().start()
+            self.function()
+
+    class RingsAtTheEnd(threading.Timer):
+        def cancel(self):
+            super().cancel()
+            self.function()
+
+    for timer in (RingsAtOnce, RingsAtTheEnd):
+        monkeypatch.setattr(threading, "Timer", timer)
+        with pytest.raises(OutOfTime), time_limit(time.monotonic() + 3600):
+            pass
+
+
 def test_a_pack_that_would_not_end_in_time_is_not_begun(tmp_path):
-    session = _Session("s", None, None, Place(), None, time.monotonic() + 100, None, time.monotonic(), 1)
     planner = Planner([a_study(grid={}, seeds=tuple(range(12)))], RecordBook(tmp_path), Place(runs=tmp_path))
     ready = planner.ready()
+    session = _Session("s", None, None, Place(), None, time.monotonic() + 100, None, time.monotonic(), 1)
     assert session.fitting(ready) == 12  # nothing is known yet
     session._rates[_speed_key(ready[0])] = 9.2 / ready[0].steps  # seconds a step: ten runs fit
     assert session.fitting(ready) == 10

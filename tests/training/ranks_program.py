@@ -236,7 +236,7 @@ def work(job, folder, rank):
             init_method=f"file://{folder / (job['name'] + '.store')}",
             rank=rank,
             world_size=job["ranks"],
-            timeout=timedelta(seconds=60),
+            timeout=timedelta(seconds=300),
         )
     seen = batch_norm(job, folder) if job["scenario"] == "batch norm" else train(job, folder)
     (folder / f"{job['name']}.{rank}.json").write_text(json.dumps(seen))

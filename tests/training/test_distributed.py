@@ -31,7 +31,7 @@ def run_jobs(folder, jobs):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -189,7 +189,7 @@ def test_a_restart_finds_a_store_without_what_the_last_start_left_in_it():
     for ranks in ((0, 1), (0, 1, 2), (2, 0, 1)):  # at the first start rank 2 was lost before it came here
         with ThreadPoolExecutor(3) as pool:
             waiting = [pool.submit(fresh_store, store, rank, len(ranks)) for rank in ranks]
-            found = {rank: result.result(timeout=60) for rank, result in zip(ranks, waiting, strict=True)}
+            found = {rank: result.result(timeout=600) for rank, result in zip(ranks, waiting, strict=True)}
         found[0].set("address", str(len(starts)))
         starts.append(found)
     for number, found in enumerate(starts):

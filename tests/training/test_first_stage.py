@@ -247,7 +247,7 @@ def test_of_processes_that_ask_at_once_one_trains(tmp_path):
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=200)[0].split() for process in processes]
+    told = [process.communicate(timeout=600)[0].split() for process in processes]
     assert told[0][0] == told[1][0]
     assert sorted(int(steps) for _, steps in told) == [0, 120]
     assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == [told[0][0]]

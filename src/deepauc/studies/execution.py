@@ -249,15 +249,18 @@ def time_limit(deadline: float | None) -> Iterator[None]:
 
     timer = threading.Timer(max(deadline - time.monotonic(), 0.01), stop)
     timer.daemon = True
-    timer.start()
     try:
-        yield
+        try:
+            timer.start()  # in here: a short time may be over before this thread has its turn again
+            yield
+        finally:
+            timer.cancel()
+            if timer.is_alive():
+                timer.join()  # it has rung by now, or never will: no interrupt comes when nobody expects it any more
     except KeyboardInterrupt:
         if fired.is_set():
             raise OutOfTime from None
         raise
-    finally:
-        timer.cancel()
 
 
 def _tell_done(runs: Sequence[PlannedRun], place: Place, ended: OnEnd, seconds: float) -> None:
