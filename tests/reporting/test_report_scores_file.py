@@ -63,13 +63,20 @@ def test_compressed_and_with_a_byte_order_mark(tmp_path):
     assert read_scores(path).scores.tolist() == [[2.0]]
 
 
+def test_semicolons_and_decimal_commas_as_excel_writes_them(write):
+    table = read_scores(write("label;score\n1;0,75\n0;-1,5e-2\n"))
+    assert table.scores.tolist() == [[0.75], [-0.015]]
+    assert read_scores(write("label\tscore\n1\t2\n")).scores.tolist() == [[2.0]]
+    with pytest.raises(ValueError, match=r"line 2: the score '0,75' .* no number"):
+        read_scores(write('label,score\n1,"0,75"\n'))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "is empty"),
         ("label,score\n", "no rows"),
         ("y,score\n1,2\n", r"name it with --label-column \(there are: 'y', 'score'\)"),
-        ("label;score\n1;2\n", "not separated by commas"),
         ("label,score\n2,1\n", r"line 2: the label '2' .* --positive"),
         ("label,score\n0,1\n1,high\n", "line 3: the score 'high' .* no number"),
         ("label,score\n1,2,3\n", "line 2: 3 fields under 2"),

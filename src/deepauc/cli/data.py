@@ -139,6 +139,8 @@ def check(
     Every image is decoded once. Rows are numbered as lines of the file; with problems the exit code is 2.
     """
     output = Output(as_json=as_json)
+    if (image_column is None) == (not feature_column):
+        raise ValueError("name the column of image files (--image-column), or columns of numbers (--feature-column).")
     with output.progress(f"Checking {table.name}") as advance:
         report = check_table(
             table,
@@ -152,7 +154,8 @@ def check(
             allow_outside=allow_outside,
             progress=advance,
         )
-    _show_summary(output, report)
+    # Without a column of parts all rows are in train, which would read as if nothing were left to test on.
+    _show_summary(output, report if split_column else replace(report, parts={}))
     output.record(_report_record(report))
     if report.problems:
         refuse_table(output, report.problems)
@@ -207,7 +210,7 @@ def pack(
                 )
         except TableError as error:
             output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-            refuse_table(output, error.problems)
+            refuse_table(output, error.problems, may_skip=not skip_bad)
         skipped = report.skipped
         task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed)
     else:
@@ -313,12 +316,16 @@ def _report_record(report: TableReport) -> dict[str, Any]:
 def _show_summary(output: Output, report: TableReport) -> None:
     """Everything but the problems, which have a table of their own."""
     leaks = tuple(replace(leak, name=_printable(leak.name)) for leak in report.leaks)
-    text = str(replace(report, path=_printable(report.path), leaks=leaks, problems=()))
+    largest = report.largest_group and replace(report.largest_group, name=_printable(report.largest_group.name))
+    text = str(replace(report, path=_printable(report.path), leaks=leaks, largest_group=largest, problems=()))
     output.result(text if report.ok else text.removesuffix("no problems").rstrip())
 
 
-def refuse_table(output: Output, problems: Sequence[Problem]) -> NoReturn:
-    """All problems in one table (in a terminal the first of each kind, where they are many), then exit code 2."""
+def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool = False) -> NoReturn:
+    """All problems in one table (in a terminal the first of each kind, where they are many), then exit code 2.
+
+    may_skip: the command could go on without these rows, which is said.
+    """
     alike = Counter((one.column, one.kind) for one in problems)
     shown, seen = [], Counter[tuple[str | None, str]]()
     for one in problems:
@@ -332,9 +339,14 @@ def refuse_table(output: Output, problems: Sequence[Problem]) -> NoReturn:
         )
     for (column, kind), count in alike.items():
         if column and count > MOST_ALIKE:
-            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it the right column, and the right folder?")
+            right = "the right column, and the right folder" if kind == "missing file" else "the right column"
+            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
     kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
     output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
+    rows = {one.row for one in problems if one.row is not None}
+    if may_skip and rows and not {"no labelled row", "one class only"} & {one.kind for one in problems}:
+        these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
+        typer.echo(f"deepauc: mend {these}, or leave {them} out with --skip-bad.", err=True)
     raise typer.Exit(2)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from deepauc.cli.compare import compare
 from deepauc.cli.data import app as data_app
@@ -31,9 +32,22 @@ class Invocation:
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 """Base of all usage errors. Not click's own: newer releases of typer carry a copy of click inside."""
 
+
+class Commands(TyperGroup):
+    """All commands. Ctrl-C is answered here: typer would turn it into exit code 130 without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("deepauc: interrupted.", err=True)
+            raise typer.Exit(130) from None
+
+
 # Plain help: it reads the same in a terminal, a pipe and a screen reader, and does not wait for rich.
 app = typer.Typer(
     name="deepauc",
+    cls=Commands,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -81,6 +95,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         code = app(list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False, obj=invocation)
     except ClickException as error:
         message = error.format_message()  # type: ignore[attr-defined]
+        if "extra argument" in message and _command_of(error) in ("train", "predict"):
+            message += ": a table is named with --table."
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands without a command: its help, as it is
             typer.echo(message)
             code = 2
@@ -95,6 +111,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
         typer.echo("deepauc: interrupted.", err=True)
         code = 130
     sys.exit(code or 0)
+
+
+def _command_of(error: Exception) -> str | None:
+    return getattr(getattr(error, "ctx", None), "info_name", None)
 
 
 def _refuse(message: str, error: Exception, invocation: Invocation) -> int:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.data import refuse_table
+from deepauc.cli.device import checked_device
 from deepauc.cli.training_progress import training_progress
 from deepauc.cli.training_summary import show_choices, show_data, show_results
 from deepauc.data.problems import TableError
@@ -28,7 +29,7 @@ from deepauc.training.config import Settings, settings_toml
 from deepauc.training.distributed import agreed, join_ranks
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import TrainingStopped
-from deepauc.training.loop import chosen_device, train
+from deepauc.training.loop import run_identity, train
 from deepauc.training.plain import recipe_hash
 from deepauc.training.plan import Choice, DeviceKind, Fingerprint, make_plan
 from deepauc.training.prepare import Prepared, data_record, prepare
@@ -62,7 +63,7 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
 
     Under torchrun all processes train; the first of them speaks and writes the report, the others leave before that.
     """
-    leads = join_ranks(_device(device))
+    leads = join_ranks(checked_device(device))
     with nullcontext() if leads else _silence():
         job, run, state = _trained_run(settings, out=out, device=device, output=output, command=command)
     if not leads:
@@ -134,14 +135,14 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output, fol
     """folder: where the run goes; one that is there already says how fast this machine was."""
     if settings.data.table is None:
         raise ValueError("which table? Name it: --table data.csv.")
-    target = _device(device)
+    target = checked_device(device)
     kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
     try:
         with output.progress(f"Reading {settings.data.table}") as advance:
             prepared = prepare(settings, kind, progress=advance)
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-        refuse_table(output, error.problems)
+        refuse_table(output, error.problems, may_skip=not settings.data.skip_bad)
     pace = None
     if settings.recipe is not None:
         choices: tuple[Choice, ...] = (Choice(name="recipe", value="complete", reason="it is in the config file"),)
@@ -180,16 +181,6 @@ def _pace(
     output.say("Timing a few steps")
     with _cpu_threads(device):
         return agreed(measure_pace(recipe, task, seed=seed, device=device))
-
-
-def _device(name: str | None) -> torch.device:
-    try:
-        device = chosen_device(name)
-    except RuntimeError:
-        raise ValueError(f"--device {name}: write cpu, cuda, or cuda:1 for the second GPU.") from None
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise ValueError(f"--device {name}: there is no such GPU on this machine ({torch.cuda.device_count()} found).")
-    return device
 
 
 @contextmanager
@@ -298,10 +289,28 @@ def _trained(job: _Job, out: Path, output: Output, *, state: str, notes: dict[st
         run = train(job.recipe, task, seed=seed, run_dir=out, device=job.device)  # refuses another run
         output.say(f"{out} holds this run, finished: nothing was changed.")
         return run
-    if state == "continued":
-        output.say(f"{out} holds this run, unfinished: going on.")
-    with training_progress(output, job.recipe, task, seed=seed) as progress:
+    if state == "continued" and RunFolder(out).record().get("identity") == run_identity(job.recipe, task, seed):
+        output.say(f"{out} holds this run, unfinished: going on.")  # another one is refused below
+    with training_progress(output, job.recipe, task, seed=seed) as progress, _nothing_left_of_a_false_start(out):
         run = train(job.recipe, task, seed=seed, run_dir=out, device=job.device, progress=progress, notes=notes)
         last = run.history[-1].get("validation_auc") if run.history else None
         progress.finish(float(last) if last else None)
     return run
+
+
+@contextmanager
+def _nothing_left_of_a_false_start(out: Path) -> Iterator[None]:
+    """A recipe that is refused before its first step (no network of that name) does not keep the folder from the next.
+
+    The folder's record is written before anything else; where it is all there is, nothing was trained.
+    """
+    was_there, was_claimed = out.exists(), (out / "run.json").exists()
+    try:
+        yield
+    except ValueError:
+        if not was_claimed and {path.name for path in out.glob("[!.]*")} == {"run.json"}:
+            (out / "run.json").unlink(missing_ok=True)
+            if not was_there:
+                with suppress(OSError):  # tuning may have left something
+                    out.rmdir()
+        raise

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepauc.cli.console import Output
+from deepauc.data.task import Task
 from deepauc.reporting.figures import interval_text
 from deepauc.reporting.findings import Interval
 from deepauc.reporting.kept_stage import auc_intervals, kept_stage, stage_objectives
@@ -28,7 +29,9 @@ def show_data(output: Output, prepared: Prepared) -> None:
             f"{negatives:,} negative"
         )
     if report.groups is not None:
-        output.say(f"  patients: {report.groups:,}")
+        largest = report.largest_group
+        most = f", at most {largest.rows:,} rows of one" if largest is not None and largest.rows > 1 else ""
+        output.say(f"  patients: {report.groups:,}{most}")
     if report.sizes:
         sizes = sorted(report.sizes.items(), key=lambda item: -item[1])
         shown = ", ".join(f"{h} x {w} ({count:,})" for (h, w), count in sizes[:3])
@@ -39,13 +42,30 @@ def show_data(output: Output, prepared: Prepared) -> None:
         output.say(f"  left out for a problem: {len(report.skipped):,} rows (`deepauc data check` lists them)")
     if report.duplicates and report.sizes:
         sets = f"{len(report.duplicates):,} set{'s' * (len(report.duplicates) != 1)}"
-        output.say(f"  identical images: {sets} (`deepauc data check` lists them)")
+        disputed = f", {len(report.disputed):,} WITH DIFFERENT LABELS" if report.disputed else ""
+        output.say(f"  identical images: {sets}{disputed} (`deepauc data check` lists them)")
+    for part, name, few in _too_few(task):
+        output.say(
+            f"  few: {part} has {few} of a class of {name}; an AUC's interval needs two of each, and many to be narrow"
+        )
     for kind, count in prepared.leaks.items():
         output.say(f"  LEAK: {count:,} x the same {kind} in two parts; the figures will be too good")
     if not prepared.leaks:
         output.say(
             "  leaks between parts: none found" + ("" if task.groups is not None else " (no patients are named)")
         )
+
+
+def _too_few(task: Task) -> list[tuple[str, str, int]]:
+    """(part, label, rows of its rarer class) wherever a held-out part has fewer than two rows of a class."""
+    found = []
+    for part in task.parts:
+        labels = task.labels[task.labelled(part)].reshape(-1, task.num_labels)
+        for name, column in zip(task.label_names, labels.T, strict=True):
+            fewest = min(int((column == 0).sum()), int((column == 1).sum()))
+            if part != "train" and fewest < 2:
+                found.append((part, name, fewest))
+    return found
 
 
 def show_choices(output: Output, choices: Sequence[Choice]) -> None:

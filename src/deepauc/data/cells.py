@@ -7,9 +7,11 @@ import difflib
 import gzip
 import hashlib
 import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +20,7 @@ from deepauc.data.problems import Problem
 MAX_ROWS = 50_000_000
 MAX_LINE_CHARACTERS = 1 << 24
 MAX_TABLE_CHARACTERS = 1 << 32  # a small .gz can hold any amount of text
+_WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +34,29 @@ class Cells:
     lines: list[int]
     digests: list[bytes]  # of the whole row, unwanted columns too: equal for rows that repeat another
     problems: list[Problem] = field(default_factory=list)  # rows that are left out: too few or too many fields
+    decimal_commas: bool = False  # the file is separated by semicolons, as where 0.5 is written 0,5
 
     def __len__(self) -> int:
         return len(self.lines)
 
+    def numbers(self, name: str) -> list[str]:
+        """A column that is to hold numbers, with decimal points; what is no number is left as it is."""
+        cells = self.columns[name]
+        if not self.decimal_commas:
+            return cells
+        return [cell.replace(",", ".") if _WITH_COMMA.fullmatch(cell) else cell for cell in cells]
+
 
 def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
-    """Read a .csv, .tsv (both also .gz) or .parquet file; a ValueError says in one line why it cannot be read."""
+    """Read a .csv, .tsv (both also .gz) or .parquet file; a ValueError says in one line why it cannot be read.
+
+    A .csv may also be separated by semicolons, as Excel writes it in many countries, or by tabs: see `separator_of`.
+    """
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file.")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
+    read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
     try:
-        if suffixes[-1:] in ([".parquet"], [".pq"]):
-            cells = _read_parquet(path, wanted)
-        else:
-            cells = _read_csv(path, wanted, delimiter="\t" if ".tsv" in suffixes[-2:] else ",")
+        cells = read(path, wanted)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error.reason}). Save the table as csv with UTF-8 encoding.") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -55,9 +66,26 @@ def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
     return cells
 
 
-def _read_csv(path: Path, wanted: Sequence[str], *, delimiter: str) -> Cells:
+def separator_of(path: Path, first_line: str) -> str:
+    """A tab in a .tsv; else a comma where the line with the column names has one, or a tab, or a semicolon."""
+    if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]]:
+        return "\t"
+    return next((mark for mark in ",\t;" if _parts(first_line, mark) > 1), ",")
+
+
+def _parts(line: str, mark: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=mark), []))
+    except csv.Error:  # told where the line is read in earnest
+        return 0
+
+
+def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
     with _open_text(path) as stream:
-        reader = csv.reader(_lines(stream, path), delimiter=delimiter, strict=True)
+        text = _lines(stream, path)
+        first = next(text, "")
+        delimiter = separator_of(path, first)
+        reader = csv.reader(chain([first], text), delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])
             if not any(name.strip() for name in header):
@@ -86,7 +114,7 @@ def _read_csv(path: Path, wanted: Sequence[str], *, delimiter: str) -> Cells:
                     columns[name].append(row[place])
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}. Is a quotation mark missing?") from None
-    return Cells(columns=columns, lines=lines, digests=digests, problems=problems)
+    return Cells(columns=columns, lines=lines, digests=digests, problems=problems, decimal_commas=delimiter == ";")
 
 
 def _row_digest(row: Iterable[str]) -> bytes:
@@ -113,14 +141,17 @@ def _lines(stream: IO[str], path: Path) -> Iterator[str]:
 
 
 def _places(header: Sequence[str], wanted: Sequence[str], path: Path) -> dict[str, int]:
-    """Where the wanted columns stand; a ValueError names the nearest column for one that is not there."""
+    """Where the wanted columns stand; a ValueError names all that are not there, each with the nearest one there is."""
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        near = {name: difflib.get_close_matches(name, header, n=1, cutoff=0.5) for name in missing}
+        first, *others = missing
+        hint = f"Did you mean {near[first][0]!r}?" if near[first] else f"It has: {', '.join(map(repr, header[:30]))}."
+        if others:
+            known = (f"{name!r} (did you mean {near[name][0]!r}?)" if near[name] else repr(name) for name in others)
+            hint += f" Nor are there {', '.join(known)}."
+        raise ValueError(f"{path} has no column {first!r}. {hint}")
     for name in wanted:
-        if name not in header:
-            near = difflib.get_close_matches(name, header, n=1, cutoff=0.5)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(map(repr, header[:30]))}."
-            if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
-                hint = "Its columns are not separated by commas: save it as comma-separated csv (or name it .tsv)."
-            raise ValueError(f"{path} has no column {name!r}. {hint}")
         if header.count(name) > 1:
             raise ValueError(f"{path} has {header.count(name)} columns named {name!r}; give each its own name.")
     return {name: header.index(name) for name in wanted}

@@ -55,7 +55,7 @@ def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tu
     bad |= weights < 0
     message = "a weight is a finite number that is not negative"
     problems = [
-        _problem(lines[row], column, "bad weight", f"{shown(cells[row])}: {message}")
+        _problem(lines[row], column, "bad weight", f"{shown(cells[row])}: {message}{_decimal_comma(cells[row])}")
         for row in np.flatnonzero(bad).tolist()
     ]
     return np.where(bad, 0, weights).astype(np.float32), problems
@@ -71,7 +71,7 @@ def parse_features(cells: Sequence[str], lines: Sequence[int], column: str) -> t
             "NaN feature",
             "the cell is empty: fill it in, or leave the row out"
             if not cells[row].strip()
-            else f"{shown(cells[row])}: a feature is a finite number, below 3.4e38",
+            else f"{shown(cells[row])}: a feature is a finite number, below 3.4e38{_decimal_comma(cells[row])}",
         )
         for row in np.flatnonzero(bad).tolist()
     ]
@@ -94,6 +94,14 @@ def parse_metadata(cells: Sequence[str]) -> npt.NDArray[Any]:
     if (bad & ~empty).any() or empty.all():
         return np.array([cell.strip() for cell in cells], dtype=str)
     return np.where(empty, np.nan, values)
+
+
+def _decimal_comma(cell: str) -> str:
+    """The remedy, if a comma is all that keeps this cell from being a number."""
+    with_point = cell.strip().replace(",", ".", 1)
+    if "," not in cell or _parse_numbers([with_point])[1].any():
+        return ""
+    return f"; write a decimal point, {with_point}"
 
 
 def _parse_numbers(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:

@@ -188,7 +188,7 @@ def _decode(content: bytes, *, window: Window | None, at_least: int | None) -> t
         raise ImageError("unreadable image", f"this is no picture that can be read ({kinds})") from None
     except Exception as error:  # decoders meet a broken file with nearly any exception there is
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ImageError("unreadable image", reason) from None
+        raise ImageError("unreadable image", f"the file is damaged or cut short ({reason}); copy it again") from None
 
 
 def _decode_picture(content: bytes, *, window: Window | None, at_least: int | None) -> tuple[Pixels, tuple[int, int]]:

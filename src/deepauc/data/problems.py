@@ -28,6 +28,10 @@ ProblemKind = Literal[
 ]
 
 
+SUSPICIOUS_SHARE = 0.1  # of a table's rows, which one patient seldom has
+_NOBODY = frozenset({"unknown", "na", "n/a", "nan", "none", "null", "?", "-", "0"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One fault. `row` is the line in the file (the header is line 1), None where the whole table is meant."""
@@ -53,6 +57,14 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LargestGroup:
+    """The patient with the most rows."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableReport:
     """What one pass over a table has found. Row numbers are lines of the file, the header being line 1."""
 
@@ -70,6 +82,9 @@ class TableReport:
     skipped: tuple[int, ...]  # rows that were left out because of a problem
     duplicates: tuple[tuple[int, ...], ...]  # rows whose inputs are identical, under whatever name
     leaks: tuple[Leak, ...]  # patients and identical inputs in two parts
+    largest_group: LargestGroup | None = None
+    disputed: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` whose labels differ
+    shared: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` that several patients have
 
     @property
     def ok(self) -> bool:
@@ -84,7 +99,7 @@ class TableReport:
         if self.parts:
             lines.append("parts: " + ", ".join(f"{part} {rows:,}" for part, rows in self.parts.items()))
         if self.groups is not None:
-            lines.append(f"groups: {self.groups:,}")
+            lines.append(f"groups: {self.groups:,}{self._largest_group_text()}")
         if self.sizes:
             (height, width), most = max(self.sizes.items(), key=lambda item: item[1])
             lines.append(
@@ -92,7 +107,12 @@ class TableReport:
                 f"{'grey' if self.channels == 1 else 'colour'}"
             )
         if self.sizes:  # numbers repeat by chance, pictures do not
-            lines += [f"identical images: rows {', '.join(map(str, rows))}" for rows in self.duplicates]
+            lines += [
+                f"identical images: rows {', '.join(map(str, rows))}"
+                f"{' (of several patients)' * (rows in self.shared)}"
+                f"{' WITH DIFFERENT LABELS' * (rows in self.disputed)}"
+                for rows in self.duplicates
+            ]
         lines += [f"leak: {leak}" for leak in self.leaks if leak.what != "features"]
         if same := sum(leak.what == "features" for leak in self.leaks):
             lines.append(f"identical features in two parts: {same:,} sets of rows")
@@ -100,6 +120,16 @@ class TableReport:
             lines.append(f"skipped {len(self.skipped):,} rows: {', '.join(map(str, self.skipped))}")
         lines.append(format_problems(self.problems) if self.problems else "no problems")
         return "\n".join(lines)
+
+    def _largest_group_text(self) -> str:
+        """The patient with the most rows, where that is worth a look: `unknown` is not one patient."""
+        largest = self.largest_group
+        if largest is None or largest.rows < 2:
+            return ""
+        text = f", the largest {shown(largest.name)} with {largest.rows:,} rows"
+        if largest.name.lower() not in _NOBODY and largest.rows < max(10, SUSPICIOUS_SHARE * self.rows):
+            return text
+        return f"{text}: if that is not one patient, give each of its rows a name of its own"
 
 
 def format_problems(problems: Iterable[Problem]) -> str:

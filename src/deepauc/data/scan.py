@@ -98,7 +98,7 @@ def scan_table(
         groups, found = parse_groups(text[columns.group], lines, columns.group)
         problems += found
     if columns.weight is not None:
-        weights, found = parse_weights(text[columns.weight], lines, columns.weight)
+        weights, found = parse_weights(cells.numbers(columns.weight), lines, columns.weight)
         problems += found
     parts = np.full(len(lines), TRAIN, dtype=np.int64)
     if columns.split is not None:
@@ -124,7 +124,7 @@ def scan_table(
     else:
         features = np.empty((len(lines), len(columns.features)), dtype=np.float32)
         for place, name in enumerate(columns.features):
-            features[:, place], found = parse_features(text[name], lines, name)
+            features[:, place], found = parse_features(cells.numbers(name), lines, name)
             problems += found
             if progress is not None:
                 progress((place + 1) * len(lines) // len(columns.features), len(lines))

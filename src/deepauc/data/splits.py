@@ -56,7 +56,11 @@ def split_by_fractions(
     else:
         number = _deal_groups(strata, task.groups[pool], shares, seed=seed)
     for index, name in enumerate(names):
-        _require_both_classes(task.labels[pool[number == index]], f"the {name} part", "Give it a larger fraction.")
+        _require_both_classes(
+            task.labels[pool[number == index]],
+            f"the {name} part",
+            "Label more rows of that class, or give the part a larger fraction.",
+        )
     return _held_out(task, pool, others, {name: number == index for index, name in enumerate(names) if index})
 
 
@@ -182,7 +186,10 @@ def _deal_groups(strata: Indices, groups: Array, shares: npt.NDArray[np.float64]
     """
     names, codes = np.unique(groups, return_inverse=True)
     if len(names) < len(shares):
-        raise ValueError(f"{len(shares)} parts need at least as many groups; there are {len(names)}.")
+        raise ValueError(
+            f"{len(shares)} parts need at least as many groups (patients); there are {len(names)}. "
+            "Is it the right column?"
+        )
     counts = np.zeros((len(names), int(strata.max()) + 1))
     np.add.at(counts, (codes, strata), 1.0)
     weights = counts / np.maximum(counts.sum(axis=0), 1.0)

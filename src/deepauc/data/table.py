@@ -8,7 +8,7 @@ the bad rows and says which. An empty label cell is no fault: the row is unlabel
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -17,7 +17,7 @@ import numpy as np
 
 from deepauc.data.columns import parse_metadata
 from deepauc.data.decode import ImageFileInputs, Window, as_size
-from deepauc.data.problems import Problem, TableError, TableReport
+from deepauc.data.problems import LargestGroup, Problem, TableError, TableReport
 from deepauc.data.scan import Mask, Scan, TableColumns, scan_table, whole_table_problems
 from deepauc.data.splits import Leak, equal_sets, leak_between
 from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
@@ -212,8 +212,8 @@ def _ids(scan: Scan, rows: Indices) -> Array:
 
 
 def _metadata(scan: Scan, rows: Indices) -> dict[str, Array]:
-    text = scan.cells.columns
-    return {name: parse_metadata([text[name][row] for row in rows.tolist()]) for name in scan.columns.metadata}
+    text = {name: scan.cells.numbers(name) for name in scan.columns.metadata}
+    return {name: parse_metadata([cells[row] for row in rows.tolist()]) for name, cells in text.items()}
 
 
 def _id(scan: Scan, row: int) -> str:
@@ -263,6 +263,16 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
     rows = np.flatnonzero(keep)
     lines, labels, names = scan.lines[rows], scan.labels[rows], scan.columns.labels
     identical = equal_sets(scan.digests[rows])
+
+    def in_lines(sets: Iterable[Indices]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(int(line) for line in lines[where]) for where in sets)
+
+    def disputed(where: Indices) -> bool:
+        return bool(((labels[where] == 0).any(axis=0) & (labels[where] == 1).any(axis=0)).any())
+
+    def shared(where: Indices) -> bool:
+        return scan.groups is not None and len(set(scan.groups[rows[where]].tolist())) > 1
+
     return TableReport(
         path=str(scan.path),
         rows=len(scan.lines) + len(scan.cells.problems),
@@ -276,9 +286,18 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
         channels=_channels(scan, keep),
         problems=tuple(problems),
         skipped=tuple(sorted(scan.bad_lines)) if skip_bad else (),
-        duplicates=tuple(tuple(int(line) for line in lines[where]) for where in identical),
+        duplicates=in_lines(identical),
         leaks=_leaks(scan, rows, identical),
+        largest_group=None if scan.groups is None else _largest_group(scan.groups[rows]),
+        disputed=in_lines(filter(disputed, identical)),
+        shared=in_lines(filter(shared, identical)),
     )
+
+
+def _largest_group(groups: Array) -> LargestGroup | None:
+    names, counts = np.unique(groups[groups != ""], return_counts=True)
+    place = int(counts.argmax()) if len(counts) else None
+    return None if place is None else LargestGroup(name=str(names[place]), rows=int(counts[place]))
 
 
 def _leaks(scan: Scan, rows: Indices, identical: Sequence[Indices]) -> tuple[Leak, ...]:

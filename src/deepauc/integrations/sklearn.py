@@ -108,7 +108,7 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, numbers = np.unique(labels[kept], return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y holds only one class ({self.classes_[0]!r}) in the rows with weight: "
+                f"y holds only one class ({_plain(self.classes_[0])!r}) in the rows with weight: "
                 "an AUC needs at least two classes."
             )
         if len(self.classes_) == 2:
@@ -183,7 +183,7 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weight_decay=0.0,
             momentum=self.momentum,
             batch_size=self.batch_size,
-            device=torch.device(self.device),
+            device=_device(self.device),
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
 
@@ -331,7 +331,22 @@ def _possible_folds(
     if counts[rarest] < 2:
         what = "row" if groups is None else "group"
         raise ValueError(
-            f"class {classes[rarest]!r} has only one {what} with weight: "
+            f"class {_plain(classes[rarest])!r} has only one {what} with weight: "
             "cross-validation needs two or more of each class."
         )
     return min(wanted, counts[rarest])
+
+
+def _plain(label: Any) -> Any:
+    """A class as the user wrote it: 1, not np.int64(1)."""
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device is {name!r}; write 'cpu', or 'cuda' for a GPU.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {name!r}, but torch finds no GPU on this machine; write 'cpu'.")
+    return device

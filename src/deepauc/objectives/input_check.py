@@ -31,6 +31,13 @@ class InputCheck:
 
     def before(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> bool:
         """Raises for shapes and types, on the CPU for values too. Whether a label may be missing (False: none is)."""
+        for name, given in (
+            ("scores", scores),
+            ("labels", labels),
+            ("weights", scores if weights is None else weights),
+        ):
+            if not isinstance(given, Tensor):
+                raise ValueError(f"{name} must be a tensor, not {type(given).__name__}: torch.as_tensor makes one.")
         if (message := shape_message(scores.shape, labels.shape)) is not None:
             raise ValueError(message)
         if not scores.is_floating_point():

@@ -52,6 +52,11 @@ class PESG(Optimizer):
     ) -> None:
         defaults = {"lr": lr, "gamma": gamma, "weight_decay": weight_decay, "momentum": momentum, "dual": False}
         groups = _as_groups(params)
+        if not (hasattr(objective, "primal_parameters") and hasattr(objective, "dual_parameters")):
+            raise ValueError(
+                f"PESG needs a min-max loss, such as AUCMarginLoss, as its second argument, not "
+                f"{type(objective).__name__}; other losses go with an optimizer of torch."
+            )
         own = [*objective.primal_parameters(), *objective.dual_parameters()]
         given = {id(p) for group in groups for p in group["params"]}
         if any(id(p) in given for p in own):

@@ -46,7 +46,9 @@ def training_section(findings: RunFindings) -> Section:
 
 
 def _stage_row(number: int, stage: dict[str, Any]) -> tuple[Cell, ...]:
-    length = f"{stage['epochs']} epochs" if stage.get("epochs") else f"{stage.get('iterations', '?')} iterations"
+    length = f"{stage.get('iterations', '?')} iterations"
+    if epochs := stage.get("epochs"):
+        length = f"{epochs} epoch{'s' * (epochs != 1)}"
     quota = stage.get("positives_per_batch")
     return (
         Cell(str(number + 1), number + 1),
@@ -173,11 +175,27 @@ def data_section(findings: RunFindings) -> Section:
     header = ("Part", "Label", "Labelled rows", "Positives", "Share", "Label missing", "Patients")
     task = _dictionary(findings.record.get("task"))
     shape = " × ".join(str(side) for side in task.get("shape", ())) or "not recorded"
-    facts = Facts(
-        (("Task", shown(findings.task) or "not recorded"), ("Kind", shown(findings.kind)), ("One input", shown(shape)))
-    )
+    pairs = [("Task", shown(findings.task) or "not recorded"), ("Kind", shown(findings.kind))]
+    if rows_text := _rows_of_the_table(_dictionary(findings.record.get("data"))):
+        pairs.append(("Rows of the table", rows_text))
+    facts = Facts((*pairs, ("One input", shown(shape))))
     table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
     return Section(anchor="data", title="Data", blocks=(facts, table))
+
+
+def _rows_of_the_table(data: Mapping[str, Any]) -> str:
+    """Where every row went: judged by its label, without one, or left out; empty where training recorded nothing."""
+    rows, labelled, unlabelled = (data.get(name) for name in ("rows", "labelled", "unlabelled"))
+    if not (isinstance(rows, int) and isinstance(labelled, int) and isinstance(unlabelled, int)):
+        return ""
+    left_out = data.get("skipped_rows")
+    skipped = len(left_out) if isinstance(left_out, list) else 0
+    text = f"{rows:,}: {labelled:,} labelled, {unlabelled:,} without a label, {skipped:,} left out for a problem"
+    same = data.get("sets_of_identical_inputs")
+    images = data.get("image_column") is not None  # numbers repeat by chance, pictures do not
+    if images and isinstance(same, int) and same:
+        text += f"; {same:,} set{'s' * (same != 1)} of identical images"
+    return text
 
 
 def provenance_section(findings: RunFindings, command: str | None) -> Section:

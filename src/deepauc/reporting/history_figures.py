@@ -9,7 +9,7 @@ import numpy as np
 
 from deepauc.reporting.canvas import FAINT
 from deepauc.reporting.document import Picture
-from deepauc.reporting.findings import History
+from deepauc.reporting.findings import Floats, History
 from deepauc.reporting.plots import BLUE, GREEN, VERMILION
 
 DASHED, DOTTED = (0, (5, 2)), (0, (1, 1.5))
@@ -96,8 +96,18 @@ def _picture(
             if column == "loss":  # stages have different losses: no line leads from one to the next
                 cuts = np.array(starts[1:], dtype=np.intp) - 1
                 x, values = np.insert(x, cuts, np.nan), np.insert(values, cuts, np.nan)
-            marker = "o" if len(epochs) < 4 else None
-            axes.plot(x, values, color=colour, linestyle=dashes, linewidth=1.8, label=words, marker=marker)
+            marked = marked_points(values, all_of_them=len(epochs) < 4)
+            axes.plot(
+                x,
+                values,
+                color=colour,
+                linestyle=dashes,
+                linewidth=1.8,
+                label=words,
+                marker="o" if marked else None,
+                markevery=marked or None,
+                markerfacecolor="none" if dashes == DOTTED else colour,  # else a point and its optimum look alike
+            )
         for start, stage in zip(starts, dict.fromkeys(history.stages), strict=False):
             if start > 1:
                 axes.axvline(start - 0.5, color=FAINT, linewidth=1)
@@ -115,3 +125,11 @@ def _picture(
         known = values[np.isfinite(values)]
         ends.append(f"{words} from {known[0]:.3g} to {known[-1]:.3g}")
     return Picture(name=name, caption=caption, alt=f"Over {len(epochs)} epochs: {'; '.join(ends)}.", draw=draw)
+
+
+def marked_points(values: Floats, *, all_of_them: bool) -> list[int]:
+    """Where a line needs a mark to be seen: at a known value without a known neighbour, as in a stage of one epoch."""
+    known = np.isfinite(values)
+    beside = np.pad(known, 1)
+    alone = known & ~beside[:-2] & ~beside[2:]
+    return [int(place) for place in np.flatnonzero(known if all_of_them else alone)]

@@ -69,7 +69,8 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
             patients = f"{counts.patients:,} patients have {counts.rows:,} rows: quote an interval by patient."
     share = counts.positives / counts.rows
     precision = Paragraph(
-        f"Average precision is {auc.average_precision:.3f}, where chance gives the share of positives, {share:.3g}. "
+        f"Average precision is {auc.average_precision:.3f}, where chance gives the share of positives, {share:.3g}; "
+        "how far it may be off is shown by the band of the precision-recall curve. "
         f"{patients}"
     )
     return (*cautions, table, precision)
@@ -209,6 +210,11 @@ def _decision(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
             f"on nobody at threshold probabilities between {useful[0]:.2g} and {useful[1]:.2g}. The threshold "
             "probability is the risk at which one would be indifferent between acting and not."
         )
+    positives = label.counts.positives
+    said += (
+        f" The curve has no interval: it rests on {positives:,} positive row{'s' * (positives != 1)}, and other rows "
+        "would draw another one."
+    )
     picture = decision_picture(f"{prefix}decision-curve", found, label.counts.positives / label.counts.rows)
     return (Beside((Paragraph(said),), picture),)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.cells import read_cells
+from deepauc.data.cells import read_cells, separator_of
 
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]
@@ -108,7 +108,7 @@ def read_scores(
     lines = np.array(cells.lines, dtype=np.int64)
     notes: list[str] = []
     labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels_missing, notes) for c in label_columns]
-    scores = [_scores(path, c, cells.columns[c], lines) for c in score_columns]
+    scores = [_scores(path, c, cells.numbers(c), lines) for c in score_columns]
     columns = {
         name: None if column is None else np.array([cell.strip() for cell in cells.columns[column]], dtype=np.str_)
         for name, column in extra.items()
@@ -127,6 +127,10 @@ def read_scores(
 
 
 def table_header(path: Path) -> list[str]:
+    if path.is_dir():
+        inside = path / "scores.csv"
+        hint = f"the file in it, {inside}" if inside.is_file() else "a file of scores"
+        raise ValueError(f"{path} is a folder: name {hint}.")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file.")
     if path.suffix.lower() in (".parquet", ".pq"):
@@ -140,10 +144,10 @@ def table_header(path: Path) -> list[str]:
         except (pyarrow.ArrowException, OSError, ValueError) as error:  # a footer, or a name in it, does not decode
             raise ValueError(f"{path} is no readable parquet file: {error}") from None
     opened = gzip.open if path.suffix.lower() == ".gz" else open
-    delimiter = "\t" if ".tsv" in (suffix.lower() for suffix in path.suffixes[-2:]) else ","
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            return next(csv.reader([stream.readline(1 << 20)], delimiter=delimiter), [])
+            first = stream.readline(1 << 20)
+            return next(csv.reader([first], delimiter=separator_of(path, first)), [])
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8. Save the table as csv with UTF-8 encoding.") from None
     except (csv.Error, OSError, EOFError, zlib.error) as error:
@@ -173,8 +177,6 @@ def _pairs(
         if column not in header:
             there = ", ".join(map(repr, header[:30]))
             hint = f"name it with {option} (there are: {there})."
-            if len(header) <= 1 and any(mark in "".join(header) for mark in ";\t"):
-                hint = "its columns are not separated by commas; save it as comma-separated csv, or name it .tsv."
             raise ValueError(f"{path} has no column {column!r}: {hint}")
     return tuple(label_columns), label_columns, score_columns
 

@@ -64,7 +64,7 @@ def read_metadata(path: str | Path, *, id_column: str, columns: Sequence[str] = 
         raise ValueError(f"{path} has no column {id_column!r}: name the ids with --id-column (there are: {there}).")
     chosen = list(columns) or [name for name in header if name != id_column and name.strip()]
     cells = read_cells(path, list(dict.fromkeys([id_column, *chosen])))
-    return Metadata(cells.columns[id_column], {name: cells.columns[name] for name in chosen})
+    return Metadata(cells.columns[id_column], {name: cells.numbers(name) for name in chosen})
 
 
 def find_subgroups(table: ScoreTable, metadata: Metadata) -> tuple[SubgroupFinding, ...] | Absent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from deepauc.training.plain import from_plain
 from deepauc.training.run import Run
 from deepauc.training.scoring import score_rows
 
+Progress = Callable[[int, int], None]
 Scores = npt.NDArray[np.floating[Any]]
 
 
@@ -34,13 +35,15 @@ def predict(
     weights: Sequence[float] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
+    progress: Progress | None = None,
 ) -> Scores:
     """Scores of the task's rows (all by default), (n,) or (n, L).
 
     One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
     have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean raw output over so many augmented
     copies of each image, deterministic by seed; `augment` defaults to that of the run's last stage, without mixup.
-    A run on metadata reads the task's metadata.
+    A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
+    for every run and every augmented copy.
     """
     members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     if not members:
@@ -53,12 +56,28 @@ def predict(
     bundles = [Bundle.load(folder) for folder in folders]
     if len({bundle.label_names for bundle in bundles}) > 1:
         raise ValueError("the runs have different labels and cannot be averaged.")
+    passes = max(1, tta) * len(chosen)
     scores = [
-        _predict_one(folder, bundle, task, chosen, tta=tta, augment=augment, seed=seed, device=target)
-        for folder, bundle in zip(folders, bundles, strict=True)
+        _predict_one(
+            folder,
+            bundle,
+            task,
+            chosen,
+            tta=tta,
+            augment=augment,
+            seed=seed,
+            device=target,
+            progress=shifted_progress(progress, number * passes, len(folders) * passes),
+        )
+        for number, (folder, bundle) in enumerate(zip(folders, bundles, strict=True))
     ]
     mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=scale, weights=weights)
     return mean[:, 0] if bundles[0].kind == "binary" else mean
+
+
+def shifted_progress(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """The same for a part of the work, before which so much was done."""
+    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 def _predict_one(
@@ -71,6 +90,7 @@ def _predict_one(
     augment: Augment | None,
     seed: int,
     device: torch.device,
+    progress: Progress | None,
 ) -> Scores:
     if bundle.metadata is not None:
         task, _ = metadata_task(task, MetadataEncoder.from_dict(bundle.metadata))
@@ -81,12 +101,21 @@ def _predict_one(
         )
     model = bundle.network(folder).to(device)
     if not tta or not bundle.preprocessing.images:
-        return score_rows(model, task, rows, bundle.preprocessing, device)
+        return score_rows(model, task, rows, bundle.preprocessing, device, progress=progress)
     change = augment or _last_augment(folder)
     total = np.zeros((len(rows), len(bundle.label_names)))
     for copy in range(tta):
         table = change.draw(len(task), seed=hash_key(seed, copy) >> 1, epoch=0, view=1)
-        total += score_rows(model, task, rows, bundle.preprocessing, device, augment=change, parameters=table.values)
+        total += score_rows(
+            model,
+            task,
+            rows,
+            bundle.preprocessing,
+            device,
+            augment=change,
+            parameters=table.values,
+            progress=shifted_progress(progress, copy * len(rows), tta * len(rows)),
+        )
     return (total / tta).astype(np.float32)
 
 

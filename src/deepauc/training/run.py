@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.task import Task
+from deepauc.data.task import Array, Task
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import Estimate
 from deepauc.training.bundle import Bundle, load_weights, save_weights
@@ -127,8 +127,8 @@ def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, 
     winner = max(aucs, key=lambda number: (aucs[number], number))  # of equals the later stage
     load_weights(folder.stage_path(winner), model)
     tests = {}
-    if task.kind == "binary":
-        groups = None if task.groups is None else task.groups[rows]
+    groups = None if task.groups is None else task.groups[rows]
+    if task.kind == "binary" and _can_be_tested(task.labels[rows], groups):
         for number in earlier:
             both = last_scores[:, 0], scores[number][:, 0]
             found = compare_auroc(*both, task.labels[rows], groups=groups)
@@ -143,3 +143,9 @@ def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, 
         "validation_auc": {str(number): value for number, value in sorted(aucs.items())},
         "last_minus_stage": tests,
     }
+
+
+def _can_be_tested(labels: Array, groups: Array | None) -> bool:
+    """Whether both classes have two rows (two patients, where they are named): a variance needs so many."""
+    units = np.arange(len(labels)) if groups is None else groups
+    return all(len(np.unique(units[labels == value])) > 1 for value in (0, 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from deepauc.data.augment import Augment
 from deepauc.data.task import Task
+from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.training.preprocessing import Preprocessing
 
@@ -32,11 +35,12 @@ def score_rows(
     augment: Augment | None = None,
     parameters: Tensor | None = None,
     resident: Tensor | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
     """The network's raw output for these rows in eval mode, (n, L). One row's score never depends on others.
 
     augment, parameters: change each image by its row of `parameters`, (len(task), k), first.
-    resident: all inputs, where they lie on the device already.
+    resident: all inputs, where they lie on the device already. progress: called with (rows done, rows in all).
     """
     training = model.training
     model.eval()
@@ -52,19 +56,27 @@ def score_rows(
         if augment is not None and parameters is not None:
             inputs = augment.apply(inputs, parameters[some].to(device))
         found[start : start + len(some)] = model(preprocessing(inputs))
+        if progress is not None:
+            progress(start + len(some), len(rows))
     model.train(training)
     return found.cpu().numpy()
 
 
 def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str, Estimate]:
-    """AUC with its DeLong interval by label name; a label with one class only in this part is left out."""
+    """AUC with its DeLong interval by label name; a label with one class only in this part is left out.
+
+    A single positive (or negative) row has no variance to estimate, and says next to nothing: from 0 to 1.
+    """
     rows = task.labelled(part)
     labels = task.labels[rows].reshape(len(rows), -1)
     columns = scores.reshape(len(rows), -1)
     found = {}
     for name, y, s in zip(task.label_names, labels.T, columns.T, strict=True):
         known = (y == 0) | (y == 1)
-        if len(np.unique(y[known])) == 2:
+        fewest = min(int((y == 0).sum()), int((y == 1).sum()))
+        if fewest == 1:
+            found[name] = Estimate(float(auroc(s[known], y[known])), 0.0, 1.0)
+        elif fewest > 1:
             found[name] = auroc_interval(s[known], y[known])
     return found
 

@@ -1,0 +1,28 @@
+"""`--device`, checked before anything is read: cpu, or a GPU that is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def checked_device(name: str | None) -> torch.device:
+    """The device of this name, or what there is; a ValueError says which names there are."""
+    import torch
+
+    from deepauc.training.loop import chosen_device
+
+    try:
+        device = chosen_device(name)
+    except RuntimeError:
+        raise ValueError(f"--device {name}: write cpu, cuda, or cuda:1 for the second GPU.") from None
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ValueError(
+            f"--device {name}: there is no such GPU on this machine ({torch.cuda.device_count()} found); "
+            "without --device it takes what there is."
+        )
+    if device.type not in ("cpu", "cuda") and not (device.type == "mps" and torch.backends.mps.is_available()):
+        raise ValueError(f"--device {name}: there is no such device on this machine; write cpu, or cuda for a GPU.")
+    return device

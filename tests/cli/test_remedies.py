@@ -1,0 +1,238 @@
+"""Mistakes of a first day: each ends in one line that names the remedy, and nothing of the user's is lost."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from deepauc.cli import training_run
+from deepauc.cli.main import run
+from deepauc.training.bundle import Bundle
+from deepauc.training.predict_table import predict_table
+
+COLUMNS = ("--image-column", "file", "--label-column", "target")
+
+
+@pytest.fixture
+def deepauc(capsys):
+    """Run the command; (exit code, stdout, stderr)."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            run(list(map(str, words)))
+        return end.value.code, *capsys.readouterr()
+
+    return call
+
+
+def write(path, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    """Forty pictures in a folder with a blank and an umlaut, and their rows."""
+    folder = tmp_path_factory.mktemp("Klinik Süd")
+    (folder / "Bilder neu").mkdir()
+    generator = np.random.default_rng(0)
+    rows = []
+    for number in range(40):
+        name, positive = f"Bilder neu/{number}.png", number % 4 == 0
+        picture = generator.integers(0, 100, (8, 8)) + 60 * positive
+        Image.fromarray(picture.astype(np.uint8)).save(folder / name)
+        rows.append({"file": name, "target": int(positive), "patient": f"p{number}"})
+    return folder, rows
+
+
+@pytest.fixture(scope="module")
+def trained(clinic, tmp_path_factory):
+    """A short run on the forty pictures."""
+    folder, rows = clinic
+    out = tmp_path_factory.mktemp("runs") / "first"
+    table = write(folder / "all.csv", rows)
+    words = ["--table", str(table), *COLUMNS, "--model", "small-cnn", "--epochs", "1", "--out", str(out), "--quiet"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_run, "write_report", lambda *_, **__: (out / "report.html").write_text(""))
+        with pytest.raises(SystemExit) as end:
+            run(["train", *words])
+    assert end.value.code == 0
+    return table, out
+
+
+def test_what_predict_would_destroy_is_refused(deepauc, trained, tmp_path):
+    table, out = trained
+    for place in (table, out / "scores.csv", out / "run.json", out / "baseline" / "scores.csv"):
+        before = place.read_bytes()
+        code, text, errors = deepauc("predict", out, "--table", table, "--out", place)
+        assert (code, text) == (2, "")  # refused before a row is scored
+        assert "would be lost: name another file" in errors
+        assert place.read_bytes() == before
+    code, text, errors = deepauc("predict", out, "--table", table, "--out", tmp_path / "nowhere" / "s.csv")
+    assert (code, text) == (2, "")
+    assert "in a folder that is there" in errors
+    again = tmp_path / "s.csv"
+    again.write_text("scores of yesterday")
+    assert deepauc("predict", out, "--table", table, "--out", again)[0] == 0
+    assert again.read_text().startswith("id,score\n")
+
+
+def test_predict_says_how_many_rows_the_run_has_learnt_from(deepauc, clinic, trained, tmp_path):
+    folder, rows = clinic
+    table, out = trained
+    with (out / "scores.csv").open(newline="") as file:
+        held_out = {row["id"] for row in csv.DictReader(file) if row["part"] == "test"}
+    assert 0 < len(held_out) < 40
+    code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv")
+    assert code == 0
+    assert f"Caution. {40 - len(held_out)} of these rows are named like ones the run was trained or chosen on" in text
+    code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv", "--json")
+    assert json.loads(text)["rows_seen_in_training"] == 40 - len(held_out)
+    new = write(folder / "new.csv", [row for row in rows if row["file"] in held_out])
+    assert "Caution" not in deepauc("predict", out, "--table", new, "--out", tmp_path / "s.csv")[1]
+
+
+@pytest.mark.parametrize("name", ["gpu", "meta", "mps", "cuda:99"])
+def test_a_device_that_is_not_there(deepauc, trained, tmp_path, name):
+    if name == "mps" and torch.backends.mps.is_available():
+        pytest.skip("it is there")
+    table, out = trained
+    for words in (
+        ("predict", out, "--table", table, "--out", tmp_path / "s.csv"),
+        ("train", "--table", table, *COLUMNS, "--out", tmp_path / "run"),
+    ):
+        code, text, errors = deepauc(*words, "--device", name)
+        assert (code, text) == (2, "")
+        assert errors.startswith(f"deepauc: --device {name}: ")
+        assert errors.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, trained, tmp_path):
+    folder, rows = clinic
+    _, out = trained
+    (folder / "Bilder neu" / "cut.png").write_bytes((folder / "Bilder neu" / "0.png").read_bytes()[:60])
+    bad = write(folder / "bad.csv", [*rows, {"file": "Bilder neu/cut.png", "target": 1, "patient": "p99"}])
+    for words in (
+        ("train", "--table", bad, *COLUMNS, "--out", tmp_path / "run"),
+        ("predict", out, "--table", bad, "--out", tmp_path / "s.csv"),
+        ("data", "pack", bad, *COLUMNS, "--out", tmp_path / "set"),
+    ):
+        code, text, errors = deepauc(*words)
+        assert code == 2
+        assert "42   file    unreadable image  'Bilder neu/cut.png': the file is damaged or cut short" in text
+        assert errors == "deepauc: mend this row, or leave it out with --skip-bad.\n"
+    one_class = write(folder / "one.csv", [{**row, "target": "" if row["target"] else 0} for row in rows])
+    assert "--skip-bad" not in deepauc("train", "--table", one_class, *COLUMNS, "--out", tmp_path / "run")[2]
+
+
+def test_a_table_without_its_option(deepauc, trained):
+    table, _ = trained
+    code, _, errors = deepauc("train", table, *COLUMNS)
+    assert code == 2
+    assert errors.endswith(": a table is named with --table.\n")
+
+
+def test_the_check_names_its_options_and_no_parts_that_nobody_made(deepauc, trained):
+    table, _ = trained
+    code, _, errors = deepauc("data", "check", table, "--label-column", "target")
+    assert code == 2
+    assert "--image-column" in errors
+    code, text, _ = deepauc("data", "check", table, *COLUMNS)
+    assert code == 0
+    assert "parts:" not in text
+
+
+def test_a_folder_of_a_run_in_place_of_its_scores(deepauc, trained, tmp_path):
+    _, out = trained
+    code, _, errors = deepauc("evaluate", out)
+    assert (code, errors) == (2, f"deepauc: {out} is a folder: name the file in it, {out / 'scores.csv'}.\n")
+    assert "is a folder: name a file of scores." in deepauc("evaluate", tmp_path)[2]
+
+
+def test_one_positive_in_a_held_out_part_is_said_before_training_and_stops_nothing(
+    deepauc, clinic, tmp_path, monkeypatch
+):
+    folder, rows = clinic
+    monkeypatch.setattr(training_run, "write_report", lambda path, **_: (path / "report.html").write_text(""))
+    parts = ["train"] * 30 + ["validation"] * 5 + ["test"] * 5  # one of four is positive
+    table = write(folder / "parts.csv", [{**row, "split": part} for row, part in zip(rows, parts, strict=True)])
+    words = ("--table", table, *COLUMNS, "--group-column", "patient", "--split-column", "split", "--epochs", 1)
+    code, text, errors = deepauc("train", *words, "--model", "small-cnn", "--out", tmp_path / "run")
+    assert (code, errors) == (0, "")
+    assert "few: validation has 1 of a class of target" in text
+    assert text.index("few: test has 1 of a class") < text.index("stage 1 of 2")
+    found = json.loads((tmp_path / "run" / "run.json").read_text())["results"]
+    assert found["auc"]["test"]["target"][1:] == [0.0, 1.0]
+    assert found["guard"]["last_minus_stage"] == {}
+
+
+def test_a_misspelt_network_leaves_the_folder_to_the_next_try(deepauc, trained, tmp_path, monkeypatch):
+    table, _ = trained
+    monkeypatch.setattr(training_run, "write_report", lambda path, **_: (path / "report.html").write_text(""))
+    words = ("train", "--table", table, *COLUMNS, "--epochs", 1, "--out", tmp_path / "run")
+    code, _, errors = deepauc(*words, "--model", "densnet121")
+    assert code == 2
+    assert "Did you mean densenet121" in errors
+    assert not (tmp_path / "run").exists()
+    assert deepauc(*words, "--model", "small-cnn")[0] == 0
+
+
+def test_another_run_is_not_said_to_go_on(deepauc, trained, tmp_path):
+    table, _ = trained
+    words = ("train", "--table", table, *COLUMNS, "--epochs", 1, "--model", "small-cnn", "--out", tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"identity": {"recipe": "a", "data": "b", "seed": 0}}))
+    code, text, errors = deepauc(*words)
+    assert code == 2
+    assert "holds another run (different recipe, data)" in errors
+    assert "going on" not in text
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+def test_an_interrupted_command_says_so(deepauc, trained, tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    table, out = trained
+    monkeypatch.setattr("deepauc.training.predict_table.predict", interrupt)
+    code, _, errors = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv")
+    assert (code, errors) == (130, "deepauc: interrupted.\n")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("deepauc.cli.data.check_table", interrupt)  # a command of a group
+    assert deepauc("data", "check", table, *COLUMNS)[::2] == (130, "deepauc: interrupted.\n")
+
+
+@pytest.mark.parametrize(("runs", "copies"), [(1, 0), (1, 3), (2, 0), (2, 2)])
+def test_progress_of_a_prediction_ends_when_the_last_row_is_scored(trained, monkeypatch, runs, copies):
+    table, out = trained
+    told, networks = [], []
+    original = Bundle.network
+    monkeypatch.setattr(Bundle, "network", lambda *words: networks.append(len(told)) or original(*words))
+    options = {"image_column": "file", "tta": copies, "device": "cpu"}
+    predict_table([out] * runs, table, **options, progress=lambda *step: told.append(step))
+    total = 40 * (1 + runs * max(1, copies))
+    assert {of for _, of in told} == {total}
+    done = [step for step, _ in told]
+    assert done == sorted(done)
+    assert done[-1] == total
+    assert done[networks[0] - 1] == 40  # before the first network is asked, the rows have been read
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"part\ntrain\n", b'id,part\n"a\x00b', b"id,part\n" + b"9" * 200_000 + b",train\n"]
+)
+def test_a_damaged_file_of_scores_withholds_no_prediction(deepauc, trained, tmp_path, content):
+    table, out = trained
+    shutil.copytree(out, tmp_path / "run")
+    (tmp_path / "run" / "scores.csv").write_bytes(content)
+    code, text, errors = deepauc("predict", tmp_path / "run", "--table", table, "--out", tmp_path / "s.csv")
+    assert (code, errors) == (0, "")
+    assert "Caution" not in text

@@ -1,0 +1,103 @@
+"""What a table's check says of things that are no fault by themselves, and how messages name the remedy."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepauc.data.decode import ImageError, examine_image
+from deepauc.data.problems import LargestGroup
+from deepauc.data.table import check_table, read_table
+
+NUMBERS = {"label_columns": ["target"], "kind": "binary", "feature_columns": ["f"]}
+
+
+def table(folder, header, rows):
+    path = folder / "t.csv"
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def checked(folder, names):
+    rows = [f"{number},{number % 2},{name}" for number, name in enumerate(names)]
+    return check_table(table(folder, "f,target,patient", rows), **NUMBERS, group_column="patient")
+
+
+@pytest.mark.parametrize("name", ["unknown", "NA", "?", "0"])
+def test_nobody_is_no_patient(tmp_path, name):
+    report = checked(tmp_path, [name, "a", "b", name, "c", "d"])
+    assert report.largest_group == LargestGroup(name=name, rows=2)
+    assert f"groups: 5, the largest {name!r} with 2 rows: if that is not one patient" in str(report)
+
+
+def test_the_largest_patient_is_named_and_doubted_only_where_it_is_large(tmp_path):
+    few = str(checked(tmp_path, ["a", "a", "b", "c"]))
+    assert "groups: 3, the largest 'a' with 2 rows\n" in few
+    assert "if that is not one patient" in str(checked(tmp_path, ["a"] * 12 + ["b", "c"]))
+    assert "if that is not one patient" not in str(checked(tmp_path, ["a"] * 12 + [f"b{n}" for n in range(120)]))
+    assert "groups: 2\n" in str(checked(tmp_path, ["a", "b"]))
+
+
+def test_identical_images_of_several_patients_and_with_different_labels(tmp_path):
+    generator = np.random.default_rng(0)
+    rows = []
+    # Pairs of one picture under two names: alike in all; of two patients; with two labels; one label missing
+    for number, (labels, patients) in enumerate([("00", "aa"), ("11", "bc"), ("01", "dd"), ("1-", "ee")]):
+        picture = Image.fromarray(generator.integers(0, 256, (8, 8), dtype=np.uint8))
+        for copy in range(2):
+            picture.save(tmp_path / f"{number}-{copy}.png")
+            rows.append(f"{number}-{copy}.png,{labels[copy].strip('-')},{patients[copy]}")
+    path = table(tmp_path, "file,target,patient", rows)
+    report = check_table(path, label_columns=["target"], kind="binary", image_column="file", group_column="patient")
+    assert report.duplicates == ((2, 3), (4, 5), (6, 7), (8, 9))
+    assert report.shared == ((4, 5),)
+    assert report.disputed == ((6, 7),)  # a missing label contradicts none
+    lines = str(report).splitlines()
+    assert "identical images: rows 2, 3" in lines
+    assert "identical images: rows 4, 5 (of several patients)" in lines
+    assert "identical images: rows 6, 7 WITH DIFFERENT LABELS" in lines
+
+
+@pytest.mark.parametrize(
+    ("cell", "remedy"), [('"3,5"', "write a decimal point, 3.5"), ('"-0,25"', "-0.25"), ('"1,234,5"', ""), ("high", "")]
+)
+def test_a_decimal_comma(tmp_path, cell, remedy):
+    report = check_table(table(tmp_path, "f,target", [f"{cell},1", "2,0"]), **NUMBERS)
+    (problem,) = report.problems
+    assert ("; write a decimal point" in problem.message) == bool(remedy)
+    assert problem.message.endswith(remedy)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_separators(tmp_path, mark):
+    path = table(tmp_path, mark.join(['"a, b; c"', "f", "target"]), [mark.join(["x", "2.5", "1"]), mark.join("x10")])
+    assert check_table(path, **NUMBERS).ok
+    task, _ = read_table(path, **NUMBERS)
+    assert task.inputs(np.arange(2)).tolist() == [[2.5], [1.0]]
+    assert task.labels.tolist() == [1, 0]
+
+
+def test_decimal_commas_where_semicolons_separate(tmp_path):
+    path = table(tmp_path, "f;target;age;site;w", ["2,5;1;61,5;3,1 cm;0,5", "-1e1;0;70;left;1", "1,234,5;1;9;x;2"])
+    options = {**NUMBERS, "metadata_columns": ["age", "site"], "weight_column": "w"}
+    (problem,) = check_table(path, **options).problems
+    assert (problem.row, problem.column) == (4, "f")
+    task, _ = read_table(path, **options, skip_bad=True)
+    assert task.inputs(np.arange(2)).tolist() == [[2.5], [-10.0]]
+    assert task.metadata["age"].tolist() == [61.5, 70]
+    assert task.metadata["site"].tolist() == ["3,1 cm", "left"]
+    assert task.weights.tolist() == [0.5, 1]
+
+
+def test_a_picture_cut_short(tmp_path):
+    path = tmp_path / "a.jpg"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(ImageError, match="damaged or cut short"):
+        examine_image(str(path))
+
+
+def test_all_misspelt_columns_are_named_at_once(tmp_path):
+    path = table(tmp_path, "size,target,patient", ["1,0,a", "2,1,b"])
+    message = r"no column 'taget'\. Did you mean 'target'\? Nor are there 'sise' \(did you mean 'size'\?\), 'xyz'\."
+    with pytest.raises(ValueError, match=message):
+        check_table(path, label_columns=["taget"], kind="binary", feature_columns=["sise"], group_column="xyz")
