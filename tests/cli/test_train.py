@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rich
 import torch
 from PIL import Image
 
@@ -495,6 +496,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_a_bar_with_validation_auc_and_time(no_report, data, tmp_path, monkeypatch):
     words = ("train", "--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run", "--epochs", 20)
+    rich.get_console()  # made where there was no terminal, as another part of the program may have done
     monkeypatch.setenv("COLUMNS", "150")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())

@@ -52,9 +52,12 @@ class Output:
             self.say(title)
             yield lambda _done, _total: None
             return
+        from rich.console import Console
         from rich.progress import Progress
 
-        with Progress(transient=True) as bar:
+        with Progress(
+            transient=True, console=Console()
+        ) as bar:  # rich's own may be of another time, without a terminal
             task = bar.add_task(title, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -33,6 +37,9 @@ def predict(
     scale: Annotated[
         str, typer.Option(metavar="NAME", show_default=False, help="Of several runs: sigmoid (default) or rank.")
     ] = "sigmoid",
+    probability: Annotated[
+        bool, typer.Option("--probability", help="Recalibrated on validation; mean of several runs.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Of --tta; default: 0.")] = 0,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda; default: what there is.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
@@ -40,15 +47,17 @@ def predict(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the scores are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
-    """Score a table with trained runs; it needs no labels. Columns that are not named are called as in training."""
+    """Score a table by trained runs; no labels needed. Columns default to theirs."""
     if scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
+    _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
+    from deepauc.cli.device import checked_device
     from deepauc.data.problems import TableError
     from deepauc.training.predict_table import predict_table
 
-    output = Output(quiet=quiet, as_json=as_json)
+    output, target = Output(quiet=quiet, as_json=as_json), checked_device(device)
     try:
         with output.progress(f"Scoring {table}") as advance:
             found = predict_table(
@@ -60,29 +69,65 @@ def predict(
                 group_column=group_column,
                 tta=tta,
                 scale=scale,  # type: ignore[arg-type]  # checked above
+                probability=probability,
                 seed=seed,
-                device=device,
+                device=target,
                 skip_bad=skip_bad,
                 allow_outside=allow_outside,
                 progress=advance,
             )
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-        refuse_table(output, error.problems)
+        refuse_table(output, error.problems, may_skip=not skip_bad)
     found.write(out)
-    _show(output, found, out)
+    _show(output, found, out, seen=_rows_seen(runs, found.ids.tolist()))
 
 
-def _show(output: Output, found: TablePrediction, out: Path) -> None:
+def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
+    """A place for the scores that takes nothing away: not the table itself, and no file of a run."""
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"--out {out}: name a file in a folder that is there.")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: this folder may not be written to; choose another one.")
+    if out.exists() and table.exists() and out.samefile(table):
+        raise ValueError(f"--out {out} is the table itself, which would be lost: name another file.")
+    for run in runs:
+        if out.exists() and run.resolve() in out.resolve().parents:
+            raise ValueError(f"--out {out} is a file of the run, which would be lost: name another file.")
+
+
+def _rows_seen(runs: Sequence[Path], ids: Sequence[str]) -> int:
+    """How many of these ids are rows that a run was trained or chosen on, as its scores.csv has them."""
+    if all(name.isdigit() for name in ids):  # numbers of lines, which say nothing
+        return 0
+    known: set[str | None] = set()
+    for run in runs:
+        # Damage there is no reason to withhold the scores of new rows.
+        with suppress(OSError, ValueError, csv.Error), (run / "scores.csv").open(encoding="utf-8", newline="") as file:
+            known |= {row.get("id") for row in csv.DictReader(file) if row.get("part") in ("train", "validation")}
+    return sum(name in known for name in ids)
+
+
+def _show(output: Output, found: TablePrediction, out: Path, *, seen: int) -> None:
     if found.skipped:
         output.result(f"left out for a problem: {len(found.skipped):,} rows ({', '.join(map(str, found.skipped))})")
     output.say(f"{found.meaning}; not a medical device.")
+    if found.probability_meaning is not None:
+        output.say(f"{found.probability_meaning}.")
     output.result(f"Scores: {out} ({len(found.ids):,} rows)")
+    if seen:
+        output.say(
+            f"Caution. {seen:,} of these rows are named like ones the run was trained or chosen on: an AUC over them "
+            "would be too good. The run's own scores.csv has the test part."
+        )
     record: dict[str, Any] = {
         "scores": str(out),
         "rows": len(found.ids),
         "columns": found.columns(),
         "meaning": found.meaning,
         "skipped_rows": list(found.skipped),
+        "rows_seen_in_training": seen,
     }
+    if found.probability_meaning is not None:
+        record["probability_meaning"] = found.probability_meaning
     output.record(record)

@@ -250,9 +250,10 @@ def _told(output: Output) -> Iterator[Callable[[Step], None]]:
     if output.quiet or output.as_json or not sys.stdout.isatty():
         yield lambda step: output.say(_line(step))
         return
+    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress() as bar:
+    with Progress(console=Console()) as bar:  # see `Output.progress`
         task = bar.add_task("first runs", total=None)
 
         def report(step: Step) -> None:

@@ -95,6 +95,7 @@ def training_progress(
     if output.quiet or output.as_json or not sys.stdout.isatty():
         yield TrainingProgress(output, lengths, title=title, bar=None)
         return
+    from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -105,7 +106,7 @@ def training_progress(
         TextColumn("{task.fields[auc]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Bar(*columns, transient=True) as bar:
+    with Bar(*columns, transient=True, console=Console()) as bar:  # see `Output.progress`
         yield TrainingProgress(output, lengths, title=title, bar=bar)
 
 

@@ -109,7 +109,8 @@ def _purpose(bundle: Bundle, record: Mapping[str, Any]) -> str:
     return (
         f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher for more likely positive. "
         "Scores are raw and rank; where there was a validation part, the bundle holds the recalibration that makes "
-        f"probabilities of them. The network is `{_code(record['recipe']['model']['type'])}`, trained {trained}."
+        "probabilities of them (`deepauc predict --probability`). "
+        f"The network is `{_code(record['recipe']['model']['type'])}`, trained {trained}."
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling, recalibration_from_dict
 from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model
 from deepauc.models.classifier import classifier_name
 from deepauc.models.factory import require_permitted
@@ -79,7 +81,7 @@ class Bundle:
                     images=bool(plain["preprocessing"]["images"]),
                 ),
                 thresholds=plain["thresholds"],
-                calibration=plain["calibration"],
+                calibration=plain.get("calibration", {}),  # only probabilities need it
                 metadata=plain["metadata"],
             )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
@@ -104,6 +106,26 @@ class Bundle:
             raise ValueError(f"the network of {folder} cannot be built: {_one_line(error)}.") from error
         load_weights(weights, model)
         return model.eval()
+
+    def recalibration(self) -> LabelwiseScaling:
+        """What makes probabilities (n, L) of this network's raw scores (n, L), by `apply`; as fitted on validation.
+
+        It never turns the order of a label's scores round: a temperature of positive slope keeps it (as far as float64
+        reaches: p near 1 ties), a slope of 0 ties all rows, an isotonic curve ties some.
+        """
+        if missing := [name for name in self.label_names if name not in self.calibration]:
+            raise ValueError(
+                f"there is no recalibration of {', '.join(missing)}, which takes a validation part with positives and "
+                "negatives. Train with such a part, or do without probabilities: the scores rank."
+            )
+        entries = [self.calibration[name] for name in self.label_names]
+        try:
+            found = recalibration_from_dict({"kind": "labelwise", "labels": entries})
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise ValueError(f"the recalibration in bundle.json is damaged ({error!r}).") from error
+        if not isinstance(found, LabelwiseScaling) or not all(map(_rises, found.labels)):
+            raise ValueError("the recalibration in bundle.json is damaged (no rising curve from 0 to 1).")
+        return found
 
     def _built(self, spec: ModelSpec) -> nn.Module:
         return build_model(spec, in_channels=self.shape[-1], num_outputs=len(self.label_names), seed=0)
@@ -136,6 +158,20 @@ class Bundle:
             "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
         }
         return next((fault for fault, holds in required.items() if not holds), None)
+
+
+def _rises(scaling: TemperatureScaling | IsotonicScaling) -> bool:
+    """Whether it is a map to [0, 1] that never falls; NaN is none."""
+    if isinstance(scaling, TemperatureScaling):
+        return 0 <= scaling.slope < math.inf and math.isfinite(scaling.intercept)
+    knots, values = scaling.scores, scaling.probabilities
+    return (
+        len(knots) == len(values) > 0
+        and all(map(math.isfinite, knots))
+        and all(low < high for low, high in pairwise(knots))
+        and all(0 <= value <= 1 for value in values)
+        and all(low <= high for low, high in pairwise(values))
+    )
 
 
 def save_weights(path: Path, model: nn.Module, *, classifier: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,16 +17,18 @@ import torch
 from deepauc.data.decode import ImageFileInputs
 from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
+from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling
 from deepauc.models.fusion import MetadataEncoder, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.folder import RunFolder
-from deepauc.training.predict import Scores, predict
+from deepauc.training.predict import Scores, predict, shifted_progress
+from deepauc.training.run import Run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TablePrediction:
-    """n rows, L labels. meaning: what a score is, in words."""
+    """n rows, L labels. meaning, probability_meaning: what a score and a probability are, in words."""
 
     ids: Array  # (n,)
     groups: Array | None
@@ -34,13 +37,16 @@ class TablePrediction:
     scores: Scores  # (n, L)
     meaning: str
     skipped: tuple[int, ...]
+    probabilities: npt.NDArray[np.float64] | None = None  # (n, L), where they were asked for
+    probability_meaning: str | None = None
 
     def columns(self) -> list[str]:
         """Of the file that `write` makes: those of a run's scores.csv, as far as they are known."""
         one = len(self.label_names) == 1
         labels = ["label" if one and len(self.labels) == 1 else f"label:{name}" for name in self.labels]
-        scores = ["score"] if one else [f"score:{name}" for name in self.label_names]
-        return ["id", *(["group"] if self.groups is not None else []), *labels, *scores]
+        kinds = ["score"] if self.probabilities is None else ["score", "probability"]
+        values = [kind if one else f"{kind}:{name}" for kind in kinds for name in self.label_names]
+        return ["id", *(["group"] if self.groups is not None else []), *labels, *values]
 
     def write(self, path: str | Path) -> None:
         """The rows as csv, whole or not at all."""
@@ -54,7 +60,10 @@ class TablePrediction:
         for row, name in enumerate(self.ids):
             labels = ["" if np.isnan(column[row]) else f"{column[row]:g}" for column in self.labels.values()]
             group = [self.groups[row]] if self.groups is not None else []
-            writer.writerow([name, *group, *labels, *(f"{score:.{digits}g}" for score in self.scores[row])])
+            scores = [f"{score:.{digits}g}" for score in self.scores[row]]
+            # As short as reads back exactly: rounded ones would tie.
+            probabilities = [] if self.probabilities is None else map(repr, self.probabilities[row].tolist())
+            writer.writerow([name, *group, *labels, *scores, *probabilities])
         write_atomically(path, text.getvalue().encode())
 
 
@@ -68,6 +77,7 @@ def predict_table(
     group_column: str | None = None,
     tta: int = 0,
     scale: Literal["sigmoid", "rank"] = "sigmoid",
+    probability: bool = False,
     seed: int = 0,
     device: str | torch.device | None = None,
     skip_bad: bool = False,
@@ -77,6 +87,9 @@ def predict_table(
     """Score a table that needs no labels. Columns that are not named are called as the first run's were.
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
+    probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which was fitted on
+    validation without tta; of several runs, the mean of these probabilities whatever the scale of the scores.
+    progress: called with (done, in all): each row counts once when it is read, and once for each time it is scored.
     """
     if not runs:
         raise ValueError("predict needs at least one run.")
@@ -85,6 +98,8 @@ def predict_table(
     names = bundles[0].label_names
     if any(bundle.label_names != names for bundle in bundles):
         raise ValueError("the runs have different labels and cannot be averaged.")
+    recalibrations = [_recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
+    passes = max(1, tta) * len(folders)
     image_column, feature_columns = _input_columns(folders[0], bundles[0], image_column, feature_columns)
     metadata = {c.name for b in bundles if b.metadata for c in MetadataEncoder.from_dict(b.metadata).columns}
     inputs = read_inputs(
@@ -96,13 +111,22 @@ def predict_table(
         size=bundles[0].shape[:2] if len(bundles[0].shape) == 3 else (lambda sizes: next(iter(sizes), None)),
         skip_bad=skip_bad,
         allow_outside=allow_outside,
-        progress=progress,
+        progress=None if progress is None else lambda done, rows: progress(done, (1 + passes) * rows),
     )
     task = _unlabelled_task(inputs, names, metadata)
     members = []
-    for folder, bundle in zip(folders, bundles, strict=True):
+    rows = len(inputs.ids)
+    for number, (folder, bundle) in enumerate(zip(folders, bundles, strict=True)):
         fed = replace(task, source=_resized(inputs.source, bundle))
-        scores = predict(folder, fed, tta=tta, seed=seed, device=device)
+        before = (1 + number * max(1, tta)) * rows
+        scores = predict(
+            folder,
+            fed,
+            tta=tta,
+            seed=seed,
+            device=device,
+            progress=shifted_progress(progress, before, (1 + passes) * rows),
+        )
         members.append(scores.reshape(len(scores), -1))
     several = len(members) > 1
     return TablePrediction(
@@ -115,7 +139,64 @@ def predict_table(
         if several
         else "raw scores of one run, higher for more likely positive",
         skipped=inputs.report.skipped,
+        probabilities=_mean_probability(recalibrations, members) if probability else None,
+        probability_meaning=_probability_meaning(folders, names, recalibrations) if probability else None,
     )
+
+
+def _recalibration(folder: Path, bundle: Bundle) -> LabelwiseScaling:
+    try:
+        return bundle.recalibration()
+    except ValueError as error:
+        raise ValueError(f"{folder} gives no probability: {error}") from error
+
+
+def _mean_probability(recalibrations: Sequence[LabelwiseScaling], members: Sequence[Scores]) -> npt.NDArray[np.float64]:
+    """p = 1/M Σ_m r_m(h_m), of raw scores h_m (n, L) of M runs, each with its own recalibration r_m."""
+    each = [recalibrate.apply(scores) for recalibrate, scores in zip(recalibrations, members, strict=True)]
+    return np.clip(np.mean(each, axis=0), 0.0, 1.0)  # interpolation may end an ulp above 1
+
+
+def _probability_meaning(
+    folders: Sequence[Path], names: tuple[str, ...], recalibrations: Sequence[LabelwiseScaling]
+) -> str:
+    """In one line: how they were made, the share of positives they hold for, and labels without a rising curve."""
+    several, there, caution = len(folders) > 1, "", ""
+    known = [_validation_prevalence(folder, len(names)) for folder in folders]
+    shares = [share for share in known if share is not None]
+    if len(shares) == len(folders):
+        low, high = ([f"{100 * x:.3g}" for x in limit(shares, axis=0)] for limit in (np.min, np.max))
+        each = [f"{a} %" if a == b else f"{a} to {b} %" for a, b in zip(low, high, strict=True)]
+        named = each if len(names) == 1 else [f"{name} {share}" for name, share in zip(names, each, strict=True)]
+        there = f" ({', '.join(named)} positive)"
+    flat = [name for j, name in enumerate(names) if any(_is_flat(one.labels[j]) for one in recalibrations)]
+    if flat:
+        caution = f". Caution: on validation the scores of {', '.join(flat)} did not rise with the label" + (
+            " in some of the runs, which give all rows one probability" if several else ": all rows get one probability"
+        )
+    made = (
+        f"mean over {len(folders)} runs, each recalibrated on its own validation part"
+        if several
+        else "score recalibrated on the validation part"
+    )
+    return f"probability: {made}; it holds at the prevalence there{there}, not at another clinic's{caution}"
+
+
+def _is_flat(scaling: TemperatureScaling | IsotonicScaling) -> bool:
+    if isinstance(scaling, TemperatureScaling):
+        return scaling.slope == 0
+    return scaling.probabilities[0] == scaling.probabilities[-1]
+
+
+def _validation_prevalence(folder: Path, labels: int) -> npt.NDArray[np.float64] | None:
+    """The share of positives in the run's validation part by label, (L,); None for a bundle without its scores.csv."""
+    with suppress(OSError, ValueError, LookupError, TypeError, csv.Error):  # damage there is no reason to stop
+        known = Run(folder).scores("validation")[1].astype(np.float64)
+        known = known.reshape(len(known), -1)
+        positives, negatives = ((known == value).sum(axis=0) for value in (1, 0))
+        if known.shape[1] == labels and (positives + negatives).all():
+            return np.asarray(positives / (positives + negatives), dtype=np.float64)
+    return None
 
 
 def _input_columns(
