@@ -446,6 +446,7 @@ def test_a_batch_equals_its_images_one_by_one():
         {"greyscale": 1.5},
         {"fill": 2.0},
         {"coarse_dropout": -2},
+        {"coarse_dropout": 2**70},  # a name for each would fill any memory
         {"shear": 95},
         {"mixup": -0.1},
     ],

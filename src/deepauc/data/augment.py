@@ -42,6 +42,7 @@ _PARAMETERS = (
 _NUMBERS = {name: number for number, name in enumerate(_PARAMETERS)}
 _CACHE_VALUES = 1 << 19  # float32 values of one group of images: 2 MB
 _FIRST_HOLE = 1000
+MOST_HOLES = 1000  # each has a place in every row of the table
 _WINDOW_RATIOS = (3 / 4, 4 / 3)
 
 
@@ -105,7 +106,8 @@ class Augment:
                 raise ValueError(f"{name} must be a whole number, not {getattr(self, name)}.")
         if self.resized_crop[1] > 1:
             raise ValueError(f"resized_crop takes shares of the area, at most 1, not {self.resized_crop}.")
-        for name, limit in {"hue": 0.5, "greyscale": 1, "fill": 1, "hole_size": 1, "shear": 89}.items():
+        limits = {"hue": 0.5, "greyscale": 1, "fill": 1, "hole_size": 1, "shear": 89, "coarse_dropout": MOST_HOLES}
+        for name, limit in limits.items():
             if getattr(self, name) > limit:
                 raise ValueError(f"{name} must be at most {limit}, not {getattr(self, name)}.")
         object.__setattr__(self, "columns", tuple(self._parameters()))
