@@ -84,7 +84,8 @@ def by_hypothesis(reader: str, examples: int) -> tuple[int, int, str, float]:
     counts = [(int(passing), int(failing)) for passing, failing in _COUNTS.findall(found.stdout)]
     passing, failing = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
     bad = found.returncode != 0 or not counts
-    return passing, max(failing, int(bad)), " ".join(found.stdout.split())[-400:], time.monotonic() - began
+    said = f"ended with {found.returncode}: {' '.join((found.stdout + found.stderr).split())[-400:]}"
+    return passing, max(failing, int(bad)), said, time.monotonic() - began
 
 
 def guided(reader: str, runs: int) -> Row:
