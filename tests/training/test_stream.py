@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from deepauc.data.augment import Augment
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
@@ -23,6 +25,16 @@ def test_plain_order(image_task):
     assert (first != Stream(image_task, stage(), seed=3, number=1).table(0)).any()
     assert sorted(first.ravel()) == list(range(96))
     assert stream.prior == pytest.approx((image_task.labels[:96].mean(),))
+
+
+def test_an_epoch_drawn_ahead_is_the_same_epoch(image_task):
+    options = stage(augment=Augment(), positives_per_batch=4)
+    stream, fresh = (Stream(image_task, options, seed=3, number=0) for _ in range(2))
+    stream.look_ahead(5)
+    for epoch in (5, 4, 5, 6):
+        rows, changes = stream.drawn(epoch)
+        assert (rows == fresh.table(epoch)).all()
+        assert torch.equal(changes, fresh.changes(epoch))
 
 
 def test_quota_and_its_prior(image_task):

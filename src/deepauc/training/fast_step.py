@@ -85,16 +85,25 @@ class FastEngine:
         for step, epoch in zip(self._steps, epochs, strict=True):
             step.begin_epoch(epoch)
         renewals = [set(step.renewals(epoch)) for step, epoch in zip(self._steps, epochs, strict=True)]
-        for t in range(epochs[0].start, epochs[0].stop):
+        start, stop = epochs[0].start, epochs[0].stop
+        for t in range(start, stop):
             for step, due in zip(self._steps, renewals, strict=True):
                 if t in due and isinstance(step.optimizer, PESG):
                     step.optimizer.new_stage(lr_factor=1.0)
                 if step.feed is not None:
                     step.feed.next()
             self._replay()
+            if 0 <= (number := t - (start + stop) // 2) < len(self._steps):
+                self._look_ahead(self._steps[number].trainer, epochs[number])
         for step, epoch in zip(self._steps, epochs, strict=True):
             step.end_epoch(epoch)
             step.trainer.after_step(epoch, epoch.stop - 1)
+
+    @staticmethod
+    def _look_ahead(trainer: Trainer, epoch: Epoch) -> None:
+        """Draws the next epoch while the device works on this one: by its middle the host is far ahead."""
+        if trainer.iteration + epoch.stop - epoch.start < trainer.total:
+            trainer.stream.look_ahead(epoch.number + 1)
 
     def _replay(self) -> None:
         if self._graph is not None:

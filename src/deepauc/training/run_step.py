@@ -84,10 +84,9 @@ class RunStep:
     def begin_epoch(self, epoch: Epoch) -> None:
         """The epoch's tables to the device, t to its first step."""
         stream, stage = self.trainer.stream, self.stage
-        rows = stream.table(epoch.number)
-        drawn = stream.changes(epoch.number)
-        if drawn is not None:
-            self.changes.copy_(drawn)
+        rows, changes = stream.drawn(epoch.number)
+        if changes is not None:
+            self.changes.copy_(changes)
         self.table.copy_(torch.from_numpy(rows))
         first = self.trainer.iteration - epoch.start
         factors = [

@@ -57,6 +57,17 @@ class Stream:
             )
         self.per_epoch = len(self._sampler) if self._sampler else len(self.rows) // self.batch_size
         self.prior = () if stage.on_views else self._prior()
+        self._ahead: tuple[int, Rows, Tensor | None] | None = None
+
+    def look_ahead(self, epoch: int) -> None:
+        """Draw this epoch now, while the device is busy; `drawn` hands it out."""
+        self._ahead = (epoch, *self.drawn(epoch))
+
+    def drawn(self, epoch: int) -> tuple[Rows, Tensor | None]:
+        """Batches and augmentation of an epoch."""
+        if self._ahead is not None and self._ahead[0] == epoch:
+            return self._ahead[1:]
+        return self.table(epoch), self.changes(epoch)
 
     def table(self, epoch: int) -> Rows:
         """All batches of an epoch, (steps, batch_size)."""
