@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -65,14 +64,7 @@ def recipe(model: str, loss: str, *, precision: str = "bfloat16", augment: bool 
 
 
 def epoch_seconds(
-    recipes: list[Recipe],
-    task: Task,
-    *,
-    engine: str,
-    epochs: int,
-    compiled: bool = True,
-    stacked: bool | None = None,
-    lanes: int | None = None,
+    recipes: list[Recipe], task: Task, *, engine: str, epochs: int, compiled: bool = True, stacked: bool | None = None
 ) -> dict:
     """Best of some epochs after one that warms up; the start-up beside it."""
     device = torch.device("cuda")
@@ -85,8 +77,7 @@ def epoch_seconds(
         ]  # fmt: skip
         waiting = [trainer.epochs() for trainer in trainers]
         began = time.perf_counter()
-        options = {"compiled": compiled, "stacked": stacked, "lanes": lanes}
-        fast = FastEngine(trainers, **options) if engine == "fast" else None
+        fast = FastEngine(trainers, compiled=compiled, stacked=stacked) if engine == "fast" else None
         times = []
         for number in range(epochs + 1):
             work = [next(epoch) for epoch in waiting]
@@ -147,8 +138,8 @@ def libauc_step(model_name: str, task: Task, steps: int = 40) -> dict | None:
 def gpu_rows(cases: list[str], *, deadline: float) -> list[dict]:
     """Each case is MODEL/LOSS/ENGINE/RUNS, ENGINE one of fast, streams, plain, libauc.
 
-    streams: the fast engine with a stream for every run, kernels not shared; lanes8: the same with eight streams taken
-    in turn; -uncompiled behind any: without torch.compile. The short `uncompiled` is fast-uncompiled.
+    streams: the fast engine with a stream for every run, kernels not shared; -uncompiled behind either: without
+    torch.compile. The short `uncompiled` is fast-uncompiled.
     """
     task = c10_like()
     rows: list[dict] = []
@@ -169,8 +160,7 @@ def gpu_rows(cases: list[str], *, deadline: float) -> list[dict]:
                     engine="plain" if engine == "plain" else "fast",
                     epochs=1 if engine == "plain" else epochs,
                     compiled="uncompiled" not in engine,
-                    stacked=False if engine.startswith(("streams", "lanes")) else None,
-                    lanes=int(found_lanes[1]) if (found_lanes := re.match(r"lanes(\d+)", engine)) else None,
+                    stacked=False if engine.startswith("streams") else None,
                 )
         except Exception as error:  # a case that fails must not cost the others
             print(f"failed: {case}: {type(error).__name__}: {str(error)[:300]}", flush=True)

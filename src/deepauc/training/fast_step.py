@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import cycle
 
 import torch
 
@@ -47,18 +46,8 @@ class SingleStep:
 class FastEngine:
     """Runs epochs of one run, or of several of one shape side by side in one graph."""
 
-    def __init__(
-        self,
-        trainers: Sequence[Trainer],
-        *,
-        compiled: bool = True,
-        stacked: bool | None = None,
-        lanes: int | None = None,
-    ) -> None:
-        """stacked: whether runs of one network share its kernels; None, where `worth_stacking` says so.
-
-        lanes: streams of the graph, which runs that share nothing take in turn; None, one for each.
-        """
+    def __init__(self, trainers: Sequence[Trainer], *, compiled: bool = True, stacked: bool | None = None) -> None:
+        """stacked: whether runs of one network share its kernels; None, where `worth_stacking` says so."""
         self.trainers = list(trainers)
         self.device = self.trainers[0].device
         self.captures = self.device.type == "cuda"
@@ -66,7 +55,7 @@ class FastEngine:
         self.start_up_seconds = 0.0
         # A study compiles many stages; past torch's limit of 8 it would silently run them uncompiled.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
-        self.stacked, self.lanes = stacked, lanes
+        self.stacked = stacked
         self._steps: list[RunStep] = []  # in the order of the trainers
         self._units: list[SingleStep | StackedStep] = []
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -168,16 +157,14 @@ class FastEngine:
                     unit()
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        lanes = self._units[: self.lanes]
-        streams = [torch.cuda.Stream(self.device) for _ in lanes]  # type: ignore[no-untyped-call]
+        streams = [torch.cuda.Stream(self.device) for _ in self._units]  # type: ignore[no-untyped-call]
         with torch.cuda.graph(graph):
             main = torch.cuda.current_stream(self.device)
             if len(self._units) == 1:
                 self._units[0]()
             else:
-                for stream in streams:
+                for unit, stream in zip(self._units, streams, strict=True):
                     stream.wait_stream(main)
-                for unit, stream in zip(self._units, cycle(streams), strict=False):
                     with torch.cuda.stream(stream):
                         unit()
                 for stream in streams:
