@@ -6,6 +6,7 @@ python benchmarks/summary.py
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,27 @@ def throughput_table(record: dict[str, Any]) -> list[str]:
     return lines
 
 
+def same_result_table(record: dict[str, Any]) -> list[str]:
+    """Test AUC of both engines by seed, and the mean of what the fast one has more, with its standard error."""
+    found: dict[int, dict[str, float]] = {}
+    for row in record["rows"]:
+        found.setdefault(row["seed"], {})[row["engine"]] = row["test_auc"]
+    more = [both["fast"] - both["plain"] for both in found.values()]
+    error = statistics.stdev(more) / len(more) ** 0.5
+    lines = [f"{record['rows'][0]['what']}: test AUC.", "", "| seed | plain | fast |", "|---|---:|---:|"]
+    lines += [f"| {seed} | {both['plain']:.3f} | {both['fast']:.3f} |" for seed, both in found.items()]
+    return [*lines, "", f"Fast less plain: {statistics.mean(more):+.4f}, standard error {error:.4f}."]
+
+
+ENGINE = (
+    ("fast-step", "A whole training step on one GPU", fast_step_table),
+    ("fast-step-history", "The same step on the way there", fast_step_history_table),
+    ("throughput", "Beside other people's loops", throughput_table),
+    ("lanes", "Fewer streams than runs", fast_step_table),
+    ("same-result", "The plain loop and the fast engine", same_result_table),
+)
+
+
 def main() -> None:
     """Write the page."""
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -114,15 +136,11 @@ def main() -> None:
         lines += ["", auroc.as_table(record["rows"]["auroc"])]
     if (record := load("auroc-gpu")) is not None:
         lines += ["", "## AUROC on one GPU", "", origin(record), "", auroc.as_table(record["rows"]["auroc"])]
-    if (record := load("fast-step")) is not None:
-        lines += ["", "## A whole training step on one GPU", "", origin(record), "", *fast_step_table(record)]
-    if (record := load("fast-step-history")) is not None:
-        lines += ["", "## The same step on the way there", "", origin(record), "", record["note"]]
-        lines += ["", *fast_step_history_table(record)]
-    if (record := load("throughput")) is not None:
-        lines += ["", "## Beside other people's loops", "", origin(record)]
-        lines += ["", record["note"]] if "note" in record else []
-        lines += ["", *throughput_table(record)]
+    for name, title, table_of in ENGINE:
+        if (record := load(name)) is not None:
+            lines += ["", f"## {title}", "", origin(record)]
+            lines += ["", record["note"]] if "note" in record else []
+            lines += ["", *table_of(record)]
     (RESULTS / "speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
