@@ -15,7 +15,8 @@ from torch import Tensor
 
 NON_FINITE_SCORES = (
     "scores hold NaN or infinity. If they come from a network in training, it has diverged: bound the scores before "
-    "the loss (torch.sigmoid, or BatchScoreNorm), lower lr, and look at loss_fn.diagnose(scores, labels)."
+    "the loss (torch.sigmoid, or BatchScoreNorm), or lower lr; loss_fn.diagnose of scores before that shows when a, b "
+    "and alpha went astray."
 )
 ONE_CLASS = (
     "{what} needs at least one positive and one negative label{where}; there are {positives} positives and {negatives} "

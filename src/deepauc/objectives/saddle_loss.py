@@ -75,7 +75,7 @@ class SaddleLoss(nn.Module):
             prior, margin = self._prior_and_margin(h.dtype, h.device)
             loss = auc_saddle(h, y, a, b, alpha, prior=prior, margin=margin, weights=w, normalise=self.normalise)
         if on_host:
-            self._require_healthy(loss, h)
+            self.require_healthy(loss, h, batch=h.shape[0])
             return loss
         return self.input_check.after(loss, scores, labels, weights, ran_away=self._ran_away(h.detach()))
 
@@ -88,6 +88,8 @@ class SaddleLoss(nn.Module):
         self.project_()
         h, y, w = prepare(scores.detach().double(), labels.detach(), weights, may_miss=True)
         assert w is not None
+        if not h.isfinite().all():
+            raise ValueError(NON_FINITE_SCORES)
         return diagnose(
             h,
             y,
@@ -146,14 +148,15 @@ class SaddleLoss(nn.Module):
                 f"call loss_fn.to({str(scores.device)!r}) before making the optimizer."
             )
 
-    def _require_healthy(self, loss: Tensor, scores: Tensor) -> None:
+    def require_healthy(self, loss: Tensor, scores: Tensor, *, batch: int) -> None:
+        """ValueError with a remedy if the loss is no number, or a and b are far outside the scores: waits for them."""
         if not math.isfinite(loss.item()):
             if scores.isfinite().all() and self.a.isfinite().all() and self.b.isfinite().all():
-                raise ValueError(_diverged_message(self.prior, scores.shape[0], "the loss overflowed"))
-            raise ValueError(f"{NON_FINITE_SCORES} {_diverged_message(self.prior, scores.shape[0], 'Otherwise')}")
+                raise ValueError(_diverged_message(self.prior, batch, "the loss overflowed"))
+            raise ValueError(f"{NON_FINITE_SCORES} {_diverged_message(self.prior, batch, 'Otherwise')}")
         means = max(map(abs, [*self.a.tolist(), *self.b.tolist()]))
         if means > DIVERGED_FACTOR and means > DIVERGED_FACTOR * (1 + scores.detach().abs().max().item()):
-            raise ValueError(_diverged_message(self.prior, scores.shape[0], f"a or b is {means:.3g}"))
+            raise ValueError(_diverged_message(self.prior, batch, f"a or b is {means:.3g}"))
 
     def _ran_away(self, scores: Tensor) -> Tensor:
         """The same question for the device: a and b far outside the scores."""
@@ -178,6 +181,6 @@ def _diverged_message(prior: tuple[float, ...], batch: int | None, what: str) ->
     weight = f" = {1 / (batch * min(prior)):.3g}" if batch else ""
     return (
         f"{what}: the steps in a and b overshoot. With prior p a positive weighs 1/(N p){weight} in a batch of N. "
-        "Use ClassQuotaSampler, which puts a fixed number of positives into each batch (prior=sampler.prior), "
-        "larger batches, or a smaller lr."
+        "Use ClassQuotaSampler, which puts a fixed number of positives into each batch (prior=sampler.prior; "
+        "positives_per_batch of a Stage), larger batches, or a smaller lr."
     )

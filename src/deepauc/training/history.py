@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepauc.objectives.contrastive import ViewLoss
+from deepauc.objectives.contrastive import NON_FINITE, ViewLoss
 from deepauc.objectives.saddle_loss import SaddleLoss
 
 
@@ -52,12 +52,16 @@ class EpochTally:
         self.matched = share if self.matched is None else self.matched + share
 
     def summary(self, objective: nn.Module) -> dict[str, float]:
-        """A row of the history; for several labels the mean over them. ValueError if the loss is no number."""
+        """A row of the history; for several labels the mean over them. ValueError with a remedy if it went astray."""
         if self.loss is None:
             return {}
+        if isinstance(objective, SaddleLoss):
+            seen = torch.cat(self.scores)
+            objective.require_healthy(self.loss, seen, batch=len(seen) // self.steps)
         loss = self.loss.item() / self.steps
         if not np.isfinite(loss):
-            raise ValueError("the training loss is NaN or infinite: bound the scores (bound='sigmoid'), or lower lr.")
+            lower = "the training loss is NaN or infinite: lower lr, or set gradient_clip."
+            raise ValueError(NON_FINITE if isinstance(objective, ViewLoss) else lower)
         row = {"loss": loss}
         if self.matched is not None:
             row["view_accuracy"] = self.matched.item() / self.steps

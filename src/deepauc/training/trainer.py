@@ -23,7 +23,7 @@ from deepauc.training.distributed import ALONE, Ranks, digest
 from deepauc.training.ema import WeightAverage
 from deepauc.training.folder import RunFolder
 from deepauc.training.history import EpochTally
-from deepauc.training.interrupt import InterruptFlag
+from deepauc.training.interrupt import InterruptFlag, TrainingStopped
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.scoring import mean_auc, part_auc, score_rows, scoring_batch
@@ -181,7 +181,7 @@ class Trainer:
     def _end_epoch(self, stage: Stage, epoch: int) -> None:
         """Validation, history, checkpoint."""
         row: dict[str, Any] = {"stage": self.stage_number, "epoch": epoch, "iteration": self.iteration}
-        row |= {"lr": float(self.optimizer.param_groups[0]["lr"]), **self.tally.summary(self.objective)}
+        row |= {"lr": float(self.optimizer.param_groups[0]["lr"]), **self._summary(epoch)}
         if stage.on_views:
             row |= {"rows": len(self.stream.rows), "unlabelled_rows": self.stream.unlabelled}
         elif (epoch + 1) % self.recipe.evaluate_every == 0 or self.iteration >= self.total:
@@ -193,6 +193,15 @@ class Trainer:
             self._write_curves()
             self._save()
             self._leave(stop=stop)
+
+    def _summary(self, epoch: int) -> dict[str, float]:
+        """Of the epoch; the fast engine finds out here, not in the step, that a run went astray."""
+        try:
+            return self.tally.summary(self.objective)
+        except ValueError as error:
+            kept = "the last checkpoint is kept" if self.folder.checkpoint_path.exists() else "no checkpoint yet"
+            where = f"stopped after epoch {epoch} of stage {self.stage_number}"
+            raise TrainingStopped(f"{where}: {error} ({kept}.)") from error
 
     def _evaluate(self, stage: Stage, row: dict[str, Any]) -> None:
         """Validation AUC into the epoch's row, test AUC into a curve of its own."""
