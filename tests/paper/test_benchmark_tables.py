@@ -1,5 +1,6 @@
 """The declared tables: D1 to D4 and the paper's figures; the page, from made-up records with known means."""
 
+import itertools
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ from scipy import stats
 
 from deepauc.paper import benchmark_page
 from deepauc.paper.benchmark_tables import CELLS, Cell, cell_study, paper_tables
-from deepauc.paper.recipes import LEARNING_RATES, PAPER, RECIPES, auc_m, ce, network_of
+from deepauc.paper.recipes import LEARNING_RATES, MOMENTA, PAPER, RECIPES, auc_m, ce, network_of
 from deepauc.paper.study_figures import table_pictures
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import BenchmarkSource, Place
@@ -80,11 +81,20 @@ def test_tuned_on_three_sets_at_1_percent_and_one_at_10():
     assert all(study.seeds == (0, 1, 2, 3, 4) for study in paper_tables().studies)
 
 
-def test_densenet_inherits_what_resnet_selected():
-    study = cell_study(Cell(benchmark="C100", network="D", percent=10), "paper", "auc_m")
-    assert not study.tuned
+def test_densenet_inherits_margin_and_gamma_and_tunes_its_own_rate():
+    cell = Cell(benchmark="C100", network="D", percent=10)
+    study = cell_study(cell, "paper", "auc_m")
     assert study.inherits.study == "C100-R-10-paper-auc_m"
-    assert study.inherits.axes == ("margin", "gamma", "lr")
+    assert study.inherits.axes == ("margin", "gamma")
+    assert sorted(config["lr"] for config in study.configs) == list(LEARNING_RATES)
+    focal, ce = cell_study(cell, "paper", "focal"), cell_study(cell, "paper", "ce")
+    assert focal.inherits.axes == ("focal_alpha", "focal_gamma")
+    assert ce.inherits is None
+    for study_of in (focal, ce):
+        assert {(c["lr"], c["momentum"]) for c in study_of.configs} == set(itertools.product(LEARNING_RATES, MOMENTA))
+    literal = cell_study(cell, "literal", "auc_m")
+    assert not literal.tuned
+    assert literal.inherits.axes == ("margin", "gamma")
     assert study.recipe({}, "final").model.name == "densenet121"
     assert study.recipe({}, "final").model.activation == "elu"
 

@@ -5,7 +5,8 @@
 
 Selection: validation AUC at the last epoch, averaged over three training sets at 1 % and on one at 10 %; then a refit
 on all training images with five random training sets. At 1 % a validation part holds 25 positives, and the standard
-error of one AUC is about .05. DenseNet121 takes over what ResNet20 has selected.
+error of one AUC is about .05. DenseNet121 takes over the margin and gamma (focal's alpha and gamma) that ResNet20 has
+selected and, in `paper`, chooses learning rate and momentum itself.
 """
 
 from __future__ import annotations
@@ -72,18 +73,21 @@ CELLS = (
 
 
 def cell_study(cell: Cell, recipe: str, loss: str) -> Study:
-    """One loss in one cell; DenseNet121 inherits ResNet20's selection instead of a grid."""
+    """One loss in one cell; DenseNet121 inherits ResNet20's margin and gamma, and tunes its learning rate alone."""
     named, inherits = RECIPES[recipe], None
+    grid = named.grids[loss]
     fixed = {**named.fixed[loss], "network": cell.network, "batch_size": 32 if cell.benchmark == "S10" else 128}
     if cell.network == "D":
         parent = Cell(benchmark=cell.benchmark, network="R", percent=cell.percent)
-        inherits = Inherits(study=parent.study_name(recipe, loss), axes=tuple(named.grids[loss].axes))
+        grid = named.rate_grid(loss)
+        if axes := named.printed(loss):
+            inherits = Inherits(study=parent.study_name(recipe, loss), axes=axes)
     return Study(
         name=cell.study_name(recipe, loss),
         task=BenchmarkSource(benchmark=cell.benchmark, imratio=cell.percent / 100),
         method=METHODS[loss],
         fixed=fixed,
-        grid=named.grids[loss] if inherits is None else {},
+        grid=grid,
         tuning_seeds=SETS_TO_TUNE_ON[cell.percent],
         inherits=inherits,
         group=cell.name,

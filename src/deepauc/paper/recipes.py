@@ -173,28 +173,39 @@ _PRINTED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NamedRecipe:
-    """What the four methods have in common in a table: arguments that are fixed, and the grid of each."""
+    """What the four methods have in common in a table: arguments that are fixed, and the grid of each.
+
+    rates: the axes of each that belong to the network as much as to the loss: learning rate and momentum.
+    """
 
     name: str
     fixed: Mapping[str, Mapping[str, Any]]
     grids: Mapping[str, Grid]
+    rates: Mapping[str, Mapping[str, tuple[float, ...]]]
 
+    def printed(self, loss: str) -> tuple[str, ...]:
+        """Axes of the grid that belong to the loss alone."""
+        return tuple(axis for axis in self.grids[loss].axes if axis not in self.rates[loss])
+
+    def rate_grid(self, loss: str) -> Grid:
+        """The learning rates (and momenta) alone, in an order drawn by the same seed."""
+        return sample(self.rates[loss], n=DRAWN, seed=DRAW_SEED) if self.rates[loss] else product({})
+
+
+_RATES = {
+    loss: {"lr": LEARNING_RATES, **({"momentum": MOMENTA} if loss in ("ce", "focal") else {})} for loss in _PRINTED
+}
 
 LITERAL = NamedRecipe(
     name="literal",
     fixed={"ce": {}, "focal": {}, "auc_s": {"normalise": False}, "auc_m": {"normalise": False}},
     grids={loss: product(axes) for loss, axes in _PRINTED.items()},
+    rates={loss: {} for loss in _PRINTED},
 )
 PAPER = NamedRecipe(
     name="paper",
     fixed={"ce": {}, "focal": {}, "auc_s": {"normalise": True}, "auc_m": {"normalise": True}},
-    grids={
-        loss: sample(
-            {**axes, "lr": LEARNING_RATES, **({"momentum": MOMENTA} if loss in ("ce", "focal") else {})},
-            n=DRAWN,
-            seed=DRAW_SEED,
-        )
-        for loss, axes in _PRINTED.items()
-    },
+    grids={loss: sample({**axes, **_RATES[loss]}, n=DRAWN, seed=DRAW_SEED) for loss, axes in _PRINTED.items()},
+    rates=_RATES,
 )
 RECIPES = {recipe.name: recipe for recipe in (LITERAL, PAPER)}

@@ -186,9 +186,9 @@ class Planner:
         inherited = self.inherited(study)
         if inherited is None:
             return None
+        source = {} if study.inherits is None else {"inherited from": self.inherits_from(study.inherits)}
         if not study.tuned:
-            source = None if study.inherits is None else {"inherited from": self.inherits_from(study.inherits)}
-            return {**inherited, **study.configs[0]}, source
+            return {**inherited, **study.configs[0]}, source or None
         trials: dict[str, tuple[Config, list[tuple[float, ...]]]] = {}
         for run in self.tuning_runs(study) or []:
             record = self.book.find(study.name, "tuning", run.id)
@@ -204,6 +204,7 @@ class Planner:
             "configurations": len(tried),
             "training_sets": list(study.tuning_seeds),
             "validation_auc": [round(value, 5) for value in values],
+            **source,
         }
 
     def final_runs(self, study: Study) -> list[PlannedRun] | None:
