@@ -65,7 +65,7 @@ def evaluate(
 
 
 def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None:
-    from deepauc.reporting.figures import interval_text
+    from deepauc.reporting.figures import figure_text, interval_text
     from deepauc.reporting.findings import Absent, Calibration
 
     rows, operating, calibration = [], [], []
@@ -81,7 +81,8 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
             [
                 *(*head, patients, interval_text(one.auc.delong)),
                 "-" if by_patient is None else interval_text(by_patient),
-                *(interval_text(one.auc.bootstrap), f"{one.auc.average_precision:.3f}"),
+                interval_text(one.auc.bootstrap),
+                figure_text(one.auc.average_precision, one.auc.average_precision_interval),
             ]
         )
         if output.quiet:
@@ -96,7 +97,8 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
             ]
         if within and isinstance(one.calibration, Calibration):
             before = one.calibration.before
-            calibration.append([one.part, one.name, f"{before.brier:.4f}", f"{before.expected_calibration_error:.4f}"])
+            error = figure_text(before.expected_calibration_error, before.expected_calibration_error_interval)
+            calibration.append([one.part, one.name, figure_text(before.brier, before.brier_interval), error])
     header = ["part", "label", "rows", "positives", "patients", "AUC [DeLong]", "[by patient]", "[bootstrap]"]
     output.table([*header, "average precision"], rows, title="AUC with 95 % intervals")
     if operating:

@@ -1,8 +1,9 @@
-"""Bootstrap replicates of the AUROC: sort once, then resample counts instead of scores."""
+"""Bootstrap replicates: sort once, then resample counts instead of scores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from deepauc.metrics.columns import Column, Floats
 
 Indices = npt.NDArray[np.intp]
+Counts = npt.NDArray[np.int64]
 
 CHUNK = 1 << 17  # numbers drawn at a time: they stay in the cache, and memory stays bounded
 DRAWS_PER_CELL = 24  # one cell of a multinomial costs as much as this many single draws
@@ -83,15 +85,15 @@ def _of_patients(column: Column, groups: Indices, n_resamples: int, rng: np.rand
     return replicates
 
 
-def _counts(rng: np.random.Generator, rows: int, n: int) -> npt.NDArray[np.int64]:
-    """How often each of n things is drawn in n draws with replacement, (rows, n)."""
-    drawn = rng.integers(0, n, size=(rows, n))
+def _counts(rng: np.random.Generator, rows: int, n: int, draw_as: type[np.integer[Any]] = np.int64) -> Counts:
+    """How often each of n things is drawn in n draws with replacement, (rows, n); int32 is drawn twice as fast."""
+    drawn: npt.NDArray[np.integer[Any]] = rng.integers(0, n, size=(rows, n), dtype=draw_as)
     if rows > 1:
-        drawn += n * np.arange(rows)[:, None]
+        drawn += n * np.arange(rows, dtype=draw_as)[:, None]
     return np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
 
 
-def _running_totals(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _running_totals(counts: Counts) -> Counts:
     """Cumulative sums along each row with a leading 0."""
     totals = np.zeros((counts.shape[0], counts.shape[1] + 1), dtype=np.int64)
     np.cumsum(counts, axis=1, out=totals[:, 1:])
@@ -114,3 +116,57 @@ def resampled_weights(column: Column, *, n_resamples: int, rng: np.random.Genera
                 continue
         done += 1
         yield weights
+
+
+def require_resamplable(column: Column, what: str, *, stratified: bool) -> None:
+    """Raise ValueError unless each class has two rows (two patients, with groups) to draw from."""
+    column.require_both_classes(what)
+    have, of = (column.positives, column.negatives), "positives and two negatives"
+    if column.groups is not None:
+        if stratified:
+            raise ValueError(
+                "stratified=True draws rows within each class, groups draw whole patients: leave one of the two out."
+            )
+        of = "patients with a positive and two with a negative"
+        positive = column.positive
+        have = (np.unique(column.groups[positive]).size, np.unique(column.groups[~positive]).size)
+    if min(have) < 2:
+        raise ValueError(f"{what} needs at least two {of}{column.where}; there are {have[0]} and {have[1]}.")
+
+
+def canonical_order(column: Column) -> Indices:
+    """Rows by rising score, then class, then patient: what is drawn does not change with the order they came in."""
+    keys = [column.positive, column.scores]
+    return np.lexsort(keys if column.groups is None else [column.groups, *keys])
+
+
+def resampled_counts(
+    column: Column, *, stratified: bool, n_resamples: int, rng: np.random.Generator
+) -> Iterator[Counts]:
+    """How often each row, in `canonical_order`, occurs in bootstrap samples: blocks (b, n) of `n_resamples` in all.
+
+    Rows are drawn with replacement from all rows (`stratified`: within each class, whose counts then stay; with groups:
+    whole patients). Samples in which a class is missing are drawn again.
+    """
+    order = canonical_order(column)
+    positive = column.positive[order]
+    positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)
+    groups = None if column.groups is None else column.groups[order]
+    units = order.size if groups is None else int(groups.max()) + 1
+    rows_at_once = max(1, CHUNK // order.size)
+    done = 0
+    while done < n_resamples:
+        rows = min(rows_at_once, n_resamples - done)
+        if stratified:
+            counts = np.empty((rows, order.size), dtype=np.int64)
+            for members in (positives, negatives):
+                counts[:, members] = _counts(rng, rows, members.size, np.int32)
+        else:
+            counts = _counts(rng, rows, units, np.int32)
+            if groups is not None:
+                counts = counts.take(groups, axis=1)
+            of_positives = counts.take(positives, axis=1).sum(axis=1)
+            both = (of_positives > 0) & (of_positives < counts.sum(axis=1))
+            counts = counts if both.all() else counts[both]
+        done += len(counts)
+        yield counts

@@ -57,10 +57,7 @@ def auroc_interval(
     """
     if method not in ("delong", "bootstrap"):
         raise ValueError(f"method is {method!r}; it must be 'delong' or 'bootstrap'.")
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it must lie between 0 and 1, for example 0.95.")
-    if method == "bootstrap" and n_resamples < 100:
-        raise ValueError(f"n_resamples is {n_resamples}; the tails of a bootstrap need at least 100, better 2000.")
+    require_interval_options(level, n_resamples if method == "bootstrap" else None)
     columns = read_columns(scores, labels, groups=groups)
     rows = []
     for column in columns:
@@ -68,6 +65,14 @@ def auroc_interval(
         rows.append(_interval_of(column, level, n_resamples, rng))
     value, low, high = (columns.collect(values) for values in zip(*rows, strict=True))
     return Estimate(value, low, high)
+
+
+def require_interval_options(level: float, n_resamples: int | None) -> None:
+    """Raise ValueError unless level is a share and a bootstrap (n_resamples not None) has enough samples."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; it must lie between 0 and 1, for example 0.95.")
+    if n_resamples is not None and n_resamples < 100:
+        raise ValueError(f"n_resamples is {n_resamples}; the tails of a bootstrap need at least 100, better 2000.")
 
 
 def delong_variance(scores: ArrayLike, labels: ArrayLike, *, groups: ArrayLike | None = None) -> FloatOrArray:
@@ -97,6 +102,12 @@ def limits_without_variance(value: float, pairs: int, level: float) -> tuple[flo
     if value == 0:
         return 0.0, 1 - bound
     return wilson_limits(value * pairs, pairs, level)
+
+
+def percentile_limits(value: float, replicates: Floats, level: float) -> tuple[float, float]:
+    """The bootstrap's percentiles, moved where the value itself would lie outside."""
+    low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
+    return min(float(low), value), max(float(high), value)
 
 
 def wilson_limits(successes: float, trials: float, level: float) -> tuple[float, float]:

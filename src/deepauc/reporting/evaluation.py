@@ -9,8 +9,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.metrics.average_precision import average_precision
-from deepauc.metrics.calibration import ReliabilityCurve, brier_score, expected_calibration_error, reliability_curve
+from deepauc.metrics.average_precision import average_precision, average_precision_interval
+from deepauc.metrics.calibration import (
+    ReliabilityCurve,
+    brier_score,
+    calibration_intervals,
+    expected_calibration_error,
+    reliability_curve,
+)
 from deepauc.metrics.curves import (
     Band,
     PrecisionRecallCurve,
@@ -43,7 +49,7 @@ T = TypeVar("T")
 LEVEL = 0.95
 WHOLE = "all"  # the name of a table that has no parts
 RESAMPLES = 2000
-BAND_RESAMPLES = 1000
+BAND_RESAMPLES = 1000  # for bands, average precision and calibration
 SPECIFICITIES = (0.80, 0.90, 0.95)
 DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
 CALIBRATION_BINS = 10
@@ -99,7 +105,7 @@ def evaluate_label(
         curves=attempt(lambda: _curves(sample)) if curves else Absent("not asked for."),
         histogram=_histogram(sample),
         operating_points=_operating_points(sample, held_out, counts),
-        calibration=_calibration(sample, held_out, probabilities),
+        calibration=_calibration(sample, held_out, counts, probabilities),
         decision=_decision(sample, held_out),
         cautions=_cautions(counts),
     )
@@ -188,6 +194,11 @@ def _auc(sample: Sample, counts: Counts) -> AucResult:
             auroc_interval(scores, labels, method="bootstrap", groups=groups, n_resamples=RESAMPLES, seed=0)
         ),
         average_precision=float(average_precision(scores, labels)),
+        average_precision_interval=attempt(
+            lambda: interval(
+                average_precision_interval(scores, labels, groups=groups, n_resamples=BAND_RESAMPLES, seed=0)
+            )
+        ),
     )
 
 
@@ -243,11 +254,14 @@ def _operating_points(sample: Sample, validation: Sample | Absent, counts: Count
     return attempt(lambda: tuple(row(specificity) for specificity in SPECIFICITIES))
 
 
-def _calibration(sample: Sample, validation: Sample | Absent, probabilities: bool) -> Calibration | Absent:
+def _calibration(
+    sample: Sample, validation: Sample | Absent, counts: Counts, probabilities: bool
+) -> Calibration | Absent:
+    groups = sample.groups if counts.clustered else None
     before = TemperatureScaling(slope=1.0, intercept=0.0)
     source = "the scores as they are" if probabilities else "the sigmoid of the network's output"
     raw = sample.scores if probabilities else before.apply(sample.scores)
-    first = attempt(lambda: _calibration_state(raw, sample.labels))
+    first = attempt(lambda: _calibration_state(raw, sample.labels, groups))
     if isinstance(first, Absent):
         return first
     if isinstance(validation, Absent):
@@ -255,16 +269,25 @@ def _calibration(sample: Sample, validation: Sample | Absent, probabilities: boo
     fitted = attempt(lambda: fit_temperature(validation.scores, validation.labels))
     if isinstance(fitted, Absent):
         return Calibration(source=source, before=first, after=fitted, recalibration=None)
-    after = attempt(lambda: _calibration_state(fitted.apply(sample.scores), sample.labels))
+    after = attempt(lambda: _calibration_state(fitted.apply(sample.scores), sample.labels, groups))
     return Calibration(source=source, before=first, after=after, recalibration=fitted.to_dict())
 
 
-def _calibration_state(probabilities: Floats, labels: Floats) -> CalibrationState:
+def _calibration_state(probabilities: Floats, labels: Floats, groups: npt.NDArray[np.str_] | None) -> CalibrationState:
     curve = reliability_curve(probabilities, labels, bins=CALIBRATION_BINS)
     assert isinstance(curve, ReliabilityCurve)
+    limits = attempt(
+        lambda: calibration_intervals(
+            probabilities, labels, bins=CALIBRATION_BINS, groups=groups, n_resamples=BAND_RESAMPLES, seed=0
+        )
+    )
     return CalibrationState(
         brier=float(brier_score(probabilities, labels)),
+        brier_interval=limits if isinstance(limits, Absent) else interval(limits.brier),
         expected_calibration_error=float(expected_calibration_error(probabilities, labels, bins=CALIBRATION_BINS)),
+        expected_calibration_error_interval=(
+            limits if isinstance(limits, Absent) else interval(limits.calibration_error)
+        ),
         mean_prediction=float(probabilities.mean()),
         observed_share=float(labels.mean()),
         reliability=curve,

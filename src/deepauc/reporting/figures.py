@@ -77,7 +77,7 @@ def roc_picture(
     )
 
 
-def precision_recall_picture(name: str, curves: Curves, average_precision: float, prevalence: float) -> Picture:
+def precision_recall_picture(name: str, curves: Curves, auc: AucResult, prevalence: float) -> Picture:
     """Precision against recall, in steps, with its band and the chance level."""
 
     def draw(axes: Any) -> None:
@@ -90,10 +90,11 @@ def precision_recall_picture(name: str, curves: Curves, average_precision: float
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="recall (sensitivity)", ylabel="precision (PPV)")
         axes.legend(loc="best", fontsize=8.5, frameon=False)
 
+    area = figure_text(auc.average_precision, auc.average_precision_interval)
     return Picture(
         name=name,
         caption="Precision-recall curve with a pointwise 95 % band; chance is the share of positives.",
-        alt=(f"Precision-recall curve. Average precision {average_precision:.3f} where chance gives {prevalence:.3f}."),
+        alt=f"Precision-recall curve. Average precision {area} where chance gives {prevalence:.3f}.",
         draw=draw,
     )
 
@@ -155,7 +156,8 @@ def reliability_picture(name: str, calibration: Calibration) -> Picture:
         axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
 
     said = "; ".join(
-        f"{label} recalibration Brier score {state.brier:.3f}, calibration error {state.expected_calibration_error:.3f}"
+        f"{label} recalibration Brier score {figure_text(state.brier, state.brier_interval)}, calibration error "
+        f"{figure_text(state.expected_calibration_error, state.expected_calibration_error_interval)}"
         for label, state, *_ in states
     )
     return Picture(
@@ -227,6 +229,11 @@ def forest_picture(
         axes.grid(visible=False, axis="y")
 
     return Picture(name=name, caption=caption, alt=alt, draw=draw, height=1.1 + 0.27 * len(rows))
+
+
+def figure_text(value: float, limits: Interval | Absent) -> str:
+    """A figure with its interval, where there is one, as `interval_text` writes it."""
+    return auc_text(value) if isinstance(limits, Absent) else interval_text(limits)
 
 
 def interval_text(one: Interval) -> str:

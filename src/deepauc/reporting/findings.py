@@ -58,6 +58,7 @@ class AucResult:
     delong_by_patient: Interval | None
     bootstrap: Interval
     average_precision: float
+    average_precision_interval: Interval | Absent
 
     @property
     def headline(self) -> Interval:
@@ -103,10 +104,12 @@ class OperatingRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationState:
-    """Probabilities against outcomes on the judged part."""
+    """Probabilities against outcomes on the judged part; intervals respect patients as those of the AUC do."""
 
     brier: float
+    brier_interval: Interval | Absent
     expected_calibration_error: float
+    expected_calibration_error_interval: Interval | Absent
     mean_prediction: float
     observed_share: float
     reliability: ReliabilityCurve

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 
 from deepauc.reporting.document import Beside, Block, Caution, Cell, DataTable, Gallery, Missing, Paragraph, Picture
+from deepauc.reporting.evaluation import BAND_RESAMPLES
 from deepauc.reporting.figures import (
     decision_picture,
+    figure_text,
     histogram_picture,
     interval_text,
     precision_recall_picture,
@@ -28,6 +30,11 @@ from deepauc.reporting.findings import (
 from deepauc.reporting.tables import percent_text
 
 _AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "Pairwise"})
+_BRACKETS = (
+    f"Brackets: 95 % intervals, from a bootstrap over {{over}} ({BAND_RESAMPLES:,} samples) that takes the "
+    "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "
+    "calibration is not ruled out."
+)
 Topic = tuple[str, str, tuple[Block, ...]]  # anchor, title, blocks
 
 
@@ -47,7 +54,7 @@ def label_topics(
 
 
 def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
-    """The AUC's intervals by method, average precision, and cautions."""
+    """The AUC's intervals by method, average precision with its own, and cautions."""
     cautions = tuple(Caution(text) for text in label.cautions)
     if isinstance(label.auc, Absent):
         return (*cautions, Missing("AUC", label.auc.why))
@@ -67,13 +74,18 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
         patients = "Every patient has one row, so both methods are by patient."
         if counts.clustered:
             patients = f"{counts.patients:,} patients have {counts.rows:,} rows: quote an interval by patient."
-    share = counts.positives / counts.rows
+    share, limits = counts.positives / counts.rows, auc.average_precision_interval
+    missing: tuple[Block, ...] = ()
+    method = ""
+    if isinstance(limits, Absent):
+        missing = (Missing("interval of average precision", limits.why),)
+    else:
+        method = f" (95 % interval: percentiles of a bootstrap {over}, {BAND_RESAMPLES:,} samples)"
     precision = Paragraph(
-        f"Average precision is {auc.average_precision:.3f}, where chance gives the share of positives, {share:.3g}; "
-        "how far it may be off is shown by the band of the precision-recall curve. "
-        f"{patients}"
+        f"Average precision is {figure_text(auc.average_precision, limits)}{method}, where chance gives the share of "
+        f"positives, {share:.3g}. {patients}"
     )
-    return (*cautions, table, precision)
+    return (*cautions, table, precision, *missing)
 
 
 def share_cell(one: Interval) -> Cell:
@@ -81,6 +93,16 @@ def share_cell(one: Interval) -> Cell:
     if math.isnan(one.value):
         return Cell("—")
     return Cell(percent_text(one.value, one.low, one.high).replace(" %", ""), one.value)
+
+
+def figure_cell(value: float, limits: Interval | Absent) -> Cell:
+    """A figure with its limits, where it has some."""
+    return Cell(figure_text(value, limits), value)
+
+
+def brier_cell(state: CalibrationState) -> Cell:
+    """The Brier score with its interval."""
+    return figure_cell(state.brier, state.brier_interval)
 
 
 def _interval_row(name: str, one: Interval) -> tuple[Cell, ...]:
@@ -96,7 +118,7 @@ def _curves(label: LabelEvaluation, prefix: str, other: tuple[str, Paired] | Non
         pictures.append(roc_picture(f"{prefix}roc", label.curves, label.auc, label.operating_points, other))
         if isinstance(label.auc, AucResult):
             share = label.counts.positives / label.counts.rows
-            pictures.append(precision_recall_picture(f"{prefix}pr", label.curves, label.auc.average_precision, share))
+            pictures.append(precision_recall_picture(f"{prefix}pr", label.curves, label.auc, share))
     return (*((Gallery(tuple(pictures)),) if pictures else ()), *missing)
 
 
@@ -163,12 +185,18 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
         slope, intercept = found.recalibration.get("slope"), found.recalibration.get("intercept")
         fitted = f" Recalibrated probability: sigmoid({slope:.4g} · score {intercept:+.4g}), fitted on validation."
     words = Paragraph(f"{_scores_as_probabilities(objective)} Before means {found.source}.{fitted}")
+    limits = found.before.brier_interval
+    if isinstance(limits, Absent):
+        missing = (*missing, Missing("intervals of Brier score and calibration error", limits.why))
+        brackets: tuple[Paragraph, ...] = ()
+    else:
+        brackets = (Paragraph(_BRACKETS.format(over="patients" if label.counts.clustered else "rows")),)
     table = DataTable(
         caption=f"Calibration on the {label.part} part before and after recalibration",
         header=("", *(name for name, _ in states)),
         rows=tuple(_calibration_rows([state for _, state in states])),
     )
-    return (Beside((words, table, *missing), reliability_picture(f"{prefix}reliability", found)),)
+    return (Beside((words, table, *brackets, *missing), reliability_picture(f"{prefix}reliability", found)),)
 
 
 def _scores_as_probabilities(objective: str) -> str:
@@ -185,14 +213,16 @@ def _scores_as_probabilities(objective: str) -> str:
 
 
 def _calibration_rows(states: list[CalibrationState]) -> Iterator[tuple[Cell, ...]]:
-    for name, field in (
-        ("Brier score", "brier"),
-        ("Calibration error (ECE)", "expected_calibration_error"),
-        ("Mean prediction", "mean_prediction"),
-        ("Observed share of positives", "observed_share"),
-    ):
-        values = [float(getattr(state, field)) for state in states]
-        yield Cell(name), *(Cell(f"{value:.3f}", value) for value in values)
+    yield Cell("Brier score"), *(brier_cell(state) for state in states)
+    yield (
+        Cell("Calibration error (ECE)"),
+        *(figure_cell(one.expected_calibration_error, one.expected_calibration_error_interval) for one in states),
+    )
+    yield Cell("Mean prediction"), *(Cell(f"{state.mean_prediction:.3f}", state.mean_prediction) for state in states)
+    yield (
+        Cell("Observed share of positives"),
+        *(Cell(f"{state.observed_share:.3f}", state.observed_share) for state in states),
+    )
 
 
 def _decision(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:

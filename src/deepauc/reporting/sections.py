@@ -40,7 +40,15 @@ from deepauc.reporting.findings import (
     StageFinding,
     SubgroupFinding,
 )
-from deepauc.reporting.label_sections import Topic, auc_cell, interval_table, label_topics, share_cell
+from deepauc.reporting.label_sections import (
+    Topic,
+    auc_cell,
+    brier_cell,
+    figure_cell,
+    interval_table,
+    label_topics,
+    share_cell,
+)
 
 NOT_A_DEVICE = (
     "Not a medical device. For research only: nothing here was reviewed for use on patients, and no diagnosis or "
@@ -145,10 +153,10 @@ def _several_labels(findings: RunFindings) -> list[Block]:
     blocks += _part_blocks(findings)
     blocks.append(
         DataTable(
-            caption="Labels (AUC with 95 % interval)",
+            caption="Labels, with 95 % intervals",
             header=(
-                *("Label", "Positives", "Negatives", "AUC [95 % interval]", "Average precision"),
-                *("Sensitivity at 90 % specificity, %", "Brier, recalibrated"),
+                *("Label", "Positives", "Negatives", "AUC [95 % interval]", "Average precision [95 % interval]"),
+                *("Sensitivity at 90 % specificity, %", "Brier, recalibrated [95 % interval]"),
             ),
             rows=tuple(_label_row(label) for label in findings.labels),
         )
@@ -175,15 +183,17 @@ def _label_row(label: LabelEvaluation) -> tuple[Cell, ...]:
     points, calibration = label.operating_points, label.calibration
     ninety = [] if isinstance(points, Absent) else [row for row in points if row.asked_specificity == 0.9]
     after = None if isinstance(calibration, Absent) else calibration.after
-    precision = label.auc.average_precision if isinstance(label.auc, AucResult) else None
+    precision = Cell("—")
+    if isinstance(label.auc, AucResult):
+        precision = figure_cell(label.auc.average_precision, label.auc.average_precision_interval)
     return (
         Cell(shown(label.name)),
         Cell(f"{label.counts.positives:,}", label.counts.positives),
         Cell(f"{label.counts.negatives:,}", label.counts.negatives),
         auc_cell(label),
-        Cell("—") if precision is None else Cell(f"{precision:.3f}", precision),
+        precision,
         share_cell(ninety[0].sensitivity) if ninety else Cell("—"),
-        Cell(f"{after.brier:.3f}", after.brier) if isinstance(after, CalibrationState) else Cell("—"),
+        brier_cell(after) if isinstance(after, CalibrationState) else Cell("—"),
     )
 
 
