@@ -2,7 +2,7 @@
 
 Python blocks of a page share their names; `deepauc` lines of a shell block run in this process, training in short. A
 block that cannot run says why in a comment above it (`<!-- not executed: reason -->`) or what it needs
-(`<!-- needs: package -->`).
+(`<!-- needs: package -->`). A toml block that later ones read says as which file (`<!-- file: name -->`).
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 BLOCK = re.compile(r"(?P<marks>(?:^<!--.*?-->\n)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = {"train": ["--epochs", "1", "--model", "small-cnn"]}
-"""What a command is given besides what the page says, so that it ends in seconds."""
+"""What a command is given besides what the page says, so that it ends in seconds; a settings file says all itself."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Block:
     @property
     def needs(self) -> str | None:
         found = re.search(r"needs: (\w+) -->", self.marks)
+        return found[1] if found else None
+
+    @property
+    def file(self) -> str | None:
+        found = re.search(r"file: ([\w-]+\.toml) -->", self.marks)
         return found[1] if found else None
 
 
@@ -60,7 +65,7 @@ def run_shell(block: Block) -> None:
             continue
         assert words[0] == "deepauc", f"only deepauc's own commands run here, not {line!r}: say why it is not executed"
         with pytest.raises(SystemExit) as leaving:
-            run([*words[1:], *SHORT.get(words[1], [])])
+            run([*words[1:], *(SHORT.get(words[1], []) if "--config" not in words else [])])
         assert not leaving.value.code, line
 
 
@@ -79,6 +84,8 @@ def test_page(page, tmp_path, monkeypatch):
             run_shell(block)
         else:
             assert block.language in ("text", "toml"), f"{page.name}:{block.line}: {block.language or 'no language'}"
+            if block.file is not None:
+                Path(block.file).write_text(block.text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -1,6 +1,7 @@
-"""CITATION.cff, the issue templates and mkdocs.yml agree with the package."""
+"""CITATION.cff, the issue templates, mkdocs.yml and the dependencies agree with the package."""
 
 import re
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -40,6 +41,24 @@ def test_every_page_is_in_the_navigation_and_none_is_missing():
     named = set(re.findall(r"[\w/-]+\.md", text.split("\nnav:", 1)[1]))
     there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert named == there
+
+
+def test_every_dependency_is_imported_and_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    imported_as = {"pillow": "PIL", "scikit-learn": "sklearn", "google-crc32c": "google_crc32c"}
+    for_others = {"accelerate", "onnxscript", "tensorboard"}  # transformers and torch import them
+    for_users = {"pandas", "cattrs", "medmnist"}  # of the agreed list, though nothing here imports them
+    tools = {"docs", "bench", "fuzz", "dev"}
+    wanted = [*project["dependencies"], *(line for name in extras if name not in tools for line in extras[name])]
+    for line in wanted:
+        name = re.match(r"[\w-]+", line)[0]
+        assert name == "medmnist" or name in {pin.lower() for pin in pinned}, f"{name} is not in constraints.txt"
+        module = imported_as.get(name, name)
+        found = re.search(rf'^ *(import|from) {module}\b|import_module\("{module}"', sources, re.MULTILINE)
+        assert name in for_others | for_users or found, f"nothing imports {name}"
 
 
 def test_every_documented_object_exists():

@@ -1,6 +1,7 @@
 """Scores from run folders: alone or together, augmented, fused with metadata; bundles that plain torch can load."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from deepauc.data.augment import Augment
 from deepauc.models.build import MLPSpec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
+from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.bundle import Bundle, load_weights
@@ -60,6 +62,40 @@ def test_tta_is_deterministic_differs_by_seed_and_does_not_depend_on_the_batch(r
         predict(runs[1], image_task, tta=2)
     given = predict(runs[1], image_task, tta=2, augment=Augment(crop_padding=1))
     assert given.shape == (160,)
+
+
+def views():
+    """A first stage on views: its crops are far from what the classifier is trained on."""
+    return Stage(objective=Contrastive(), optimizer=SGDSpec(lr=0.05), epochs=1, batch_size=16, views=2,
+                 augment=Augment(resized_crop=(0.2, 1.0)))  # fmt: skip
+
+
+def test_tta_never_borrows_the_augmentation_of_another_stage(image_task, tmp_path):
+    shifted = Augment(crop_padding=1)
+    for name, stages in {"views": (views(), ce()), "earlier": (ce(augment=shifted), auc())}.items():
+        run = train(Recipe(model=MODEL, stages=stages), image_task, seed=0, run_dir=tmp_path / name)
+        with pytest.raises(ValueError, match="augment="):
+            predict(run, image_task, tta=2)
+    run = train(
+        Recipe(model=MODEL, stages=(views(), ce(augment=shifted))), image_task, seed=0, run_dir=tmp_path / "own"
+    )
+    np.testing.assert_array_equal(predict(run, image_task, tta=2), predict(run, image_task, tta=2, augment=shifted))
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_tta_takes_the_augmentation_of_the_stage_that_the_guard_kept(image_task, tmp_path, winner):
+    """The other stage does not learn: its rate is too small, or it starts again from fresh weights."""
+    idle = SGDSpec(lr=1e-9)
+    small, large = Augment(crop_padding=1), Augment(crop_padding=2)
+    first, last = ce(augment=small), ce(augment=large)
+    stages = (first, replace(last, optimizer=idle, reset_classifier=True)) if winner == 0 else (
+        replace(first, optimizer=idle), last)  # fmt: skip
+    run = train(Recipe(model=MODEL, stages=stages, guard=True), image_task, seed=0, run_dir=tmp_path / "guarded")
+    assert run.record["results"]["guard"]["winner"] == winner
+    own, other = (small, large) if winner == 0 else (large, small)
+    scores = predict(run, image_task, tta=2)
+    np.testing.assert_array_equal(scores, predict(run, image_task, tta=2, augment=own))
+    assert (scores != predict(run, image_task, tta=2, augment=other)).any()
 
 
 def test_ensembles_after_a_sigmoid_or_as_ranks(runs, image_task):

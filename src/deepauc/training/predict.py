@@ -41,7 +41,8 @@ def predict(
 
     One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
     have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean raw output over so many augmented
-    copies of each image, deterministic by seed; `augment` defaults to that of the run's last stage, without mixup.
+    copies of each image, deterministic by seed; `augment` defaults to that of the run's last stage (where the guard
+    kept an earlier one, of that), without mixup, and never comes from a stage on views.
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
     for every run and every augmented copy.
     """
@@ -102,7 +103,11 @@ def _predict_one(
     model = bundle.network(folder).to(device)
     if not tta or not bundle.preprocessing.images:
         return score_rows(model, task, rows, bundle.preprocessing, device, progress=progress)
-    change = augment or _last_augment(folder)
+    change = augment or kept_augment(folder)
+    if change is None:
+        raise ValueError(
+            f"the stage kept in {folder} was trained without augmentation: pass augment=Augment(...) for tta."
+        )
     total = np.zeros((len(rows), len(bundle.label_names)))
     for copy in range(tta):
         table = change.draw(len(task), seed=hash_key(seed, copy) >> 1, epoch=0, view=1)
@@ -119,9 +124,14 @@ def _predict_one(
     return (total / tta).astype(np.float32)
 
 
-def _last_augment(folder: Path) -> Augment:
-    stages = Run(folder).record["recipe"]["stages"]
-    found = [stage["augment"] for stage in stages if stage["augment"] is not None]
-    if not found:
-        raise ValueError(f"{folder} was trained without augmentation: pass augment=Augment(...) for tta.")
-    return from_plain({**found[-1], "mixup": 0.0})
+def kept_augment(folder: Path) -> Augment | None:
+    """That of the stage whose network a run has kept, without mixup; None where it had none.
+
+    No other stage's stands in for it: SimCLR's crops, say, are not what the classifier was trained on.
+    """
+    record = Run(folder).record
+    guard = record["results"].get("guard")
+    stage = record["recipe"]["stages"][guard["winner"] if guard else -1]
+    if stage["augment"] is None or stage.get("views", 1) > 1:
+        return None
+    return from_plain({**stage["augment"], "mixup": 0.0})

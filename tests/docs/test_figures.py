@@ -1,0 +1,234 @@
+"""Figures that the pages quote are those of the records under results/, or of the code they speak of.
+
+One row of FIGURES a sentence: the page, the sentence with a group for each figure, and where the figures come from.
+A test that fails here says that a record or a constant has moved on: write the new figures into the page.
+"""
+
+import json
+import re
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from scipy.stats import ttest_1samp
+
+from deepauc.paper.benchmark_tables import CELLS, Cell, paper_tables
+from deepauc.studies.records import RecordBook
+from deepauc.training.plan import LEAST_SHARE, Fingerprint, PlanOptions, make_plan
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+BOOK = RecordBook(RESULTS / "paper-tables")
+TUNED = ("C10-R-1", "C2-R-1", "C100-R-1", "C10-R-10", "C2-R-10", "C100-R-10")
+COMPARED = {
+    "C10-R-1": "C10, ResNet20, 1 %",
+    "C10-R-10": "C10, ResNet20, 10 %",
+    "C2-R-1": "C2, ResNet20, 1 %",
+    "C2-R-10": "C2, ResNet20, 10 %",
+    "C100-R-1": "C100, ResNet20, 1 %",
+    "C10-D-1": "C10, DenseNet121, 1 %, no rate of its own",
+}
+"""Cells that have both losses, by what choosing.md calls them."""
+
+
+def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
+    """.706 and, as a difference, -.031."""
+    return f"{value:{'+' if sign else ''}.{digits}f}".replace("0.", ".", 1)
+
+
+def signed(*values: float) -> tuple[str, ...]:
+    return tuple(shown(value, sign=True) for value in values)
+
+
+def record(path: str) -> dict:
+    return json.loads((RESULTS / path).read_text(encoding="utf-8"))
+
+
+def benchmark(cell: str, loss: str) -> str:
+    """Mean test AUC of a cell of the paper's tables."""
+    return shown(fmean(run["auc"]["test"][0] for run in BOOK.final(f"{cell}-paper-{loss}")))
+
+
+def cell_named(name: str) -> Cell:
+    return next(cell for cell in CELLS if cell.name == name)
+
+
+@cache
+def difference(cell: str, first: str = "auc_m", second: str = "ce") -> tuple[float, float, float]:
+    """Mean of the paired differences of test AUC over the training sets, and its 95 % t-interval."""
+    values = [[run["auc"]["test"][0] for run in BOOK.final(f"{cell}-paper-{loss}")] for loss in (first, second)]
+    pairs = [a - b for a, b in zip(*values, strict=True)]
+    return fmean(pairs), *ttest_1samp(pairs, 0).confidence_interval()
+
+
+def compared(cell: str) -> tuple[str, ...]:
+    return benchmark(cell, "ce"), benchmark(cell, "auc_m"), *signed(*difference(cell))
+
+
+def ahead(first: str, second: str) -> str:
+    """In how many cells the first loss is above the second, its interval leaving out 0."""
+    return str(sum(difference(cell, first, second)[1] > 0 for cell in COMPARED))
+
+
+def open_cells() -> str:
+    return str(sum(low <= 0 <= high for _, low, high in map(difference, COMPARED)))
+
+
+@cache
+def tuning(cell: str, loss: str) -> dict[tuple[tuple[str, float], ...], float]:
+    """Mean validation AUC by setting."""
+    found: dict = {}
+    for run in BOOK.tuning(f"{cell}-paper-{loss}"):
+        found.setdefault(tuple(sorted(run["config"].items())), []).append(run["auc"]["validation"][0])
+    return {setting: fmean(values) for setting, values in found.items()}
+
+
+def validation(cell: str, loss: str, **setting: float) -> str:
+    """Of this setting, or of the best one."""
+    found = tuning(cell, loss)
+    return shown(found[tuple(sorted(setting.items()))] if setting else max(found.values()))
+
+
+def best_rate(cell: str) -> str:
+    found = tuning(cell, "auc_m")
+    return f"{dict(max(found, key=found.get))['lr']:g}"
+
+
+def gammas() -> tuple[str, ...]:
+    """AUC-S with gamma 1/300 beside 1/100: better in how many of how many pairs, by how much; by the rate how much."""
+    at = {(cell, g, lr): tuning(cell, "auc_s")[("gamma", 1 / g), ("lr", lr)]
+          for cell, g, lr in product(TUNED, (100, 300), (0.03, 0.3))}  # fmt: skip
+    gains = [at[cell, 300, lr] - at[cell, 100, lr] for cell, lr in product(TUNED, (0.03, 0.3))]
+    by_rate = max(abs(at[cell, g, 0.3] - at[cell, g, 0.03]) for cell, g in product(TUNED, (100, 300)))
+    worse = [gain for gain in gains if gain <= 0]
+    assert len(worse) == 1
+    return str(len(gains) - 1), str(len(gains)), shown(max(gains)), shown(-worse[0]), shown(by_rate)
+
+
+def quotas() -> tuple[str, ...]:
+    """What is planned for many rows with 1 % of positives."""
+    counts = {"positives": {"train": (1000,)}, "negatives": {"train": (99_000,)}}
+    rows = Fingerprint(rows={"train": 100_000}, **counts, shape=(28, 28, 1), file_sizes={}, groups=None)
+    plans = [make_plan(rows, PlanOptions(), kind).recipe.stages[-1] for kind in ("cpu", "cuda")]
+    return tuple(str(value) for stage in plans for value in (stage.positives_per_batch, stage.batch_size))
+
+
+def csv_to_report(name: str) -> tuple[str, ...]:
+    """AUC-M minus CE on test."""
+    found = record(f"csv-to-report/{name}.json")["paired_auc_stage_minus_ce"]["test"]["difference"]
+    return signed(found["value"], found["low"], found["high"])
+
+
+def csv_aucs(name: str) -> tuple[str, ...]:
+    return tuple(shown(values["test"]["value"]) for values in record(f"csv-to-report/{name}.json")["auc"].values())
+
+
+def medmnist(name: str) -> tuple[str, ...]:
+    """Mean test AUC of CE and of both stages, over three seeds."""
+    runs = {m: [record(f"medmnist-cpu/{name}-{m}-{seed}.json") for seed in range(3)] for m in ("ce", "ce-auc-m")}
+    return tuple(shown(fmean(run["results"]["auc"]["test"]["class 0"][0] for run in some)) for some in runs.values())
+
+
+def with_momentum() -> tuple[str, ...]:
+    runs = [r for r in record("unbounded-scores.json")["runs"] if (r["loss"], r["bound"]) == ("AUC-M, PESG", "sigmoid")]
+    return tuple(shown(r["training_auc"], 2) for r in runs if (r["lr"], r["momentum"]) == (0.1, 0.9))
+
+
+def loss_over_bce() -> tuple[str, ...]:
+    (row,) = (row for row in record("speed/cpu.json")["rows"]["losses"] if row["size"] == 65_536)
+    return (f"{row['over_bce']['AUCMarginLoss']:.2f}",)
+
+
+def seconds() -> tuple[str, ...]:
+    names = ("breastmnist", "pneumoniamnist")
+    return tuple(f"{record(f'csv-to-report/{name}.json')['wall_seconds']['train_and_report']:.0f}" for name in names)
+
+
+AUC = r"([+-]?\.\d+)"
+RATE = r"([\d.]+)"
+INTERVAL = rf"{AUC} \[{AUC}, {AUC}\]"
+BENCHMARK_ROWS = [
+    ("choosing.md", rf"\| {re.escape(title)} \| {AUC} \| {AUC} \| {INTERVAL} \|", lambda cell=cell: compared(cell))
+    for cell, title in COMPARED.items()
+]
+FIGURES = [
+    ("choosing.md", r"at least an (eighth) of the batch", lambda: ({1 / 8: "eighth"}[LEAST_SHARE],)),
+    ("choosing.md", r"(\d+) of (\d+) on a CPU, (\d+) of (\d+) on a GPU", quotas),
+    ("choosing.md", rf"(\d+) of (\d+) pairs .*?at most {AUC} .*?worse by {AUC} .*?up to {AUC}\.", gammas),
+    ("choosing.md", rf"training AUC {AUC} and {AUC} against 1\.00", with_momentum),
+    ("choosing.md", rf"best at {RATE} on C10, {RATE} on C2 and {RATE} on C100 .*?at {RATE}, {RATE} and {RATE} with",
+     lambda: tuple(map(best_rate, TUNED))),
+    ("choosing.md", rf"without momentum it had a validation AUC of {AUC} and {AUC} on C10",
+     lambda: tuple(validation(cell, "ce", lr=0.1, momentum=0.0) for cell in ("C10-R-1", "C10-R-10"))),
+    ("choosing.md", rf"below AUC-M's {AUC} and {AUC};",
+     lambda: tuple(validation(cell, "auc_m") for cell in ("C10-R-1", "C10-R-10"))),
+    ("choosing.md", rf"with momentum 0\.9 it had {AUC} and {AUC}, and it is ahead on test",
+     lambda: tuple(validation(cell, "ce", lr=0.1, momentum=0.9) for cell in ("C10-R-1", "C10-R-10"))),
+    ("choosing.md", r"takes ([\d.]+) times torch's BCE", loss_over_bce),
+    *BENCHMARK_ROWS,
+    ("choosing.md", r"ahead in (\d+) of these (\d+) cells, in (\d+) the interval holds 0, and AUC-M is ahead in (\d+)",
+     lambda: (ahead("ce", "auc_m"), str(len(COMPARED)), open_cells(), ahead("auc_m", "ce"))),
+    ("choosing.md", r"AUC-M is above AUC-S in (\d+) cells \(C10 at 10 %, C2 at 1 %\) and below it in (\d+)",
+     lambda: (ahead("auc_m", "auc_s"), ahead("auc_s", "auc_m"))),
+    ("choosing.md", rf"AUC-M is (not run yet); AUC-S is below cross-entropy there, {AUC} against {AUC}",
+     lambda: ("run" if BOOK.final("C100-R-10-paper-auc_m") else "not run yet",
+              benchmark("C100-R-10", "auc_s"), benchmark("C100-R-10", "ce"))),
+    ("choosing.md", rf"AUC-M falls to {AUC}, where the paper has {AUC}\.",
+     lambda: (benchmark("C10-D-1", "auc_m"), shown(cell_named("C10-D-1").published("auc_m")[0]))),
+    ("choosing.md", rf"BreastMNIST {AUC} \(CE\) against {AUC} \(CE, then AUC-M\)", lambda: medmnist("breastmnist")),
+    ("choosing.md", rf"PneumoniaMNIST {AUC} against {AUC}\.", lambda: medmnist("pneumoniamnist")),
+    ("choosing.md", rf"one seed\): {AUC} against {AUC} and {AUC} against {AUC}\.",
+     lambda: (*csv_aucs("breastmnist"), *csv_aucs("pneumoniamnist"))),
+    ("index.md", rf"{INTERVAL} on BreastMNIST", lambda: csv_to_report("breastmnist")),
+    ("index.md", rf"{INTERVAL} on PneumoniaMNIST", lambda: csv_to_report("pneumoniamnist")),
+    ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
+]  # fmt: skip
+
+
+def text_of(page: str) -> str:
+    return " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence", "source"), FIGURES, ids=[f"{page}-{n}" for n, (page, *_) in enumerate(FIGURES)]
+)
+def test_a_page_quotes_the_record(page, sentence, source):
+    (found,) = re.finditer(sentence, text_of(page))
+    assert found.groups() == source()
+
+
+def test_memorised_positives_are_in_the_records():
+    """choosing.md on DenseNet121: AUC-M's classes hardly overlap in training; cross-entropy's, which is better, do."""
+
+    def overlap(run):
+        bins = run["score_histogram"]["train"]
+        positive, negative = (([count / sum(bins[name]) for count in bins[name]]) for name in ("positive", "negative"))
+        return sum(map(min, positive, negative))
+
+    ours, ce = (fmean(map(overlap, BOOK.final(f"C10-D-1-paper-{loss}"))) for loss in ("auc_m", "ce"))
+    assert ours < 0.05
+    assert ce > 0.2
+    assert all(run["config"]["lr"] == 0.1 for run in BOOK.final("C10-D-1-paper-auc_m"))
+    assert not BOOK.tuning("C10-D-1-paper-auc_m")  # "at a rate tuned for it nothing has been run"
+
+
+def test_no_record_has_a_stage_on_views_yet():
+    assert "no record here has such a stage" in text_of("csv.md")
+    records = [*RESULTS.rglob("*.json"), *RESULTS.rglob("*.jsonl")]
+    assert records
+    assert not [path for path in records if '"Contrastive"' in path.read_text(encoding="utf-8")]
+
+
+def test_the_table_of_unbounded_scores_is_the_measured_one():
+    measured = [
+        " ".join(row.split()) for row in (RESULTS / "unbounded-scores.md").read_text().splitlines() if "|" in row
+    ]
+    assert len(measured) == 8
+    assert all(row in text_of("faq.md") for row in measured if "---" not in row)
+
+
+def test_the_cell_to_begin_with_is_one_cell():
+    (cell,) = re.findall(r"study run paper-tables --cells (\S+)", (ROOT / "docs" / "reproduce.md").read_text())
+    assert {study.name.rsplit("-", 2)[0] for study in paper_tables().chosen([cell])} == {"C10-R-1"}
