@@ -3,8 +3,11 @@
 import json
 
 import pytest
+import torch
 
 from deepauc.cli.main import run
+from deepauc.cli.study import _options
+from deepauc.studies.records import RecordBook
 
 TINY = ["--configs", "2", "--tune-epochs", "1", "--set", "epochs=1", "--seeds", "0,1", "--device", "cpu"]
 
@@ -22,6 +25,9 @@ def test_list(capsys):
     found = json.loads(out)
     assert {"paper-tables", "ablations", "toy", "smoke"} <= set(found)
     assert "C10-R-1-paper-auc_m" in found["paper-tables"]["cells"]
+    assert "path-R-best-auc_m" in found["medical"]["cells"]
+    assert (found["medical"]["tuning_runs"], found["medical"]["final_runs"]) == (346, 280)
+    assert [found[name]["final_runs"] for name in ("chest", "chexpert", "toy")] == [150, 125, 0]
 
 
 def test_run_status_and_table(capsys, tmp_path):
@@ -65,6 +71,109 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
     assert code == 2
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["toy", "--curves", "--jobs", "1"], "study toy has no --jobs, --curves: it is run whole"),
+        (["toy", "--task-gpus", "2", "--task-cpus", "2"], "study toy has no --task-gpus, --task-cpus"),
+        (["divergence", "--retries", "3", "--pack", "2"], "study divergence has no --pack, --retries"),
+        (["divergence", "--cells", "raw", "--set", "lr=1"], "study divergence has no --cells, --set"),
+        (["chest", "--jobs", "2", "--cluster", "local"], "study chest has no --jobs, --cluster: nothing is tuned"),
+        (
+            ["chexpert", "--configs", "2", "--tune-epochs", "1", "--tune-sets", "1"],
+            "no --configs, --tune-epochs, --tune",
+        ),
+        (["chexpert", "--cells", "densenet122"], "did you mean 'densenet1"),
+        (["chexpert", "--set", "view=all"], "did you mean 'views'"),
+        (["chexpert", "--set", "views=lateral"], "views must be 'frontal' or 'all'"),
+        (["chest", "--set", "gamma=much"], "of another kind"),
+        (["chest", "--seeds", "1,1"], "distinct"),
+        (["smoke", "--task-gpus", "1"], "--task-gpus: for the tasks of --cluster"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(capsys, tmp_path, arguments, message):
+    places = ["--results", tmp_path / "results", "--runs", tmp_path / "runs", "--root", tmp_path]
+    code, out, err = call(capsys, "run", *arguments, *places)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
+    place = ["--results", tmp_path]
+    code, out, _ = call(capsys, "status", "chest", *place)
+    assert code == 0
+    assert f"chest: 0 of 150 runs recorded in {tmp_path / 'chest'}" in out
+    assert "policy-smooth_ones" in out
+    for name, record in (("toy", "toy/toy.json"), ("divergence", "divergence.jsonl")):
+        code, out, _ = call(capsys, "status", name, *place)
+        assert (code, out) == (0, f"{name}: no record in {tmp_path / record}\n")
+    book = RecordBook(tmp_path / "chest")
+    for seed in (0, 1):
+        book.add({"study": "R-Edema-auc_m", "phase": "final", "run": f"r{seed}", "seed": seed})
+    RecordBook(tmp_path / "chest" / "gamma=0.1").add({"study": "R-x", "phase": "final", "run": "r", "seed": 0})
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "toy.json").write_text("{}")
+    (tmp_path / "divergence.jsonl").write_text("{}\n{}\n")
+    code, out, _ = call(capsys, "status", *place)
+    assert code == 0
+    for line in (
+        f"chest: 2 of 150 runs recorded in {tmp_path / 'chest'}",
+        f"chest, with gamma=0.1: 1 recorded in {tmp_path / 'chest' / 'gamma=0.1'}",
+        f"chexpert: 0 of 125 runs recorded in {tmp_path / 'chexpert'}",
+        f"toy: 1 of 1 run recorded in {tmp_path / 'toy' / 'toy.json'}",
+        f"divergence: 2 runs recorded in {tmp_path / 'divergence.jsonl'}",
+    ):
+        assert line in out.splitlines()
+    code, out, _ = call(capsys, "status", "chest", "--cells", "R-Edema", "--json", *place)
+    found = {one["study"]: one["final"] for one in json.loads(out)["chest"]["runs"]}
+    assert found == {"R-Edema-ce": 0, "R-Edema-focal": 0, "R-Edema-auc_s": 0, "R-Edema-auc_m": 2}
+    code, out, _ = call(capsys, "list", "--json")
+    assert "densenet161-Pleural_Effusion-auc_m" in json.loads(out)["chexpert"]["cells"]
+
+
+def test_a_fraction_is_a_number():
+    assert _options(["gamma=1/300", "network=a/b", "x=1/0", "epochs=3"]) == {
+        "gamma": 1 / 300,
+        "network": "a/b",
+        "x": "1/0",
+        "epochs": 3,
+    }
+
+
+def test_packs_by_image_size_keep_the_order_and_the_time(monkeypatch, tmp_path):
+    """On a GPU, where nobody says: those of one size together, the others' selections within reach."""
+    from deepauc.cli import study_parts
+    from deepauc.paper.catalogue import find
+    from deepauc.studies import runner
+    from deepauc.studies.sources import Place
+    from deepauc.training import loop
+
+    entry = find("medical")
+    chosen = entry.studies.chosen(["breast-R-ours-ce", "ham-R-64-ce", "ham-D-64-ce", "isic-M-ce"])
+    calls = []
+
+    def recorded(name, studies, *, parents, pack, max_minutes, **options):
+        calls.append(([one.name for one in studies], pack))
+        assert {one.name for one in (*studies, *parents)} == {one.name for one in chosen}
+        assert max_minutes <= 5
+        return runner.Outcome(done=len(studies), failed=[("run", "why")])
+
+    monkeypatch.setattr(runner, "run_studies", recorded)
+    monkeypatch.setattr(loop, "chosen_device", torch.device)
+    options = {"place": Place(results=tmp_path), "parents": (), "jobs": 1, "max_minutes": 5, "cluster": None}
+    options |= {"report": None}
+    outcome = study_parts.run_in_packs(entry, chosen, device="cuda", pack=None, **options)
+    assert [names for names, _ in calls] == [["breast-R-ours-ce"], ["ham-R-64-ce"], ["ham-D-64-ce"], ["isic-M-ce"]]
+    assert calls[0][1] == calls[3][1] == 24
+    assert (outcome.done, len(outcome.failed), outcome.out_of_time) == (4, 4, False)
+    for device, pack in (("cpu", None), ("cuda", 3)):
+        calls.clear()
+        study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
+        assert calls == [([one.name for one in chosen], pack)]
 
 
 def test_a_failed_run_is_told_and_the_exit_code_is_1(capsys, tmp_path):

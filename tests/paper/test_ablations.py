@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from deepauc.data.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
@@ -57,6 +58,9 @@ def test_set_ups_as_in_the_spec():
     assert next(study.name for study in ablations().chosen(["A5"])) == "A4-ranking"
 
 
+BELOW = {"A5-alpha-constrained": [0.0] * 5, "A5-alpha-free": [0.3, 0.4, 0.5, 0.4, 0.4]}
+
+
 def test_the_page_confirms_refutes_or_leaves_open(tmp_path):
     book = RecordBook(tmp_path / "ablations")
     for seed in range(5):
@@ -70,17 +74,65 @@ def test_the_page_confirms_refutes_or_leaves_open(tmp_path):
             ("A5-alpha-free", 0.80),
         ):
             alpha = {"steps_per_epoch": 2, "step": [0, 1, 2, 3, 20], "value": [0.0, 0.1, 0.2, 0.1, 0.0]}
-            book.add(final(name, seed, auc, **({"alpha": alpha} if "A5" in name else {})))
+            more = {"alpha": alpha, "alpha_negative_share": BELOW[name][seed]} if "A5" in name else {}
+            book.add(final(name, seed, auc, **more))
     lines = ablation_page.page(tmp_path).splitlines()
     verdicts = {line.split("|")[2].strip(): line.split("|")[5].strip() for line in lines if line.startswith("| A")}
     assert verdicts["1 % noise, m = 0.3: AUC-M above AUC-S"] == "confirmed"
     assert verdicts["5 % noise, m = 0.3: AUC-M above AUC-S"] == "refuted"
     assert verdicts["40 % easy, 1 % noise, m = 0.1: alpha >= 0 helps"] == "open"
+    below = "40 % easy, 1 % noise, m = 0.1: a free alpha goes below 0, share of steps"
+    assert verdicts[below] == "confirmed"
+    low, high = stats.t.interval(0.95, 4, 0.4, stats.sem(BELOW["A5-alpha-free"]))
+    assert any(f"40.0 % [{100 * low:.1f}, {100 * high:.1f}]" in line for line in lines if below in line)
+    runs = {cells[1].strip(): [cell.strip() for cell in cells] for line in lines if len(cells := line.split("|")) == 11}
+    assert runs["A5-alpha-constrained"][6:8] == ["50.0 %", "0.0 %"]
+    assert runs["A5-alpha-free"][6:8] == ["50.0 %", "40.0 %"]
+    assert runs["A3-noise_1-auc_m"][6:8] == ["50.0 %", "-"]
     assert any("10.0 %" in line for line in lines if line.startswith("| A3-noise_1-auc_m"))
     drawn = ablation_pictures(tmp_path)
     assert [path.name for path in drawn] == ["A3-curves.png", "A5-curves.png", "A5-alpha.png"]
     assert all(path.stat().st_size < 100_000 for path in drawn)
     assert "![A5-alpha: alpha by step, first training set" in ablation_page.page(tmp_path)
+
+
+def test_records_without_the_share_below_zero_claim_nothing_of_it(tmp_path):
+    book = RecordBook(tmp_path / "ablations")
+    for seed in range(3):
+        for name in BELOW:
+            book.add(final(name, seed, 0.7 + 0.01 * seed))
+    text = ablation_page.page(tmp_path)
+    assert "alpha >= 0 helps" in text
+    assert "a free alpha goes below 0" not in text
+
+
+def test_a_free_alpha_that_never_goes_below_zero_refutes_the_claim(tmp_path):
+    book = RecordBook(tmp_path / "ablations")
+    for seed in range(3):
+        for name in BELOW:
+            book.add(final(name, seed, 0.7, alpha_negative_share=0.0))
+    (line,) = [line for line in ablation_page.page(tmp_path).splitlines() if "a free alpha goes below 0" in line]
+    assert line.split("|")[5].strip() == "refuted"
+
+
+def test_margins_of_medical_tasks_stand_beside_the_papers(tmp_path):
+    medical = RecordBook(tmp_path / "medical")
+    for seed in range(2):
+        medical.add(final("isic-M-auc_m", seed, 0.7, config={"margin": 0.7, "lr": 0.1}))
+        medical.add(final("breast-R-ours-auc_m", seed, 0.7, config={"margin": 0.5}))
+        medical.add(final("breast-R-ours-auc_s", seed, 0.7, config={"margin": 0.1}))
+        inherited = {"inherited from": "breast-R-ours-auc_m"}
+        medical.add(final("breast-D-paper-auc_m", seed, 0.7, config={"margin": 0.5}, selection=inherited))
+    RecordBook(tmp_path / "pcam").add(final("pcam-D-auc_m", 0, 0.7, config={"margin": 1.0}))
+    text = ablation_page.page(tmp_path)
+    section = text.split("## A6: the margin")[1].split("## Not run")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
+    assert rows[2:] == [
+        ["Melanoma", "0.8", "0.7", "`medical`: isic-M"],
+        ["DDSM+", "0.5", "0.5", "`medical`: breast-R-ours"],
+        ["PatchCamelyon", "0.7", "1", "`pcam`: pcam-D"],
+    ]
+    assert "No m selected yet: CheXpert." in section
 
 
 def test_without_records_nothing_is_claimed(tmp_path):

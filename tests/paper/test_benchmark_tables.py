@@ -5,12 +5,14 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy import stats
 
 from deepauc.paper import benchmark_page
 from deepauc.paper.benchmark_tables import CELLS, Cell, cell_study, paper_tables
 from deepauc.paper.recipes import LEARNING_RATES, MOMENTA, PAPER, RECIPES, auc_m, ce, network_of
-from deepauc.paper.study_figures import table_pictures
+from deepauc.paper.study_figures import _common_epochs, draw_curves, table_pictures
+from deepauc.reporting.plots import CYCLE
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import BenchmarkSource, Place
 from deepauc.studies.study import Study
@@ -163,7 +165,10 @@ def test_the_page_shows_paper_and_ours_side_by_side(made_up):
     results, base, _ = made_up
     text = benchmark_page.page(results)
     (row,) = [row for row in table_rows(text) if row[:4] == ["C10-R-1", "paper", "CE", "0.690 ± 0.011"]]
-    assert row[4:8] == [f"{base.mean():.3f} ± {base.std(ddof=1):.3f}", "yes", "5", "lr 0.03, momentum 0.9"]
+    ours = f"{base.mean():.3f} ± {base.std(ddof=1):.3f}"
+    # 9 x 9 pairs by hand: 1 of a positive in bin 2, 3 in bin 3, 5 in bin 4; those inside a bin count half
+    train = (1 * (5 + 3 / 2) + 3 * (8 + 1 / 2) + 5 * 9) / 81
+    assert row[4:9] == [ours, "yes", "5", f"{train:.2f}", "lr 0.03, momentum 0.9"]
     assert "m 0.5, gamma 1/300, lr 0.1" in text
     assert "25.0 %" in text
     assert "configs 6 of 12" in text
@@ -189,7 +194,8 @@ def test_settings_tried_are_shown_best_first(made_up):
     for seed, auc in enumerate((0.70, 0.60, 0.71)):
         book.add(record(study, seed, auc, phase="tuning", config={"lr": 0.3, "momentum": 0.0}))
     (row,) = [row for row in table_rows(benchmark_page.page(results)) if row[:3] == ["C10-R-1", "paper", "CE"]][1:]
-    assert row[3:] == ["3", "0.670 (lr 0.3, momentum 0); 0.660 (lr 0.03, momentum 0.9)"]
+    error = stats.sem([0.70, 0.60, 0.71])  # one tuning set has none
+    assert row[3:] == ["3", f"0.670 ± {error:.3f} (lr 0.3, momentum 0); 0.660 (lr 0.03, momentum 0.9)"]
 
 
 def test_what_is_not_run_is_estimated_from_measured_steps(made_up):
@@ -214,8 +220,31 @@ def test_pictures_only_where_there_are_records_and_small(made_up, tmp_path_facto
     results, *_ = made_up
     drawn = table_pictures(results)
     assert [path.name for path in drawn] == ["A7-R-paper.png", "A8-C10-R-1.png"]
-    assert all(path.stat().st_size < 100_000 for path in drawn)
+    assert all(path.stat().st_size < 60_000 for path in drawn)
     assert table_pictures(tmp_path_factory.mktemp("empty")) == []
+
+
+def test_a_picture_of_six_cells_stays_small(tmp_path):
+    generator = np.random.default_rng(0)
+    curves = 0.6 + 0.02 * np.log1p(np.arange(100)) + 0.01 * generator.normal(size=(6, 4, 5, 100))
+    panels = [
+        (f"cell {i}", [(f"loss {j}", [{"test_curve": one.tolist()} for one in sets]) for j, sets in enumerate(losses)])
+        for i, losses in enumerate(curves)
+    ]
+    path = draw_curves(tmp_path / "A7.png", panels)
+    assert path.stat().st_size < 60_000
+    pixels = np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).astype(int)
+    for colour in CYCLE[:4]:  # the lines are still told apart
+        wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        assert np.abs(pixels - wanted).sum(1).min() <= 8
+
+
+def test_curves_are_drawn_over_the_epochs_that_all_runs_have():
+    every = {"test_curve": [0.5, 0.6, 0.7, 0.8, 0.9]}
+    sparse = {"test_curve": [0.61, 0.81, 0.91], "test_curve_epochs": [2, 4, 5]}
+    epochs, values = _common_epochs([every, sparse])
+    assert epochs == [2, 4, 5]
+    assert values.tolist() == [[0.6, 0.8, 0.9], [0.61, 0.81, 0.91]]
 
 
 @pytest.mark.data

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from deepauc.metrics.auroc import auroc
-from deepauc.paper import medical_chain, medical_chest
+from deepauc.paper import medical_chain, medical_chest, medical_chest_plan
 from deepauc.paper.medical_chain import run_links
-from deepauc.paper.medical_chest import STAND_IN, ChestPlan, chest_links, mask_labels, one_disease, run_chest
+from deepauc.paper.medical_chest import ChestStudy, chest_links, mask_labels, one_disease, run_chest
 from deepauc.paper.medical_chest_page import stand_in_page
+from deepauc.paper.medical_chest_plan import STAND_IN, ChestPlan, study_names, with_settings
+from deepauc.paper.medical_packs import pack_of, side_by_side
 from deepauc.paper.medical_readers import disease_ensembles, read_readers
+from deepauc.paper.medical_recipes import ce
 from deepauc.paper.medical_scores import read_scores
+from deepauc.paper.medical_studies import ddsm, medical, melanoma, pcam
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.bundle import Bundle
@@ -198,8 +203,8 @@ def test_masked_labels_are_half_positive_and_depend_on_the_seed_alone(spots_task
 
 
 def test_the_real_plan_is_the_papers(spots_task):
-    task = spots_task(label_names=medical_chest.REAL.policy.keys(), rows=40)
-    links = chest_links(medical_chest.REAL, task)
+    task = spots_task(label_names=medical_chest_plan.REAL.policy.keys(), rows=40)
+    links = chest_links(medical_chest_plan.REAL, task)
     assert len(links) == 5 * (1 + 4 * 6)
     first = links[0].recipe.stages[0]
     assert first.uncertain["Edema"] == "smooth_ones"
@@ -208,7 +213,112 @@ def test_the_real_plan_is_the_papers(spots_task):
     single = next(link for link in links if link.study == "densenet121-Pleural_Effusion-auc_m")
     assert single.recipe.stages[0].uncertain == {"Pleural Effusion": "zeros"}
     assert single.recipe.stages[0].objective.margin == 0.8
-    assert {link.recipe.model.name for link in links} == set(medical_chest.CHEXPERT_NETWORKS)
+    assert {link.recipe.model.name for link in links} == set(medical_chest_plan.CHEXPERT_NETWORKS)
+
+
+def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
+    place, task, _, _ = done
+    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
+    study = ChestStudy(plan=PLAN, labels=NAMES, load=lambda place, plan: task)
+    assert study.names == tuple(
+        dict.fromkeys(link.study for link in chest_links(PLAN, task) + medical_chest.policy_links(PLAN, task))
+    )
+    found = study.run(elsewhere, cells=["S-Heart-auc_m"], seeds=(1,))
+    assert (found["runs"], found["left"]) == (1, 0)
+    assert sorted(records_of(elsewhere)) == [("S-Heart-auc_m", 1), ("S-stage1-ce", 1)]  # with what it starts from
+    assert records_of(elsewhere)["S-Heart-auc_m", 1]["auc"] == records_of(place)["S-Heart-auc_m", 1]["auc"]
+    assert study.recorded(elsewhere.results, ["*-auc_m"]) == {
+        "S-all-auc_m": 0,
+        "S-Edema-auc_m": 0,
+        "S-Heart-auc_m": 1,
+        "S-Water-auc_m": 0,
+    }
+    assert "No loss has runs of all labels yet." in stand_in_page(elsewhere.results)
+    with pytest.raises(ValueError, match="did you mean 'S-Heart-auc_m'"):
+        study.run(elsewhere, cells=["S-Hart-auc_m"])
+    with pytest.raises(ValueError, match="distinct"):
+        study.run(elsewhere, seeds=(1, 1))
+
+
+def test_other_settings_have_records_of_their_own(done, tmp_path):
+    place, task, _, _ = done
+    elsewhere = Place(data=place.data, runs=place.runs, results=Path(shutil.copytree(place.results, tmp_path / "r")))
+    study = ChestStudy(plan=PLAN, labels=NAMES, load=lambda place, plan: task)
+    settings = {"gamma": 1 / 300, "losses": "auc_m"}
+    found = study.run(elsewhere, cells=["S-all", "S-stage1"], seeds=(0,), settings=settings)
+    assert found["runs"] == 2
+    assert records_of(elsewhere) == records_of(place)  # untouched
+    book = RecordBook(elsewhere.results / "chest" / "gamma=0.00333333")
+    (record,) = book.final("S-all-auc_m")
+    assert record["recipe"]["stages"][0]["optimizer"]["gamma"] == 1 / 300
+    assert record["changed"] == {"gamma": 1 / 300}
+    (first,) = book.final("S-stage1-ce")
+    assert first["run"] == records_of(place)["S-stage1-ce", 0]["run"]  # gamma is none of its settings: not trained anew
+    assert "## With gamma 0.00333333" in stand_in_page(elsewhere.results)
+
+
+def test_settings_that_the_study_takes():
+    real = medical_chest_plan.REAL
+    plan = with_settings(real, {"views": "all", "losses": ["ce"], "networks": "densenet121,densenet169", "lr": 1})
+    assert (plan.views, plan.losses, plan.networks) == ("all", ("ce",), ("densenet121", "densenet169"))
+    assert plan.settings["lr"] == 1.0
+    assert plan.records == "chexpert/lr=1,views=all"
+    assert study_names(plan, NAMES) == tuple(
+        f"{network}-{rest}"
+        for network in ("densenet121", "densenet169")
+        for rest in ("stage1-ce", "all-ce", "Edema-ce", "Heart-ce", "Water-ce")
+    )
+    assert with_settings(real, {"views": "frontal", "gamma": 1 / 500}).records == "chexpert"
+    for given, message in (
+        ({"view": "all"}, "did you mean 'views'"),
+        ({"views": "lateral"}, "views must be"),
+        ({"losses": "ce,mse"}, "no loss"),
+        ({"losses": ""}, "another kind"),
+        ({"epochs": 1.5}, "another kind"),
+        ({"epochs": True}, "another kind"),
+        ({"gamma": "small"}, "another kind"),
+        ({"pretrained": 0}, "another kind"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            with_settings(real, given)
+    assert with_settings(STAND_IN, {"networks": "R,S"}).masked
+    assert not with_settings(STAND_IN, {"networks": "S"}).masked  # its policies would take the place of ResNet20's
+    with pytest.raises(ValueError, match="no setting of chest"):
+        with_settings(STAND_IN, {"views": "all"})
+
+
+def test_large_images_are_not_packed():
+    images = {side: (side, side, 1) for side in (28, 96, 128, 129, 320)}
+    recipe = ce(network="densenet121", batch_size=32)
+    assert [side_by_side(recipe, images[side]) for side in (28, 96, 128, 129, 320)] == [24, 24, 24, 1, 1]
+    heavy = ce(network="densenet161", batch_size=256)
+    # 256 images of 128 x 128 at 2,403 bytes a pixel: 9.4 GiB of the 16.
+    assert side_by_side(heavy, images[128]) == 1
+    assert side_by_side(ce(network="densenet161", batch_size=256, accumulate=8), images[128]) == 13
+    assert side_by_side(ce(network="M"), (10,)) == 24
+    packs = {study.name: pack_of(study) for one in (medical(), melanoma(), ddsm(), pcam()) for study in one.studies}
+    assert packs["ddsm-D-auc_m"] == packs["melanoma-B3-256-ce"] == 1
+    assert packs["melanoma-meta-ce"] == packs["isic-M-ce"] == packs["breast-R-paper-ce"] == 24
+    assert 1 < packs["ham-D-64-ce"] < packs["ham-R-64-ce"] < 24
+    assert 1 < packs["pcam-D-ce"] <= 24
+
+
+def test_a_pack_that_does_not_fit_is_halved(done, tmp_path, monkeypatch):
+    place, task, _, _ = done
+    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
+    links = [link for link in chest_links(PLAN, task) if link.parent is None]
+    packs = []
+
+    def fits_alone(jobs, *, device):
+        packs.append(len(jobs))
+        if len(jobs) > 1:
+            raise torch.OutOfMemoryError("too large")
+        return train_together(jobs, device=device)
+
+    monkeypatch.setattr(medical_chain, "train_together", fits_alone)
+    assert len(run_links("chest", links, elsewhere, pack=2)) == 2
+    assert packs == [2, 1, 1]
+    assert {record["packed"] for record in records_of(elsewhere).values()} == {1}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.models.fusion import ensemble, fuse
-from deepauc.paper import medical_chest, medical_page
+from deepauc.paper import medical_chest, medical_chest_plan, medical_page
 from deepauc.paper.medical_cells import CELLS, SEEDS
 from deepauc.paper.medical_scores import _packed, pooled, read_scores
 from deepauc.paper.medical_studies import medical, melanoma
@@ -135,7 +135,9 @@ def test_the_cells_of_the_pages_are_those_of_the_studies():
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_number_of_expected_chest_runs_is_that_of_the_links(masked, spots_task):
     task = spots_task(label_names=("a", "b", "c"), rows=240)
-    plan = medical_chest.ChestPlan(name="chest", settings=medical_chest.STAND_IN.settings, masked=masked, seeds=(0, 1))
+    plan = medical_chest_plan.ChestPlan(
+        name="chest", settings=medical_chest_plan.STAND_IN.settings, masked=masked, seeds=(0, 1)
+    )
     links = medical_chest.chest_links(plan, task) + (medical_chest.policy_links(plan, task) if masked else [])
-    assert medical_chest.expected_runs(plan, labels=3) == len(links)
-    assert medical_chest.expected_runs(medical_chest.STAND_IN) == 150
+    assert medical_chest_plan.expected_runs(plan, labels=3) == len(links)
+    assert medical_chest_plan.expected_runs(medical_chest_plan.STAND_IN) == 150

@@ -2,8 +2,10 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
+from deepauc.data.task import UNCERTAIN
 from deepauc.models.build import TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy, Focal
@@ -11,6 +13,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
 from deepauc.paper import medical_studies as studies
 from deepauc.paper.medical_recipes import CHEXPERT, DDSM, MELANOMA, METHODS, PCAM, auc_m, ce, network_of
+from deepauc.training.loop import train
 
 LENGTHS = {"epochs", "auc_epochs", "milestones"}
 
@@ -97,6 +100,19 @@ def test_smoothed_labels_make_a_soft_first_stage_and_a_hard_second():
     assert [stage.objective.soft_labels for stage in recipe.stages] == [True, False]
     assert [stage.uncertain for stage in recipe.stages] == ["smooth_ones", "ones"]
     assert not ce(uncertain={"a": "zeros"}).stages[0].objective.soft_labels
+
+
+def test_the_focal_loss_takes_smoothed_labels_too(spots_task, tmp_path):
+    task = spots_task()
+    train_rows = task.part("train")
+    task = task.with_labels(np.where(np.isin(np.arange(len(task)), train_rows[::5]), UNCERTAIN, task.labels))
+    for uncertain in ("smooth_ones", {"spot": "smooth_zeros"}):
+        recipe = METHODS["focal"](
+            network="S", epochs=1, batch_size=16, augment="none", precision="float32", uncertain=uncertain
+        )
+        assert recipe.stages[0].objective.soft_labels
+        assert train(recipe, task, seed=0, run_dir=tmp_path / str(len(uncertain)), device="cpu").history
+    assert not METHODS["focal"](uncertain="ones").stages[0].objective.soft_labels
 
 
 def test_networks_by_name():

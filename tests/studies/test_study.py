@@ -49,6 +49,14 @@ def test_tuning_differs_from_the_final_recipe_by_what_was_said():
     assert final.stages[0].objective.margin == 0.3
 
 
+def test_curves_need_not_have_a_point_every_epoch():
+    plain, every_fifth = declared(test_curve=True), declared(test_curve=True, curve_every=5)
+    assert [study.recipe({}, "final").evaluate_every for study in (plain, every_fifth)] == [1, 5]
+    without = declared(curve_every=5)
+    assert without.recipe({}, "final") == declared().recipe({}, "final")
+    assert without.recipe({}, "tuning") == plain.recipe({}, "tuning")
+
+
 def test_a_cut_is_recorded_and_leaves_the_declaration_alone():
     study = declared(tuning_seeds=(0, 1, 2))
     cut = study.cut_to(configs=3, tune_epochs=5, tune_sets=1, options={"precision": "float32"})

@@ -40,24 +40,42 @@ def study(context: typer.Context) -> None:
 @app.command("list")
 def list_studies(as_json: AsJson = False) -> None:
     """The studies there are."""
+    from deepauc.cli.study_parts import run_counts
     from deepauc.paper.catalogue import entries
 
     output = Output(as_json=as_json)
     found = entries()
-    rows = [[entry.name, str(len(entry.cells)), entry.title] for entry in found.values()]
-    output.table(["name", "cells", "what"], rows, title="Studies")
-    output.record({name: {"title": entry.title, "cells": list(entry.cells)} for name, entry in found.items()})
+    counts = {name: run_counts(entry) for name, entry in found.items()}
+    rows = [
+        [name, *(str(count or "-") for count in (len(entry.cells), *counts[name])), entry.title]
+        for name, entry in found.items()
+    ]
+    output.table(["name", "cells", "tuning runs", "final runs", "what"], rows, title="Studies")
+    output.record(
+        {
+            name: {
+                "title": entry.title,
+                "cells": list(entry.cells),
+                "tuning_runs": counts[name][0],
+                "final_runs": counts[name][1],
+            }
+            for name, entry in found.items()
+        }
+    )
 
 
 @app.command("run", cls=ShortHelp)
 def run_study(
+    context: typer.Context,
     name: Name,
     cells: Cells = None,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Run folders.")] = Path("runs"),
     results: Results = Path("results"),
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Images; default: DEEPAUC_DATA.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", "--root", metavar="DIR", help="Images; default: DEEPAUC_DATA.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: a GPU if there.")] = None,
-    pack: Annotated[int | None, typer.Option(min=1, metavar="N", help="Side by side; GPU: 24, else 1.")] = None,
+    pack: Annotated[int | None, typer.Option(min=1, metavar="N", help="Side by side; GPU: up to 24, else 1.")] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Local processes, if not packed.")] = 1,
     max_minutes: Annotated[
         float | None, typer.Option(min=0.01, metavar="M", help="Stop in time; call again to go on.")
@@ -102,30 +120,42 @@ def run_study(
     del help_all  # it has shown itself by now
     from dataclasses import replace
 
+    from deepauc.cli.study_parts import refuse_what_does_not_apply, refuse_without_cluster, run_in_packs, run_own
     from deepauc.paper.catalogue import find
     from deepauc.studies.cluster import Cluster
-    from deepauc.studies.runner import run_studies
     from deepauc.studies.sources import Place
     from deepauc.studies.study import cut_all
 
     output, entry = Output(quiet=quiet, as_json=as_json), find(name)
     place = Place(data=data, runs=runs, results=results)
     if entry.studies is None:
-        given = {"cells": cells, "seeds": seeds, "configs": configs, "tune-epochs": tune_epochs, "tune-sets": tune_sets}
-        given |= {"set": options, "pack": pack, "cluster": cluster}
-        if unknown := [f"--{option}" for option, value in given.items() if value]:
-            raise ValueError(f"study {name} is one whole: it has no {', '.join(unknown)}.")
-        record = entry.run(place, device=device, max_minutes=max_minutes, report=output.say)
+        refuse_what_does_not_apply(context, entry)
+        record = run_own(
+            entry,
+            place,
+            cells=_split(cells),
+            seeds=None if seeds is None else _numbers(seeds),
+            settings=_options(options or []),
+            pack=pack,
+            device=device,
+            max_minutes=max_minutes,
+            report=output.say,
+        )
         _write_page(entry, results, output)
         if record.get("left"):
             output.result(f"{record['left']} runs are left: the same call goes on from here.")
         output.record(record)
         return
+    if cluster is None:
+        refuse_without_cluster(context)
     chosen = entry.studies.chosen(_split(cells))
     chosen, parents = (
         cut_all(some, configs=configs, tune_epochs=tune_epochs, tune_sets=tune_sets, options=_options(options or []))
         for some in (chosen, entry.studies.parents(chosen))
     )
+    if entry.settled is not None:
+        chosen, further = entry.settled(chosen, results)
+        parents += further
     if curves:
         chosen = tuple(replace(one, test_curve=True) for one in chosen)
     if seeds is not None:
@@ -133,8 +163,8 @@ def run_study(
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_plan_text(entry, chosen))
     with _told(output) as report:
-        outcome = run_studies(
-            entry.name,
+        outcome = run_in_packs(
+            entry,
             chosen,
             place=place,
             parents=parents,
@@ -160,6 +190,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """How far the studies are, from their records, and which records other code has made."""
+    from deepauc.cli.study_parts import tell_own_status
     from deepauc.paper.catalogue import entries, find
     from deepauc.studies.status import status_of
 
@@ -167,6 +198,7 @@ def status(
     record: dict[str, Any] = {}
     for entry in [find(name)] if name else entries().values():
         if entry.studies is None:
+            record[entry.name] = tell_own_status(entry, _split(cells), results, output, whole=name is not None)
             continue
         found = status_of(entry.studies, entry.studies.chosen(_split(cells)), results)
         record[entry.name] = [vars(one) for one in found]
@@ -229,18 +261,18 @@ def _options(given: list[str]) -> dict[str, Any]:
         key, sign, text = option.partition("=")
         if not sign or not key:
             raise ValueError(f"--set takes KEY=VALUE, such as epochs=60, not {option!r}.")
+        above, slash, below = text.partition("/")
         try:
-            changes[key] = json.loads(text)
-        except json.JSONDecodeError:
+            changes[key] = int(above) / int(below) if slash else json.loads(text)  # gamma=1/300, as papers print it
+        except (ValueError, ZeroDivisionError):
             changes[key] = text
     return changes
 
 
 def _plan_text(entry: Entry, chosen: Sequence[Study]) -> str:
-    from deepauc.studies.folds import is_for_choosing
+    from deepauc.cli.study_parts import tuning_and_final
 
-    tuning = sum(len(one.configs) * len(one.tuning_seeds) for one in chosen if one.tuned)
-    final = sum(len(one.seeds) for one in chosen if not is_for_choosing(one.task))
+    tuning, final = tuning_and_final(chosen)
     return f"{entry.name}: {len(chosen)} studies, {tuning} tuning runs and {final} final runs where none is recorded."
 
 

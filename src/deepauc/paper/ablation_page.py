@@ -18,6 +18,14 @@ from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 
 PAPER_MARGINS = {"C2": 0.7, "C10": 0.8, "S10": 0.7, "C100": 0.5}  # A6: average best m
+PAPER_MEDICAL_MARGINS = {"Melanoma": 0.8, "CheXpert": 0.8, "DDSM+": 0.5, "PatchCamelyon": 0.7}
+# Sets of studies and beginnings of their names: the task itself, and those that stand in for it.
+MEDICAL_STUDIES = {
+    "Melanoma": (("melanoma", "melanoma-"), ("medical", "ham-"), ("medical", "isic-")),
+    "CheXpert": (("chexpert", ""), ("chest", "")),
+    "DDSM+": (("ddsm", "ddsm-"), ("medical", "breast-")),
+    "PatchCamelyon": (("pcam", "pcam-"), ("medical", "path-")),
+}
 
 
 def page(results: Path) -> str:
@@ -31,23 +39,33 @@ def page(results: Path) -> str:
     parts = [
         "# The paper's ablations",
         "Made by `deepauc study table ablations` from `results/ablations/` (A2 to A5) and `results/paper-tables/` "
-        "(A6). Test AUC of the last epoch over the training sets that both sides have, paired, with a 95 % t-interval; "
-        "a claim is confirmed or refuted where the interval leaves out 0. Cat&Dog has other pixels than the paper's. "
-        "A1 is `deepauc study table toy`.",
+        "and the medical records (A6). Test AUC of the last epoch (or the share of steps, where a claim is of that) "
+        "over the training sets that both sides have, paired, with a 95 % t-interval; a claim is confirmed or refuted "
+        "where the interval leaves out 0. Cat&Dog has other pixels than the paper's. A1 is `deepauc study table toy`.",
         "## Claims",
         markdown_table(("ablation", "claim", "sets", "difference [95 %]", "verdict", "alpha = 0"), rows)
         if rows
         else "No pair of studies has records yet.",
     ]
     if runs:
-        header = ("study", "test AUC", "sets", "positives in training", "network", "alpha = 0", "seconds", "cut")
-        parts += ["## Runs", markdown_table(header, runs)]
-    margins = _margins(RecordBook(results / "paper-tables"))
+        shares = ("alpha = 0", "alpha < 0")
+        header = ("study", "test AUC", "sets", "positives in training", "network", *shares, "seconds", "cut")
+        explained = "`alpha = 0`, `alpha < 0`: shares of steps; the latter where alpha of each step was kept."
+        parts += ["## Runs", explained, markdown_table(header, runs)]
+    margins, medical = _margins(RecordBook(results / "paper-tables")), _medical_margins(results)
+    if margins or medical:
+        parts.append("## A6: the margin")
     if margins:
         parts += [
-            "## A6: the margin",
             "Average of the selected m over the cells of a set, beside the paper's average over its trials.",
             markdown_table(("set", "recipe", "paper", "ours", "cells"), margins),
+        ]
+    if medical:
+        without = ", ".join(name for name in PAPER_MEDICAL_MARGINS if name not in {row[0] for row in medical})
+        parts += [
+            "Medical tasks: the m selected in each study beside the paper's average; studies of the set `medical` are "
+            "on data that stand in for the paper's." + (f" No m selected yet: {without}." if without else ""),
+            markdown_table(("task", "paper", "ours", "set and study"), medical),
         ]
     if missing:
         parts += ["## Not run", ", ".join(f"`{name}`" for name in missing)]
@@ -55,13 +73,18 @@ def page(results: Path) -> str:
 
 
 def difference(claim: Claim, book: RecordBook) -> tuple[list[int], list[float]]:
-    """Training sets that both studies have, and test AUC of the better minus the worse on each."""
+    """Training sets in which both studies have the claim's measure, and that of the better minus the worse on each."""
     better, worse = (
-        {record["seed"]: record["auc"]["test"][0] for record in book.final(name)}
+        {record["seed"]: value for record in book.final(name) if (value := _measured(claim, record)) is not None}
         for name in (claim.better, claim.worse)
     )
     common = sorted(set(better) & set(worse))
     return common, [better[seed] - worse[seed] for seed in common]
+
+
+def _measured(claim: Claim, record: Record) -> float | None:
+    value: float | None = record["auc"]["test"][0] if claim.measure == "test_auc" else record.get(claim.measure)
+    return value
 
 
 def _claim_row(claim: Claim, book: RecordBook) -> list[str] | None:
@@ -70,15 +93,21 @@ def _claim_row(claim: Claim, book: RecordBook) -> list[str] | None:
         return None
     found = mean_interval(np.array(values))
     verdict = "confirmed" if found.low > 0 else "refuted" if found.high < 0 else "open"
-    shares = [r["alpha_zero_share"] for r in book.final(claim.better) if r["alpha_zero_share"] is not None]
     shown = f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
-    zero = percent_text(fmean(shares)) if shares else "-"
+    if claim.measure != "test_auc":
+        shown = percent_text(found.value, found.low, found.high)
+        verdict = verdict if any(values) else "refuted"  # a share that is 0 in every run
+    zero = _share_text([r for r in book.final(claim.better) if claim.measure == "test_auc"], "alpha_zero_share")
     return [claim.ablation, claim.text, str(len(common)), shown, verdict, zero]
+
+
+def _share_text(records: Sequence[Record], name: str) -> str:
+    shares = [record[name] for record in records if record.get(name) is not None]
+    return percent_text(fmean(shares)) if shares else "-"
 
 
 def _study_row(name: str, records: Sequence[Record]) -> list[str]:
     values = [record["auc"]["test"][0] for record in records]
-    shares = [record["alpha_zero_share"] for record in records if record["alpha_zero_share"] is not None]
     positives = [sum(record["score_histogram"]["train"]["positive"]) for record in records]
     rows = [record["task"]["rows"]["train"] for record in records]
     return [
@@ -87,7 +116,8 @@ def _study_row(name: str, records: Sequence[Record]) -> list[str]:
         str(len(values)),
         percent_text(sum(positives) / sum(rows)),
         ", ".join(sorted({record["fixed"]["network"] for record in records})),
-        percent_text(fmean(shares)) if shares else "-",
+        _share_text(records, "alpha_zero_share"),
+        _share_text(records, "alpha_negative_share"),
         f"{fmean(record['seconds'] for record in records):.0f}",
         "; ".join(dict.fromkeys(_cut(record["cut"]) for record in records)) or "-",
     ]
@@ -109,4 +139,23 @@ def _margins(book: RecordBook) -> list[list[str]]:
             ]
             if chosen:
                 rows.append([benchmark, recipe, f"{published:g}", f"{fmean(chosen):.2f}", str(len(chosen))])
+    return rows
+
+
+def _medical_margins(results: Path) -> list[list[str]]:
+    """One row a study of AUC-M that has selected a margin for itself."""
+    rows = []
+    books = {name: RecordBook(results / name) for some in MEDICAL_STUDIES.values() for name, _ in some}
+    for task, published in PAPER_MEDICAL_MARGINS.items():
+        for set_name, beginning in MEDICAL_STUDIES[task]:
+            book = books[set_name]
+            for study in book.studies():
+                records = book.final(study)
+                if not study.startswith(beginning) or not study.endswith("-auc_m") or not records:
+                    continue
+                own = "inherited from" not in (records[0].get("selection") or {})
+                if own and "margin" in records[0]["config"]:
+                    margins = sorted({record["config"]["margin"] for record in records})
+                    shown = ", ".join(f"{margin:g}" for margin in margins)
+                    rows.append([task, f"{published:g}", shown, f"`{set_name}`: {study.removesuffix('-auc_m')}"])
     return rows

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-import numpy as np
-
 from deepauc.data.imbalance import positives_for
+from deepauc.paper.benchmark_settings import (
+    as_declared,
+    cut_text,
+    inheritance,
+    settings_text,
+    tried_text,
+    tuning_text,
+)
 from deepauc.paper.benchmark_tables import CELLS, LOSSES, NOT_RUN, REMARKS, Cell, cell_study
+from deepauc.paper.benchmark_verdict import COMPARED, interval_text, paired, verdict_section
 from deepauc.paper.recipes import RECIPES, TITLES
-from deepauc.paper.study_figures import picture_links
-from deepauc.paper.toy import MeanInterval, mean_interval
+from deepauc.paper.score_histograms import BinnedAuc, binned_auc
+from deepauc.paper.study_figures import cells_without_curves, picture_links
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 from deepauc.training.folder import code_version
 
 NEGATIVES = {"C2": 10_000, "C10": 25_000, "C100": 25_000, "S10": 2_500}
 HEADER = (
-    *("cell", "recipe", "loss", "paper", "ours", "reached", "seeds"),
+    *("cell", "recipe", "loss", "paper", "ours", "reached", "seeds", "train AUC"),
     *("selected", "alpha = 0", "GPU s", "tuning", "cut"),
 )
-COMPARED = (("auc_m", "ce"), ("auc_m", "auc_s"), ("auc_s", "ce"))
-SELECTED_NAMES = {"margin": "m", "focal_alpha": "alpha"}
+_NOTHING: dict[str, list[int]] = {"negative": [], "positive": []}
 
 
 def page(results: Path) -> str:
@@ -37,13 +42,17 @@ def page(results: Path) -> str:
                 records = book.final(cell.study_name(recipe, loss))
                 if records:
                     rows.append(_row(cell, recipe, loss, records, book))
-                tuned += _tuning_row(cell, recipe, loss, book)
+                if (tried := tried_text(book.tuning(cell.study_name(recipe, loss)))) is not None:
+                    tuned.append([cell.name, recipe, TITLES[loss], str(tried[0]), tried[1]])
             differences += _differences(cell, recipe, book)
             left += _not_run(cell, recipe, book)
     parts = [
         "# The paper's benchmark tables",
         _introduction(book),
+        *verdict_section(book),
+        "## All cells",
         markdown_table(HEADER, rows) if rows else "No final run is recorded yet.",
+        *_overfit_text(book),
     ]
     if differences:
         parts += [
@@ -55,18 +64,19 @@ def page(results: Path) -> str:
     if tuned:
         parts += [
             "## What tuning saw",
-            "Validation AUC of each setting, mean over the tuning sets, best first. With so few positives differences "
-            "of .03 are noise.",
+            "Validation AUC of each setting, best first: mean over the tuning sets, ± its standard error where there "
+            "are several. All settings of a row have seen the same sets.",
             markdown_table(("cell", "recipe", "loss", "sets", "settings"), tuned),
         ]
     if left:
         parts += [
             "## Not run",
             "GPU minutes of the study as declared, from the measured seconds a step of records with the same network "
-            "on a GPU; a cut grid takes less.",
+            "on a GPU; a cut grid takes less. Runs that inherited more than their study does as declared count as "
+            "missing.",
             markdown_table(("cell", "recipe", "final runs missing", "GPU minutes"), left),
         ]
-    return "\n\n".join([*parts, *picture_links(results, "paper-tables")]) + "\n"
+    return "\n\n".join([*parts, *_curves_text(book), *picture_links(results, "paper-tables")]) + "\n"
 
 
 def _introduction(book: RecordBook) -> str:
@@ -77,14 +87,15 @@ def _introduction(book: RecordBook) -> str:
         "the paper's. Settings are chosen on validation AUC (three training sets at 1 %, one at 10 %, fewer where the "
         "last column says so), then refitted on all training images; no test score has a say. At 1 % a validation part "
         "holds 25 positives, so the standard error of one validation AUC is about .05, and of a mean of three about "
-        ".03 (C2 has 10 there, and larger ones): the selection is noisy.",
+        ".03 (C2 has 10 there, and larger ones): the selection is noisy." + _inherited_text(book),
         "",
         "`literal` is Theorem 1 with its factor p(1 - p) and the printed grids at lr 0.1; `paper` divides by p(1 - p) "
-        "and tunes the learning rate of each loss (`deepauc.paper.recipes` says all of it). `alpha = 0` is the share "
-        "of steps at which AUC-M's alpha was 0: where it is 0 %, AUC-M is the square loss with margin m. GPU s: of one "
-        "final run, its share of a pack. C2 has other pixels than the paper's (32 x 32 from a lossy copy, a split of "
-        "our own); C100 draws from a fixed pool of 8,000 positives; S10: not run, images not available. `reached`: our "
-        "mean is at least the paper's.",
+        "and tunes the learning rate of each loss, but for what column `tuning` calls inherited "
+        "(`deepauc.paper.recipes` says all of it). `alpha = 0` is the share of steps at which AUC-M's alpha was 0: "
+        "where it is 0 %, AUC-M is the square loss with margin m. `train AUC`: of the last epoch on the training "
+        f"images as they are{_bins_text(finals)}. GPU s: of one final run, its share of a pack. C2 has other pixels "
+        "than the paper's (32 x 32 from a lossy copy, a split of our own); C100 draws from a fixed pool of 8,000 "
+        "positives; S10: not run, images not available. `reached`: our mean is at least the paper's.",
     ]
     if finals:
         machines = sorted({record["hardware"] for record in finals})
@@ -95,12 +106,59 @@ def _introduction(book: RecordBook) -> str:
     return "\n".join(lines)
 
 
+def _inherited_text(book: RecordBook) -> str:
+    """Which cells did not choose for themselves, from the records."""
+    whole, part, rates = dict[str, None](), dict[str, None](), False
+    for cell in CELLS:
+        for recipe in RECIPES:
+            for loss in LOSSES:
+                for record in book.final(cell.study_name(recipe, loss)):
+                    found = inheritance(cell, recipe, loss, record)
+                    if found is not None:
+                        everything = set(found.axes) == set(record["config"])
+                        (whole if everything else part)[f"{cell.name} (`{recipe}`) from {found.place}"] = None
+                        rates |= "lr" in found.axes
+    shown = ""
+    if whole:
+        tuned = ", learning rates and all, though they were tuned for another network" if rates else ""
+        shown += f" Not chosen but inherited whole{tuned}: {', '.join(whole)}."
+    if part:
+        shown += f" Inherited in part, the rest tuned in the cell itself: {', '.join(part)}; `tuning` says what."
+    return shown
+
+
+def _bins_text(finals: Sequence[Record]) -> str:
+    """How exact an AUC from bins is: for the test part the exact one is known."""
+    off = [
+        abs(found.value - record["auc"]["test"][0])
+        for record in finals
+        if (found := binned_auc(record.get("score_histogram", {}).get("test", _NOTHING))) is not None
+    ]
+    if not off:
+        return ""
+    return (
+        f", from a histogram of 40 bins (test AUCs found in the same way are up to {max(off):.3f} off the exact ones)"
+    )
+
+
+def _curves_text(book: RecordBook) -> list[str]:
+    """A7: which of the recorded cells have no curve of test AUC by epoch."""
+    without = cells_without_curves(book)
+    if not without:
+        return []
+    shown = "; ".join(f"`{recipe}`: {', '.join(names)}" for recipe, names in without.items())
+    return [
+        "## A7: test AUC by epoch",
+        f"Drawn below where final runs have recorded it. Not recorded by the final runs of {shown} (`deepauc study run "
+        "paper-tables --curves` records it).",
+    ]
+
+
 def _row(cell: Cell, recipe: str, loss: str, records: Sequence[Record], book: RecordBook) -> list[str]:
-    study = cell.study_name(recipe, loss)
     values = [record["auc"]["test"][0] for record in records]
     mean, spread = cell.published(loss)
     shares = [r["alpha_zero_share"] for r in records if r["alpha_zero_share"] is not None and loss == "auc_m"]
-    tuning = book.tuning(study)
+    train = _train_aucs(records)
     remark = f" ({REMARKS[cell.benchmark]})" if cell.benchmark in REMARKS else ""
     return [
         cell.name + remark,
@@ -110,73 +168,47 @@ def _row(cell: Cell, recipe: str, loss: str, records: Sequence[Record], book: Re
         f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else ""),
         "yes" if fmean(values) >= mean else "no",
         str(len(values)),
-        "; ".join(dict.fromkeys(_settings(record["config"]) for record in records)) or "-",
+        f"{fmean(one.value for one in train):.2f}" if train else "-",
+        "; ".join(dict.fromkeys(settings_text(record["config"]) for record in records)) or "-",
         percent_text(fmean(shares)) if shares else "-",
         f"{fmean(record['seconds'] for record in records):.0f}",
-        _tuning_text(tuning),
-        "; ".join(dict.fromkeys(_settings(record["cut"]) for record in records)) or "-",
+        tuning_text(cell, recipe, loss, records, book),
+        cut_text(cell, recipe, loss, records, book),
     ]
 
 
-def _tuning_text(tuning: Sequence[Record]) -> str:
-    if not tuning:
-        return "-"
-    failed = sum("failed" in record for record in tuning)
-    seconds = sum(record.get("seconds", 0.0) for record in tuning)
-    return f"{len(tuning)} runs, {seconds:.0f} s" + (f", {failed} diverged" if failed else "")
+def _train_aucs(records: Sequence[Record]) -> list[BinnedAuc]:
+    """AUC on the training images of each run, from its histogram."""
+    kept = [record["score_histogram"]["train"] for record in records if "train" in record.get("score_histogram", {})]
+    return [found for histogram in kept if (found := binned_auc(histogram)) is not None]
 
 
-def _tuning_row(cell: Cell, recipe: str, loss: str, book: RecordBook) -> list[list[str]]:
-    """One row where something was tuned: each setting with its mean validation AUC."""
-    by_setting: dict[str, list[float]] = {}
-    for record in book.tuning(cell.study_name(recipe, loss)):
-        if "failed" not in record:
-            by_setting.setdefault(_settings(record["config"]), []).append(record["auc"]["validation"][0])
-    if not by_setting:
+def _overfit_text(book: RecordBook) -> list[str]:
+    """Runs with a setting from elsewhere that fit their training images better than its owner, and the test worse."""
+    found = []
+    for cell in CELLS:
+        for recipe in RECIPES:
+            for loss in LOSSES:
+                records = book.final(cell.study_name(recipe, loss))
+                parent = inheritance(cell, recipe, loss, records[0]) if records else None
+                owners = book.final(parent.study) if parent is not None else []
+                mine, theirs = _train_aucs(records), _train_aucs(owners)
+                if parent is None or "lr" not in parent.axes or not mine or not theirs:
+                    continue
+                test, other = (fmean(record["auc"]["test"][0] for record in some) for some in (records, owners))
+                if fmean(one.low for one in mine) > fmean(one.high for one in theirs) and test < other:
+                    train, theirs_train = (fmean(one.value for one in some) for some in (mine, theirs))
+                    found.append(
+                        f"{cell.name} {TITLES[loss]} (`{recipe}`), training AUC {train:.2f} and test AUC {test:.3f}, "
+                        f"against {theirs_train:.2f} and {other:.3f} in {parent.place}"
+                    )
+    if not found:
         return []
-    best_first = sorted(by_setting.items(), key=lambda item: -fmean(item[1]))
-    shown = "; ".join(f"{fmean(values):.3f} ({setting})" for setting, values in best_first)
-    return [[cell.name, recipe, TITLES[loss], str(max(len(values) for values in by_setting.values())), shown]]
-
-
-def _settings(config: dict[str, object]) -> str:
-    shown = []
-    for name, value in config.items():
-        if name in ("gamma",) and isinstance(value, float) and value:
-            shown.append(f"gamma 1/{1 / value:.0f}")
-        else:
-            number = f"{value:g}" if isinstance(value, float) else str(value)
-            shown.append(f"{SELECTED_NAMES.get(name, name)} {number}")
-    return ", ".join(shown)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One loss minus another over the training sets both have."""
-
-    first: str
-    second: str
-    interval: MeanInterval
-    sets: int
-
-    @property
-    def verdict(self) -> str:
-        if self.interval.low > 0:
-            return "confirmed"
-        return "refuted" if self.interval.high < 0 else "open"
-
-
-def paired(book: RecordBook, cell: Cell, recipe: str, first: str, second: str) -> Difference | None:
-    """Test AUC of `first` minus `second`, training set by training set; None with fewer than two in common."""
-    a, b = (
-        {record["seed"]: record["auc"]["test"][0] for record in book.final(cell.study_name(recipe, loss))}
-        for loss in (first, second)
-    )
-    common = sorted(set(a) & set(b))
-    if len(common) < 2:
-        return None
-    interval = mean_interval(np.array([a[seed] - b[seed] for seed in common]))
-    return Difference(first, second, interval, len(common))
+    return [
+        "Overfitted at an inherited learning rate, by these records (training AUC above that of the cell the setting "
+        "comes from, even if every pair inside a bin spoke against it, and test AUC below it): "
+        f"{'; '.join(found)}."
+    ]
 
 
 def _differences(cell: Cell, recipe: str, book: RecordBook) -> list[list[str]]:
@@ -184,8 +216,8 @@ def _differences(cell: Cell, recipe: str, book: RecordBook) -> list[list[str]]:
     for first, second in COMPARED:
         found = paired(book, cell, recipe, first, second)
         if found is not None:
-            shown = f"{found.interval.value:+.3f} [{found.interval.low:+.3f}, {found.interval.high:+.3f}]"
             names = f"{TITLES[first]} - {TITLES[second]}"
+            shown = interval_text(found.interval)
             rows.append([cell.name, recipe, names, str(found.sets), shown, found.verdict])
     return rows
 
@@ -194,7 +226,8 @@ def _not_run(cell: Cell, recipe: str, book: RecordBook) -> list[list[str]]:
     """One row for a cell and recipe with final runs missing, none where all are there."""
     missing, steps = [], 0
     for loss in LOSSES:
-        there = len(book.final(cell.study_name(recipe, loss)))
+        records = book.final(cell.study_name(recipe, loss))
+        there = sum(as_declared(cell, recipe, loss, record) for record in records)
         wanted = len(cell_study(cell, recipe, loss).seeds)
         if there < wanted:
             missing.append(f"{TITLES[loss]} {wanted - there}")

@@ -90,6 +90,7 @@ def cell_study(cell: Cell, recipe: str, loss: str) -> Study:
         grid=grid,
         tuning_seeds=SETS_TO_TUNE_ON[cell.percent],
         inherits=inherits,
+        curve_every=5,
         group=cell.name,
     )
 

@@ -44,6 +44,7 @@ def best(
     first_stage: FirstStage = "simclr",
     first_epochs: int = 100,
     first_batch: int = 512,
+    first_warmup: int | None = None,
     temperature: float = 0.2,
     epochs: int = 20,
     ema: float = 0.0,
@@ -69,8 +70,10 @@ def best(
     """First stage, cross-entropy for `ce_first` epochs, then `loss` for `epochs`; 0 (or "none") leaves a part out.
 
     positives: in each batch; 0 is plain shuffling. mixup: alpha of its Beta. ema: share of the old average kept in a
-    step. supcon has a quarter of positives in its batches. Arguments that a loss has no use for are not looked at:
-    gamma is PESG's (auc_m, auc_s), margin is for auc_m and pairwise, bound for all but ce, smoothing for ce.
+    step. supcon has a quarter of positives in its batches. first_warmup: iterations over which the first stage's
+    learning rate rises; by default four an epoch, about a tenth of the stage at 40 to 50 steps an epoch. Arguments that
+    a loss has no use for are not looked at: gamma is PESG's (auc_m, auc_s), margin is for auc_m and pairwise, bound for
+    all but ce, smoothing for ce.
     """
     if loss not in get_args(Loss):
         raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}.")
@@ -100,7 +103,7 @@ def best(
 
     stages = []
     if first_stage != "none":
-        stages.append(_views(first_stage, first_epochs, first_batch, temperature, precision))
+        stages.append(_views(first_stage, first_epochs, first_batch, first_warmup, temperature, precision))
     if ce_first:
         optimizer = SGDSpec(lr=CE_FIRST_LR, momentum=CE_FIRST_MOMENTUM, weight_decay=weight_decay)
         objective = CrossEntropy(soft_labels=soft)
@@ -130,7 +133,9 @@ def _objective(loss: Loss, *, margin: float, smoothing: float, soft: bool) -> Ob
     return CrossEntropy(label_smoothing=smoothing, soft_labels=soft)
 
 
-def _views(kind: FirstStage, epochs: int, batch: int, temperature: float, precision: Precision) -> Stage:
+def _views(
+    kind: FirstStage, epochs: int, batch: int, warmup: int | None, temperature: float, precision: Precision
+) -> Stage:
     if kind not in get_args(FirstStage):
         raise ValueError(f"first_stage must be one of {', '.join(get_args(FirstStage))}, not {kind!r}.")
     objectives: dict[str, ViewObjectiveSpec] = {
@@ -145,7 +150,7 @@ def _views(kind: FirstStage, epochs: int, batch: int, temperature: float, precis
         batch_size=batch,
         positives_per_batch=max(1, batch // 4) if kind == "supcon" else None,
         views=2,
-        schedule=Cosine(warmup=4 * epochs),  # iterations: about a tenth of the stage at 40 to 50 steps an epoch
+        schedule=Cosine(warmup=4 * epochs if warmup is None else warmup),
         augment=VIEWS,
         precision=precision,
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from deepauc.studies.sources import Place
-from deepauc.studies.study import StudySet
+from deepauc.studies.study import Study, StudySet
 from deepauc.training.plain import valid_name
+
+if TYPE_CHECKING:
+    from deepauc.paper.medical_chest import ChestStudy
 
 
 class OwnRun(Protocol):
@@ -55,11 +58,29 @@ def _run_toy(
     return toy_study.run(place)
 
 
+def _toy_runs(results: Path) -> tuple[int, int | None, Path]:
+    from deepauc.paper import toy_study
+
+    path = results / toy_study.NAME / "toy.json"
+    return int(path.exists()), 1, path
+
+
+def _divergence_runs(results: Path) -> tuple[int, int | None, Path]:
+    """On a GPU it has another task and more seeds than on a CPU, and both are kept: there is no one number of all."""
+    from deepauc.paper import divergence
+
+    return len(divergence.records(results)), None, results / f"{divergence.NAME}.jsonl"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """studies: None where `run` is a function of its own. table: results folder to markdown. pictures: to files.
 
-    page_after_run: `study run` ends with the page, so that one command goes from the images to the table.
+    page_after_run: `study run` ends with the page, so that one command goes from the images to the table. pack: of a
+    study on a GPU where nobody says; None is the runner's own default. settled: the studies as they are run, and
+    further ones that they inherit from, by what is in the results folder. linked: runs that start from other runs;
+    `run` is theirs. own_runs: where neither studies nor linked runs are, how many runs are recorded, of how many (None:
+    that depends on the machine), and in which file.
     """
 
     name: str
@@ -69,9 +90,15 @@ class Entry:
     run: OwnRun = _no_run
     pictures: Callable[[Path], list[Path]] = lambda _: []
     page_after_run: bool = False
+    pack: Callable[[Study], int] | None = None
+    settled: Callable[[Sequence[Study], Path], tuple[tuple[Study, ...], tuple[Study, ...]]] | None = None
+    linked: ChestStudy | None = None
+    own_runs: Callable[[Path], tuple[int, int | None, Path]] | None = None
 
     @property
     def cells(self) -> tuple[str, ...]:
+        if self.linked is not None:
+            return self.linked.names
         return () if self.studies is None else tuple(study.name for study in self.studies.studies)
 
 
@@ -83,8 +110,11 @@ def entries() -> dict[str, Entry]:
         benchmark_page,
         best_page,
         divergence,
+        medical_best,
         medical_chest,
         medical_chest_page,
+        medical_modes,
+        medical_packs,
         medical_page,
         medical_studies,
         plan_changes,
@@ -118,6 +148,7 @@ def entries() -> dict[str, Entry]:
             run=_run_toy,
             table=toy_study.page,
             pictures=toy_study.pictures,
+            own_runs=_toy_runs,
         ),
         Entry(name=small.name, title=small.title, studies=small, table=smoke.page),
         *(
@@ -126,7 +157,10 @@ def entries() -> dict[str, Entry]:
                 title=one.title,
                 studies=one,
                 table=partial(medical_page.page, name=one.name),
+                pictures=partial(medical_modes.pictures, name=one.name),
                 page_after_run=True,
+                pack=medical_packs.pack_of,
+                settled=medical_best.settled,
             )
             for one in (
                 medical_studies.medical(),
@@ -136,15 +170,17 @@ def entries() -> dict[str, Entry]:
             )
         ),
         Entry(
-            name=medical_chest.STAND_IN.name,
+            name=medical_chest.CHEST_STUDY.plan.name,
             title="Chest X-rays of NIH at 96 px in CheXpert's place: at once, by disease, uncertain labels, ensembles",
-            run=medical_chest.run_stand_in,
+            run=medical_chest.CHEST_STUDY.run,
+            linked=medical_chest.CHEST_STUDY,
             table=medical_chest_page.stand_in_page,
         ),
         Entry(
-            name=medical_chest.REAL.name,
+            name=medical_chest.CHEXPERT_STUDY.plan.name,
             title="CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
-            run=medical_chest.run_chexpert,
+            run=medical_chest.CHEXPERT_STUDY.run,
+            linked=medical_chest.CHEXPERT_STUDY,
             table=medical_chest_page.chest_page,
         ),
     ]
@@ -157,6 +193,7 @@ def entries() -> dict[str, Entry]:
             title="AUC losses on raw, sigmoid and normalised scores: which learning rates and momenta diverge",
             run=divergence.run,
             table=divergence.page,
+            own_runs=_divergence_runs,
         ),
     ]
     return {entry.name: entry for entry in found}

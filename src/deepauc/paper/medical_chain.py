@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from deepauc.data.task import Task
+from deepauc.paper.medical_packs import side_by_side
 from deepauc.paper.medical_scores import kept_scores
 from deepauc.studies.execution import OutOfTime, time_limit
 from deepauc.studies.records import Record, RecordBook
@@ -29,7 +30,6 @@ from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
 
-PACK = 24
 Report = Callable[[str], None]
 
 
@@ -74,12 +74,14 @@ def run_links(
 ) -> list[Record]:
     """Train what has no record, parents first; all records, in the order of the links.
 
-    pack: how many side by side, by default 24 on a GPU and 1 elsewhere; each pack is written down as soon as it has
-    ended. A run that fails stops the call. max_minutes: what is running then stops after its epoch, and the next call
-    goes on from there; there are fewer records than links as long as any is left.
+    pack: how many side by side, by default as many as `side_by_side` says on a GPU and 1 elsewhere; a pack that does
+    not fit into memory is halved, and each is written down as soon as it has ended. A run that fails stops the call.
+    max_minutes: what is running then stops after its epoch, and the next call goes on from there; there are fewer
+    records than links as long as any is left.
     """
     book, target = RecordBook(place.results / set_name), chosen_device(device)
-    pack = pack or (PACK if target.type == "cuda" else 1)
+    if pack is None and target.type != "cuda":
+        pack = 1
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     try:
         with time_limit(deadline):
@@ -96,7 +98,7 @@ def _run_missing(
     links: Sequence[Link],
     place: Place,
     device: torch.device,
-    pack: int,
+    pack: int | None,
     report: Report | None,
     deadline: float | None,
 ) -> None:
@@ -124,7 +126,7 @@ def _require(link: Link, place: Place, wanted: dict[str, Link]) -> None:
 
 
 def _train(
-    ready: Sequence[Link], place: Place, device: torch.device, pack: int, report: Report | None
+    ready: Sequence[Link], place: Place, device: torch.device, pack: int | None, report: Report | None
 ) -> Iterator[Sequence[Link]]:
     """Pack by pack: those that have ended."""
     for link in ready:
@@ -133,38 +135,60 @@ def _train(
             begun = RunFolder(folder).record()["identity"]["recipe"]
             if begun != recipe_hash(link.started(place)):
                 shutil.rmtree(folder)
-    if pack == 1 or not all(can_be_fast(link.recipe) for link in ready):
-        for link in ready:
-            if report is not None:
-                report(f"{link.study}, seed {link.seed}")
-            train(link.started(place), link.task, seed=link.seed, run_dir=link.folder(place), device=device)
-            yield [link]
-        return
-    for together in _packs(ready, pack):
-        if report is not None:
-            report(f"{len(together)} runs side by side: {together[0].study} to {together[-1].study}")
-        for link in together:
-            link.folder(place).mkdir(parents=True, exist_ok=True)
-            (link.folder(place) / ".packed").write_text(str(len(together)))
-        train_together(
-            [
-                Job(recipe=link.started(place), task=link.task, seed=link.seed, run_dir=link.folder(place))
-                for link in together
-            ],
-            device=device,
-        )
-        yield together
+    packs = [[link] for link in ready] if pack == 1 else _packs(ready, pack)
+    fast = all(can_be_fast(link.recipe) for link in ready)
+    while packs:
+        together = packs.pop(0)
+        if not fast or (len(together) == 1 and pack in (None, 1)):
+            for link in together:
+                if report is not None:
+                    report(f"{link.study}, seed {link.seed}")
+                (link.folder(place) / ".packed").unlink(missing_ok=True)
+                train(link.started(place), link.task, seed=link.seed, run_dir=link.folder(place), device=device)
+                yield [link]
+            continue
+        fits = _train_pack(together, place, device, report)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        if fits:
+            yield together
+        else:
+            half = len(together) // 2
+            packs[:0] = [together[:half], together[half:]]
 
 
-def _packs(ready: Sequence[Link], pack: int) -> list[list[Link]]:
-    """Links of one shape together: same network, images, labels and number of rows."""
+def _train_pack(together: Sequence[Link], place: Place, device: torch.device, report: Report | None) -> bool:
+    """Whether it fitted into memory; one run alone that does not is an error."""
+    if report is not None:
+        report(f"{len(together)} runs side by side: {together[0].study} to {together[-1].study}")
+    jobs = []
+    for link in together:
+        folder = link.folder(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".packed").write_text(str(len(together)))
+        jobs.append(Job(recipe=link.started(place), task=link.task, seed=link.seed, run_dir=folder))
+    try:
+        train_together(jobs, device=device)
+    except torch.OutOfMemoryError:
+        if len(together) == 1:
+            raise
+        return False
+    return True
+
+
+def _packs(ready: Sequence[Link], pack: int | None) -> list[list[Link]]:
+    """Links of one shape together: same network, images, labels and number of rows; None: as many as fit."""
     shapes: dict[tuple[Any, ...], list[Link]] = {}
     for link in ready:
         stages = tuple((stage.epochs, stage.iterations, stage.batch_size) for stage in link.recipe.stages)
         rows = len(link.task.labelled("train"))
         key = (link.recipe.model, link.task.source.shape, link.task.num_labels, rows, stages)
         shapes.setdefault(key, []).append(link)
-    return [alike[start : start + pack] for alike in shapes.values() for start in range(0, len(alike), pack)]
+    packs = []
+    for alike in shapes.values():
+        size = pack or side_by_side(alike[0].recipe, alike[0].task.source.shape)
+        packs += [alike[start : start + size] for start in range(0, len(alike), size)]
+    return packs
 
 
 def _note(

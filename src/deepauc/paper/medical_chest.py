@@ -1,28 +1,31 @@
 """CheXpert (D5), and chest X-rays of NIH at 96 px in its place.
 
     deepauc study run chexpert --data FOLDER_WITH_CheXpert      # train.csv, valid.csv, optionally readers.csv
+    deepauc study run chexpert --data FOLDER --cells densenet121 --set views=all --set gamma=1/300
     deepauc study run chest --data DIR                          # nih_cxr14_96.npz
 
 Stage 1: cross-entropy on the five diseases at once, uncertain labels smoothed. Stage 2, with a fresh classifier: each
 loss for all diseases at once, and for each disease on its own, always from the same stage-1 network; hard labels by a
 named policy. CE and focal loss have that second stage too, by Adam: every row has seen as many epochs. CheXpert: five
-networks, frontal views, tested on the 234 images of valid.csv (the competition's own test part was never published).
-Stand-in: ResNet20, five seeds; trained on the file's train and validation parts; from scratch, so Adam at 1e-3 instead
-of 1e-5 and more epochs; stage 2's learning rate falls at the same shares of its length (14 % and 57 %).
+networks, frontal views, tested on those of valid.csv (the competition's own test part was never published). Stand-in:
+ResNet20, five seeds; trained on the file's train and validation parts; from scratch, so Adam at 1e-3 instead of 1e-5
+and more epochs; stage 2's learning rate falls at the same shares of its length (14 % and 57 %).
 
-Margin .8 is the paper's average best on CheXpert, gamma 1/500 the middle of its grid: nothing is tuned here.
+Margin .8 is the paper's average best on CheXpert, gamma 1/500 the middle of its grid: nothing is tuned here. Other
+settings (`--set`) have records of their own, in a folder below the study's that says what differs.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deepauc.data.medical.chexpert import LIBAUC_POLICY, load_chexpert
+from deepauc.data.medical.chexpert import COMPETITION_LABELS, load_chexpert
 from deepauc.data.medical.nih import COMPETITION_FINDINGS, load_nih_sheets
 from deepauc.data.shuffle import fixed_permutation
 from deepauc.data.task import UNCERTAIN, Task
@@ -32,72 +35,102 @@ from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.optim.standard import AdamSpec
 from deepauc.paper.medical_chain import Link, Report, run_links
+from deepauc.paper.medical_chest_plan import (
+    POLICIES,
+    REAL,
+    STAND_IN,
+    ChestPlan,
+    chosen_names,
+    study_name,
+    study_names,
+    with_settings,
+)
 from deepauc.paper.medical_readers import note_readers
-from deepauc.paper.medical_recipes import AUGMENTS, CHEXPERT, METHODS, auc_m, auc_stage, ce, network_of
-from deepauc.paper.medical_tasks import TTA, decoded_once, joined, root_of
+from deepauc.paper.medical_recipes import AUGMENTS, auc_m, auc_stage, ce, network_of
+from deepauc.paper.medical_tasks import decoded_once, joined, root_of
+from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.recipe import Recipe, Stage
 
 SMOOTHED: Mapping[Choice, Choice] = {"zeros": "smooth_zeros", "ones": "smooth_ones"}
-POLICIES: tuple[Choice, ...] = ("ignore", "zeros", "ones", "smooth_zeros", "smooth_ones")
 HARDENED: Mapping[Choice, Choice] = {"smooth_zeros": "zeros", "smooth_ones": "ones"}
 MASKED_SHARE = 0.3
 _AUC_SETTINGS = (
     *("auc_lr", "gamma", "auc_weight_decay", "auc_epochs", "batch_size"),
     *("milestones", "unit", "factor", "augment"),
 )
-CHEXPERT_NETWORKS = ("densenet121", "densenet161", "densenet169", "densenet201", "inception_resnet_v2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChestPlan:
-    """What is run: networks x seeds x (all at once, each disease) x losses. policy: hard labels of stage 2."""
+class ChestStudy:
+    """A plan as a study of the catalogue: its runs by name, which of them are recorded, and all or some of it run."""
 
-    name: str
-    networks: tuple[str, ...] = ("R",)
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    losses: tuple[str, ...] = tuple(METHODS)
-    pretrained: bool = False
-    settings: Mapping[str, Any]
-    policy: Mapping[str, Choice] | None = None
-    masked: bool = False
-    tta: int = TTA
+    plan: ChestPlan
+    labels: tuple[str, ...]
+    load: Callable[[Place, ChestPlan], Task]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return study_names(self.plan, self.labels)
+
+    def chosen(self, cells: Sequence[str]) -> tuple[str, ...]:
+        """Names that begin with one of these (`densenet121`, `R-all`), or fit it (`*-auc_m`)."""
+        return chosen_names(self.names, cells, self.plan.name)
+
+    def recorded(self, results: Path, cells: Sequence[str] = ()) -> dict[str, int]:
+        """Final runs by name, those of the study's own settings and seeds."""
+        book = RecordBook(results / self.plan.records)
+        return {
+            name: sum(record["seed"] in self.plan.seeds for record in book.final(name)) for name in self.chosen(cells)
+        }
+
+    def with_other_settings(self, results: Path) -> dict[str, int]:
+        """Final runs by the folder that names what differs."""
+        folders = sorted(path for path in (results / self.plan.records).glob("*=*") if path.is_dir())
+        books = {folder.name: RecordBook(folder) for folder in folders}
+        return {name: sum(len(book.final(study)) for study in book.studies()) for name, book in books.items()}
+
+    def run(
+        self,
+        place: Place,
+        *,
+        cells: Sequence[str] = (),
+        seeds: tuple[int, ...] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        pack: int | None = None,
+        device: str | None = None,
+        max_minutes: float | None = None,
+        report: Report | None = None,
+    ) -> dict[str, Any]:
+        """cells: as in `chosen`; what they start from comes along. settings: as in `with_settings`."""
+        plan = with_settings(self.plan, settings or {})
+        if seeds is not None:
+            if len(set(seeds)) != len(seeds) or min(seeds) < 0:
+                raise ValueError(f"seeds are distinct whole numbers of at least 0, not {seeds}.")
+            plan = replace(plan, seeds=seeds)
+        chosen_names(study_names(plan, self.labels), cells, plan.name)  # before the images are read
+        task = self.load(place, plan)
+        return run_chest(
+            plan, task, place, cells=cells, pack=pack, device=device, max_minutes=max_minutes, report=report
+        )
 
 
-REAL = ChestPlan(
-    name="chexpert",
-    networks=CHEXPERT_NETWORKS,
-    seeds=(0,),
-    pretrained=True,
-    settings=CHEXPERT,
-    policy=LIBAUC_POLICY,
-)
-# 3,964 training images in batches of 32 are 123 steps an epoch: 738 in stage 2, 14 % and 57 % of which are 106 and 423.
-STAND_IN = ChestPlan(
-    name="chest",
-    settings={**CHEXPERT, "lr": 1e-3, "epochs": 12, "auc_epochs": 6, "milestones": (106, 423)},
-    masked=True,
-)
+def chexpert_task(place: Place, plan: ChestPlan = REAL) -> Task:
+    """The download in the plan's views and size; the images of valid.csv are the test part."""
+    assert plan.views is not None
+    assert plan.size is not None
+    return decoded_once(load_chexpert(root_of(place), valid_part="test", views=plan.views, size=plan.size), place)
 
 
-def run_chexpert(
-    place: Place, *, device: str | None = None, max_minutes: float | None = None, report: Report | None = None
-) -> dict[str, Any]:
-    """All five networks on the real download; `readers.csv` in its folder adds the count of readers beaten."""
-    task = decoded_once(load_chexpert(root_of(place), valid_part="test"), place)
-    return run_chest(REAL, task, place, device=device, max_minutes=max_minutes, report=report)
-
-
-def run_stand_in(
-    place: Place, *, device: str | None = None, max_minutes: float | None = None, report: Report | None = None
-) -> dict[str, Any]:
-    """NIH chest X-rays, then the policies on labels masked as uncertain."""
-    return run_chest(STAND_IN, nih_task(place), place, device=device, max_minutes=max_minutes, report=report)
-
-
-def nih_task(place: Place) -> Task:
-    """The five competition labels; train and validation together."""
+def nih_task(place: Place, plan: ChestPlan = STAND_IN) -> Task:
+    """The five competition labels; train and validation together, whatever the plan."""
+    del plan
     return joined(load_nih_sheets(root_of(place) / "nih_cxr14_96.npz", labels=COMPETITION_FINDINGS))
+
+
+CHEXPERT_STUDY = ChestStudy(plan=REAL, labels=COMPETITION_LABELS, load=chexpert_task)
+CHEST_STUDY = ChestStudy(plan=STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
+run_chexpert, run_stand_in = CHEXPERT_STUDY.run, CHEST_STUDY.run  # whole, unless told otherwise
 
 
 def run_chest(
@@ -105,49 +138,59 @@ def run_chest(
     task: Task,
     place: Place,
     *,
+    cells: Sequence[str] = (),
+    pack: int | None = None,
     device: str | None = None,
     max_minutes: float | None = None,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Train, write the records down, and count readers where their points are given. left: runs without a record."""
+    """Train, write the records down, and count readers where their points are given. left: runs without a record.
+
+    cells: only runs whose name begins with, or fits, one of these, and what they start from.
+    """
     links = chest_links(plan, task)
     if plan.masked:
         links += policy_links(plan, task)
-    records = run_links(plan.name, links, place, device=device, max_minutes=max_minutes, report=report)
+    names = chosen_names(tuple(dict.fromkeys(link.study for link in links)), cells, plan.name)
+    links = [link for link in links if link.study in names]
+    records = run_links(plan.records, links, place, device=device, pack=pack, max_minutes=max_minutes, report=report)
     readers = root_of(place) / "readers.csv" if place.data is not None else None
-    beaten = note_readers(plan.name, records, task.label_names, readers, place)
+    book = RecordBook(place.results / plan.records)
+    every = [record for study in book.studies() for record in book.final(study)]
+    beaten = note_readers(plan.records, every, task.label_names, readers, place)
     return {"runs": len(records), "left": len(links) - len(records), "readers": beaten}
 
 
 def chest_links(plan: ChestPlan, task: Task) -> list[Link]:
     """Stage 1 of each network and seed, then its second stages."""
     apart = {name: one_disease(task, name) for name in task.label_names}
+    about = {"changed": dict(plan.changed), **({} if plan.views is None else {"views": plan.views})}
     links = []
     for network in plan.networks:
         for seed in plan.seeds:
             first = Link(study=f"{network}-stage1-ce", seed=seed, recipe=_stage_1(plan, network), task=task,
-                         tta=plan.tta, about={"network": network, "labels": "all"})  # fmt: skip
+                         tta=plan.tta, about={"network": network, "labels": "all", **about})  # fmt: skip
             links.append(first)
             for loss in plan.losses:
                 for labels, own in {"all": task, **apart}.items():
                     links.append(
                         Link(
-                            study=f"{network}-{labels.replace(' ', '_')}-{loss}",
+                            study=study_name(network, labels, loss),
                             seed=seed,
                             recipe=_stage_2(plan, network, loss, own),
                             task=own,
                             parent=first,
                             tta=plan.tta,
-                            about={"network": network, "labels": labels, "loss": loss, "hard_policy": plan.policy},
+                            about={
+                                "network": network,
+                                "labels": labels,
+                                "loss": loss,
+                                "hard_policy": plan.policy,
+                                **about,
+                            },
                         )
                     )
     return links
-
-
-def expected_runs(plan: ChestPlan, *, labels: int = 5) -> int:
-    """How many links a plan has."""
-    second = len(plan.losses) * (1 + labels)
-    return len(plan.seeds) * (len(plan.networks) * (1 + second) + len(POLICIES) * plan.masked)
 
 
 def policy_links(plan: ChestPlan, task: Task) -> list[Link]:
@@ -159,6 +202,7 @@ def policy_links(plan: ChestPlan, task: Task) -> list[Link]:
             hard = HARDENED.get(policy, policy)
             recipe = auc_m(**settings, network=plan.networks[0], uncertain=policy, hard=hard)
             about = {"network": plan.networks[0], "labels": "all", "policy": policy, "masked_share": MASKED_SHARE}
+            about["changed"] = dict(plan.changed)
             links.append(Link(study=f"policy-{policy}", seed=seed, recipe=recipe, task=masked, tta=0, about=about))
     return links
 

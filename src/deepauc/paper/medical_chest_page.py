@@ -46,13 +46,22 @@ def _page(results: Path, name: str, title: str) -> str:
 
 
 def chest_sections(results: Path, name: str) -> list[str]:
-    """Markdown; nothing where no run is recorded."""
+    """Markdown; nothing where no run is recorded. Runs with other settings come after those of the study itself."""
+    parts = _sections(results, name)
+    for folder in sorted(path for path in (results / name).glob("*=*") if path.is_dir()):
+        if own := _sections(results, f"{name}/{folder.name}"):
+            parts += [f"## With {folder.name.replace(',', ', ').replace('=', ' ')}", *own[1:]]
+    return parts + _cost(results) if parts else []
+
+
+def _sections(results: Path, name: str) -> list[str]:
+    """Of one folder of records, its own heading first."""
     book = RecordBook(results / name)
     records = [record for study in book.studies() for record in book.final(study)]
     second = [record for record in records if "loss" in record]
     if not second:
         return []
-    labels = next(list(r["auc"]["test"]) for r in second if r["labels"] == "all")
+    labels = _labels(records)
     machines = ", ".join(sorted({record["hardware"] for record in records}))
     about = (
         f"{len(records)} runs on {machines}. Stage 1: cross-entropy on the five labels at once. Stage 2 from there, "
@@ -63,17 +72,34 @@ def chest_sections(results: Path, name: str) -> list[str]:
     if any(record.get("hard_policy") for record in second):
         policy = next(record["hard_policy"] for record in second if record.get("hard_policy"))
         about += " Uncertain labels in stage 2: " + ", ".join(f"{key} {value}" for key, value in policy.items()) + "."
+    if views := {record["views"] for record in second if "views" in record}:
+        about += f" Views: {', '.join(sorted(views))}."
     rows = [_row(second, labels, loss, apart) for apart in (False, True) for loss in LOSSES]
     header = ("stage 2", "loss", *labels, "mean", "minus CE", "ensemble, mean", "readers beaten")
     beaten = _readers(results / name / "readers.json")
     filled = [
         [*row, beaten.get(f"{loss}, {text}", "-")] for row, (loss, text) in zip(rows, _keys(), strict=True) if row
     ]
-    parts = ["## Chest X-rays: five labels", PAPER, about, markdown_table(header, filled)]
+    parts = ["## Chest X-rays: five labels", PAPER, about]
+    parts.append(markdown_table(header, filled) if filled else _some_runs(second))
     parts += _ensemble_tables(second, labels)
-    if policies := _policies(records):
-        parts += policies
-    return parts + _cost(results)
+    return parts + _policies(records)
+
+
+def _some_runs(records: Sequence[Mapping[str, Any]]) -> str:
+    """Run by run, as long as no loss has all labels."""
+    rows = [
+        [record["study"], str(record["seed"]), *(f"{label} {value:.3f}" for label, (value, *_) in auc.items())]
+        for record in records
+        if len(auc := record["auc"]["test"]) == 1
+    ]
+    return f"No loss has runs of all labels yet.\n\n{markdown_table(('run', 'seed', 'test AUC'), rows)}"
+
+
+def _labels(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """In the order of a run on all of them; where there is none, those that have a run of their own."""
+    whole = next((r for r in records if r["labels"] == "all"), None)
+    return list(dict.fromkeys(label for r in ([whole] if whole else records) for label in r["auc"]["test"]))
 
 
 def _keys() -> list[tuple[str, str]]:
@@ -156,7 +182,7 @@ def mean_by_run(results: Path, name: str) -> dict[str, MeanInterval]:
     """AUC-M minus CE, of the mean over labels, over runs: all at once, and each disease apart."""
     book = RecordBook(results / name)
     second = [r for study in book.studies() for r in book.final(study) if "loss" in r]
-    labels = next((list(r["auc"]["test"]) for r in second if r["labels"] == "all"), [])
+    labels = _labels(second)
     found = {}
     for text, apart in (("at once", False), ("apart", True)):
         own, base = (_by_run(second, labels, loss, apart) for loss in ("auc_m", "ce"))

@@ -18,11 +18,13 @@ from deepauc.paper.medical_cells import (
     together,
 )
 from deepauc.paper.medical_chest_page import chest_sections
+from deepauc.paper.medical_modes import mode_sections
 from deepauc.paper.medical_scores import against, intervals
 from deepauc.paper.medical_skin_page import SkinCells, skin_sections
 from deepauc.paper.medical_studies import HAM_NETWORKS, LOSSES, MELANOMA_NETWORKS
 from deepauc.paper.medical_targets import not_run, target_sections
 from deepauc.paper.recipes import TITLES
+from deepauc.paper.study_figures import picture_links
 from deepauc.reporting.tables import auc_text, markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 from deepauc.training.folder import code_version
@@ -59,7 +61,8 @@ ABOUT = (
     "length, with ResNet20, flips or small affine changes (the paper names none), and a part of the printed grids "
     "drawn by seed 14 (5 of 5, 8 of 45, 9 of 9, 12 of 36). HAM10000: D6 but for the length and the network; larger "
     "learning rates are tried too. `-R-ours`: learning rates that fall, more epochs, other grids. `-D`: DenseNet121 "
-    "with what ResNet20 has selected. Nothing is pretrained. CE and focal loss have as many epochs as both stages of "
+    "with what ResNet20 has selected. `-R-best`: see \"`best` on the stand-ins\". Nothing is pretrained. CE and focal "
+    "loss have as many epochs as both stages of "
     "an AUC loss together; no guard puts CE's network in an AUC row. Settings are chosen on validation AUC. MedMNIST: "
     "tuned on the official validation part, then refitted on train + validation. PathMNIST: 69 tumours among 6,893 "
     "training patches, other positives dropped by seed, test part from another clinic. HAM10000: five folds by lesion "
@@ -93,7 +96,9 @@ def page(results: Path, name: str = "medical") -> str:
         parts += skin_sections(book, SKIN[name])
     if name == "medical":
         parts += chest_sections(results, "chest")
-    return "\n\n".join([*parts, *not_run(results, book, name, CELLS[name])]) + "\n"
+    parts += mode_sections(book, CELLS[name])
+    parts += not_run(results, book, name, CELLS[name])
+    return "\n\n".join([*parts, *picture_links(results, name)]) + "\n"
 
 
 _READING = (
@@ -178,6 +183,8 @@ def _settings(config: dict[str, object]) -> str:
     names = {"margin": "m", "focal_alpha": "alpha", "focal_gamma": "gamma"}
     shown = []
     for name, value in config.items():
-        number = f"1/{1 / value:.0f}" if name == "gamma" and isinstance(value, float) else f"{value:g}"
-        shown.append(f"{names.get(name, name)} {number}")
+        text = f"{value:g}" if isinstance(value, int | float) else str(value)
+        if name == "gamma" and isinstance(value, float):
+            text = f"1/{1 / value:.0f}"
+        shown.append(f"{names.get(name, name)} {text}")
     return ", ".join(shown)

@@ -152,7 +152,7 @@ def focal(
     accumulate: int = 1,
 ) -> Recipe:
     """Alpha-balanced focal loss by Adam."""
-    objective = Focal(alpha=focal_alpha, gamma=focal_gamma)
+    objective = Focal(alpha=focal_alpha, gamma=focal_gamma, soft_labels=_soft(uncertain))
     stage = _first(
         objective, lr, weight_decay, epochs, batch_size, cycle, cosine, augment, uncertain, precision, accumulate
     )

@@ -16,7 +16,7 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.models.fusion import Scale, ensemble
-from deepauc.training.predict import predict
+from deepauc.training.predict import kept_augment, predict
 from deepauc.training.run import Run
 
 Floats = npt.NDArray[np.float64]
@@ -109,7 +109,7 @@ def against(scores: Floats, other: Floats, test: TestScores) -> Comparison:
 
 
 def _augmented(run: Run) -> bool:
-    return any(stage["augment"] is not None for stage in run.record["recipe"]["stages"])
+    return kept_augment(run.path) is not None
 
 
 def _packed(values: npt.NDArray[Any]) -> str:

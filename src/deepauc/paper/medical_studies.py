@@ -8,7 +8,8 @@ A stand-in has the paper's settings for the task it stands in for; it differs in
 network (ResNet20 unless the cell says otherwise: five seeds of four losses then take minutes on a GPU), and, because
 nothing here is pretrained, in the learning rates of the melanoma recipe that are tried. `ours` is a second recipe on
 28 px: learning rates that fall along a cosine and in steps, and more epochs. CE and focal loss have as many epochs as
-both stages of the AUC losses together. No guard: an AUC row is the AUC stage's own network. CheXpert: `medical_chest`.
+both stages of the AUC losses together. No guard: an AUC row is the AUC stage's own network. `best`: `medical_best`.
+CheXpert: `medical_chest`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deepauc.paper.medical_best import best_cells
 from deepauc.paper.medical_recipes import (
     AUC_LEARNING_RATES,
     DDSM,
@@ -111,6 +113,7 @@ def medical() -> StudySet:
     studies += [study for name in ("breast", "path") for study in _small_densenet(name)]
     studies += _skin("ham", "ham10000", HAM, SKIN, HAM_NETWORKS)
     studies += [_isic(loss) for loss in LOSSES]
+    studies += best_cells()
     title = "Stand-ins for the medical tasks: BreastMNIST, PneumoniaMNIST, PathMNIST at 1 %, HAM10000, ISIC 2020 table"
     return StudySet(name="medical", title=title, studies=tuple(studies))
 

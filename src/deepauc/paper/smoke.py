@@ -20,13 +20,14 @@ from deepauc.data.imbalance import imbalance_task, tuning_task
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.paper import digits
 from deepauc.paper.recipes import METHODS, PAPER, TITLES
-from deepauc.reporting.tables import markdown_table
+from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.run import Run
 
 CONFIGS, EPOCHS = 4, 40
+HEADER = ("loss", "test AUC", "seeds", "selected", "alpha = 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +88,14 @@ def page(results: Path) -> str:
     for loss in METHODS:
         records = book.final(f"digits-S-10-paper-{loss}")
         values = [record["auc"]["test"][0] for record in records]
+        shares = [r["alpha_zero_share"] for r in records if r["alpha_zero_share"] is not None and loss == "auc_m"]
         if values:
             spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
             chosen = ", ".join(f"{name} {value:.4g}" for name, value in records[0]["config"].items())
-            rows.append([TITLES[loss], f"{fmean(values):.3f}{spread}", str(len(values)), chosen])
-    shown = markdown_table(("loss", "test AUC", "seeds", "selected"), rows) if rows else "No final run is recorded yet."
-    return f"# Smoke: digits at 10 %\n\nMade by `deepauc study table smoke`.\n\n{shown}\n"
+            zero = percent_text(fmean(shares)) if shares else "-"
+            rows.append([TITLES[loss], f"{fmean(values):.3f}{spread}", str(len(values)), chosen, zero])
+    parts = ["# Smoke: digits at 10 %", "Made by `deepauc study table smoke`."]
+    if not rows:
+        return "\n\n".join([*parts, "No final run is recorded yet."]) + "\n"
+    explained = "`alpha = 0`: share of AUC-M's steps; where it is 0 %, AUC-M is the square loss with margin m."
+    return "\n\n".join([*parts, explained, markdown_table(HEADER, rows)]) + "\n"

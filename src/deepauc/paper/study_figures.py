@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from deepauc.paper.ablation_tasks import SET
 from deepauc.paper.benchmark_tables import CELLS, LOSSES, Cell
 from deepauc.paper.recipes import RECIPES, TITLES
 from deepauc.reporting.plots import BLUE, CYCLE, VERMILION
-from deepauc.studies.records import Record, RecordBook
+from deepauc.studies.records import Record, RecordBook, curve_epochs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DOTS_PER_INCH = 80  # a picture stays below 100 kB
+DOTS_PER_INCH, COLOURS = 80, 64  # a picture stays below 60 kB
+Floats = npt.NDArray[np.float64]
 Lines = Sequence[tuple[str, Sequence[Record]]]
 
 
@@ -63,6 +65,19 @@ def table_pictures(results: Path) -> list[Path]:
     return drawn
 
 
+def cells_without_curves(book: RecordBook) -> dict[str, list[str]]:
+    """By recipe: cells with final runs of which none has a curve, or with the losses that have none."""
+    found: dict[str, list[str]] = {}
+    for recipe in RECIPES:
+        for cell in CELLS:
+            there = [(title, records) for title, records in _cell_lines(book, cell, recipe) if records]
+            without = [title for title, records in there if not any("test_curve" in record for record in records)]
+            if without:
+                losses = "" if len(without) == len(there) else f" ({', '.join(without)})"
+                found.setdefault(recipe, []).append(cell.name + losses)
+    return found
+
+
 def picture_links(results: Path, set_name: str) -> list[str]:
     """The end of a page: the pictures that lie beside its records; none, nothing."""
     titles = {
@@ -89,12 +104,11 @@ def draw_curves(path: Path, panels: Sequence[tuple[str, Lines]]) -> Path:
         axis.set_visible(False)
     for axis, (title, lines) in zip(axes, panels, strict=False):
         for (name, records), colour in zip(lines, CYCLE, strict=False):
-            curves = [record["test_curve"] for record in records if "test_curve" in record]
-            if not curves:
+            kept = [record for record in records if "test_curve" in record]
+            if not kept:
                 continue
-            table = np.array([curve[: min(map(len, curves))] for curve in curves])
-            epochs = np.arange(1, table.shape[1] + 1)
-            axis.plot(epochs, table.mean(0), color=colour, linewidth=1.4, label=f"{name} ({len(curves)})")
+            epochs, table = _common_epochs(kept)
+            axis.plot(epochs, table.mean(0), color=colour, linewidth=1.4, label=f"{name} ({len(kept)})")
             axis.fill_between(epochs, table.min(0), table.max(0), color=colour, alpha=0.13, linewidth=0)
         axis.set(title=title, xlabel="epoch", ylabel="test AUC")
         axis.legend(frameon=False, fontsize=7)
@@ -144,6 +158,13 @@ def _cell_lines(book: RecordBook, cell: Cell, recipe: str) -> list[tuple[str, Se
     return [(TITLES[loss], book.final(cell.study_name(recipe, loss))) for loss in LOSSES]
 
 
+def _common_epochs(records: Sequence[Record]) -> tuple[list[int], Floats]:
+    """Epochs at which every run has a test AUC, and the AUCs: (runs, epochs)."""
+    curves = [dict(zip(curve_epochs(record), record["test_curve"], strict=True)) for record in records]
+    epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
+    return epochs, np.array([[curve[epoch] for epoch in epochs] for curve in curves])
+
+
 def _has_curves(lines: Lines) -> bool:
     return any("test_curve" in record for _, records in lines for record in records)
 
@@ -158,5 +179,14 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _save(figure: Any, path: Path) -> Path:
-    figure.savefig(path, dpi=DOTS_PER_INCH)
+    """With a small palette: bands that overlap would otherwise make a file three times as large."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=DOTS_PER_INCH, format="png")
+    # An octree keeps the colours of the lines; a median cut would merge blue with green.
+    method, dither = Image.Quantize.FASTOCTREE, Image.Dither.NONE
+    Image.open(drawn).convert("RGB").quantize(COLOURS, method=method, dither=dither).save(path, optimize=True)
     return path

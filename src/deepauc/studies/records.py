@@ -128,9 +128,14 @@ def _stage_steps(history: Sequence[Mapping[str, str]]) -> dict[str, int]:
 def _curves(run: Run, *, steps_per_epoch: int) -> Record:
     curves: Record = {}
     if (path := run.path / "test_curve.csv").exists():
-        curves["test_curve"] = [_rounded(row["test_auc"]) for row in _rows(path)]
+        rows = _rows(path)
+        curves["test_curve"] = [_rounded(row["test_auc"]) for row in rows]
+        epochs = _running_epochs(rows, run.history)
+        if epochs != list(range(1, len(rows) + 1)):
+            curves["test_curve_epochs"] = epochs
     if (path := run.path / "alpha.csv").exists():
         values = [float(row["alpha0"]) for row in _rows(path)]
+        curves["alpha_negative_share"] = round(sum(value < 0 for value in values) / len(values), 6)
         steps = [t for t in range(len(values)) if t < 2 * steps_per_epoch or t % ALPHA_EVERY == 0]
         curves["alpha"] = {
             "steps_per_epoch": steps_per_epoch,
@@ -138,6 +143,18 @@ def _curves(run: Run, *, steps_per_epoch: int) -> Record:
             "value": [float(f"{values[t]:.4g}") for t in steps],
         }
     return curves
+
+
+def _running_epochs(rows: Sequence[Mapping[str, str]], history: Sequence[Mapping[str, str]]) -> list[int]:
+    """Epochs that were over at each point of a curve, those of earlier stages counted."""
+    lengths = {int(row["stage"]): int(row["epoch"]) + 1 for row in history}  # the last row of a stage: its last epoch
+    return [int(row["epoch"]) + 1 + sum(n for s, n in lengths.items() if s < int(row["stage"])) for row in rows]
+
+
+def curve_epochs(record: Record) -> list[int]:
+    """Epochs over at each point of a record's `test_curve`; without an entry of their own it has all of them."""
+    kept: list[int] = record.get("test_curve_epochs") or list(range(1, len(record["test_curve"]) + 1))
+    return kept
 
 
 def _histograms(path: Path) -> dict[str, Record]:

@@ -35,8 +35,9 @@ class Study:
     arguments, checked here. grid: axes (all combinations) or a `Grid`; one configuration alone needs no tuning.
     seeds: the random training sets of the final runs; the network's seed is the same number. tuning_seeds: those it is
     tuned on, 90 % each, the rest being validation. tuning: arguments that differ while tuning, such as fewer epochs.
-    test_curve, alpha_curve: kept by final runs; tuning runs never see the test part. group: studies of one group are
-    tuned together before any of them is refitted. cut: what was left out of the declared study; goes into the records.
+    test_curve, alpha_curve: kept by final runs; tuning runs never see the test part. curve_every: epochs between two
+    points of the test curve. group: studies of one group are tuned together before any of them is refitted. cut: what
+    was left out of the declared study; goes into the records.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Study:
     inherits: Inherits | None = None
     test_curve: bool = False
     alpha_curve: bool = False
+    curve_every: int = 1
     group: str = ""
     cut: Config = field(default_factory=dict)
 
@@ -94,11 +96,14 @@ class Study:
         changes = self.tuning if phase == "tuning" else {}
         recipe = self.method(**{**self.fixed, **config, **changes})
         curves = phase == "final"
+        every = recipe.evaluate_every
+        if not _looks_at_every_epoch(recipe) and (not curves or self.test_curve):
+            every = self.curve_every if curves else TUNING_EVERY
         return replace(
             recipe,
             test_curve=curves and self.test_curve,
             alpha_curve=curves and self.alpha_curve,
-            evaluate_every=recipe.evaluate_every if curves or _looks_at_every_epoch(recipe) else TUNING_EVERY,
+            evaluate_every=every,
         )
 
     def cut_to(

@@ -1,0 +1,173 @@
+"""Parts of `deepauc study`: studies that are not made of `Study`, options that do not apply, packs by image size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from deepauc.cli.console import Output
+
+if TYPE_CHECKING:
+    from deepauc.paper.catalogue import Entry
+    from deepauc.studies.cluster import Cluster
+    from deepauc.studies.runner import Outcome, Step
+    from deepauc.studies.sources import Place
+    from deepauc.studies.study import Study
+
+_OWN = ("name", "runs", "results", "data", "device", "max_minutes", "quiet", "as_json", "help_all")
+_LINKED = (*_OWN, "cells", "seeds", "pack", "options")
+
+
+def run_counts(entry: Entry) -> tuple[int, int]:
+    """Tuning and final runs of a whole study; none where it counts its runs in another way."""
+    if entry.linked is not None:
+        return 0, len(entry.linked.names) * len(entry.linked.plan.seeds)
+    return (0, 0) if entry.studies is None else tuning_and_final(entry.studies.studies)
+
+
+def tuning_and_final(studies: Sequence[Study]) -> tuple[int, int]:
+    """How many runs are declared."""
+    from deepauc.studies.folds import is_for_choosing
+
+    tuning = sum(len(one.configs) * len(one.tuning_seeds) for one in studies if one.tuned)
+    return tuning, sum(len(one.seeds) for one in studies if not is_for_choosing(one.task))
+
+
+def refuse_what_does_not_apply(context: typer.Context, entry: Entry) -> None:
+    """One line for the options of this call that the study has no use for."""
+    taken = _OWN if entry.linked is None else _LINKED
+    flags = {p.name: p.opts[0] for p in context.command.params if p.name is not None}
+    given = [name for name in flags if _was_given(context, name)]
+    if unknown := [flags[name] for name in given if name not in taken]:
+        raise ValueError(f"study {entry.name} has no {', '.join(unknown)}: {_why(entry)}")
+
+
+def refuse_without_cluster(context: typer.Context) -> None:
+    """Options of a cluster's tasks mean nothing elsewhere."""
+    flags = {p.name: p.opts[0] for p in context.command.params if p.name in ("task_gpus", "task_cpus", "retries")}
+    if given := [flag for name, flag in flags.items() if name and _was_given(context, name)]:
+        raise ValueError(f"{', '.join(given)}: for the tasks of --cluster, which this call does not name.")
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _why(entry: Entry) -> str:
+    if entry.linked is not None:
+        return "nothing is tuned there, and its runs wait for each other in this process."
+    return "it is run whole, in this process."
+
+
+def run_own(
+    entry: Entry,
+    place: Place,
+    *,
+    cells: list[str],
+    seeds: tuple[int, ...] | None,
+    settings: Mapping[str, Any],
+    pack: int | None,
+    device: str | None,
+    max_minutes: float | None,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """All of a study, or of linked runs the part that was asked for."""
+    if entry.linked is None:
+        return entry.run(place, device=device, max_minutes=max_minutes, report=report)
+    return entry.linked.run(
+        place,
+        cells=cells,
+        seeds=seeds,
+        settings=settings,
+        pack=pack,
+        device=device,
+        max_minutes=max_minutes,
+        report=report,
+    )
+
+
+def tell_own_status(entry: Entry, cells: list[str], results: Path, output: Output, *, whole: bool) -> Any:
+    """How many runs are recorded, of how many; whole: run by run, where they have names."""
+    if entry.linked is not None:
+        seeds = len(entry.linked.plan.seeds)
+        found = entry.linked.recorded(results, cells)
+        rows = [[name, f"{count} of {seeds}"] for name, count in found.items()]
+        if whole:
+            output.table(["runs", "recorded"], rows, title=f"{entry.name}: {entry.title}")
+        where = results / entry.linked.plan.records
+        output.result(f"{entry.name}: {sum(found.values())} of {seeds * len(found)} runs recorded in {where}")
+        others = entry.linked.with_other_settings(results)
+        for folder, count in others.items():
+            output.result(f"{entry.name}, with {folder}: {count} recorded in {where / folder}")
+        by_name = [{"study": name, "final": count, "seeds": seeds} for name, count in found.items()]
+        return {"runs": by_name, "other_settings": others}
+    if cells:
+        raise ValueError(f"study {entry.name} has no cells: it is run whole.")
+    if entry.own_runs is None:
+        return []
+    runs, expected, path = entry.own_runs(results)
+    if runs:
+        of = "" if expected is None else f" of {expected}"
+        output.result(f"{entry.name}: {runs}{of} run{'s' * (max(runs, expected or 0) > 1)} recorded in {path}")
+    else:
+        output.result(f"{entry.name}: no record in {path}")
+    return {"recorded": runs, "expected": expected, "path": str(path)}
+
+
+def run_in_packs(
+    entry: Entry,
+    chosen: Sequence[Study],
+    *,
+    place: Place,
+    parents: Sequence[Study],
+    device: str | None,
+    pack: int | None,
+    jobs: int,
+    max_minutes: float | None,
+    cluster: Cluster | None,
+    report: Callable[[Step], None],
+) -> Outcome:
+    """`run_studies`, on a GPU with the pack of each study where nobody says: those of one size after each other."""
+    from deepauc.studies.runner import Outcome, run_studies
+    from deepauc.training.loop import chosen_device
+
+    on_gpu = chosen_device(device).type == "cuda" if cluster is None else device == "cuda"
+
+    def size(study: Study) -> int | None:
+        if pack is not None or entry.pack is None:
+            return pack
+        own = entry.pack(study)
+        return own if on_gpu or (cluster is not None and own == 1) else None  # what a cluster has is seen when joined
+
+    together, began = Outcome(), time.monotonic()
+    for number, some in groupby(chosen, key=size):
+        mine = list(some)
+        others = [*parents, *(one for one in chosen if one not in mine)]
+        left = None if max_minutes is None else max_minutes - (time.monotonic() - began) / 60
+        if left is not None and left <= 0:
+            together.out_of_time = True
+            break
+        outcome = run_studies(
+            entry.name,
+            mine,
+            place=place,
+            parents=others,
+            device=device,
+            pack=number,
+            jobs=jobs,
+            max_minutes=left,
+            cluster=cluster,
+            report=report,
+        )
+        together.done += outcome.done
+        together.failed += outcome.failed
+        together.unavailable |= outcome.unavailable
+        together.out_of_time |= outcome.out_of_time
+    together.seconds = time.monotonic() - began
+    return together

@@ -1,0 +1,49 @@
+"""Histograms against the scores they were made of."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepauc.metrics.auroc import auroc
+from deepauc.paper.score_histograms import binned_auc, separation
+from deepauc.studies.records import _histogram
+
+
+def made(seed, shift, rows=4000):
+    generator = np.random.default_rng(seed)
+    labels = (generator.random(rows) < 0.3).astype(np.float32)
+    return (generator.normal(size=rows) + shift * labels).astype(np.float32), labels
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(seed=st.integers(0, 1000), shift=st.floats(-2, 4))
+def test_the_true_auc_lies_within_the_limits(seed, shift):
+    scores, labels = made(seed, shift, rows=300)
+    found = binned_auc(_histogram(scores, labels))
+    assert found.low - 1e-12 <= auroc(scores, labels) <= found.high + 1e-12
+    assert found.value == pytest.approx((found.low + found.high) / 2)
+
+
+@pytest.mark.parametrize("shift", [0.5, 1.5, 4.0])
+def test_distance_and_overlap_are_those_of_the_normals(shift):
+    from scipy import stats
+
+    scores, labels = made(3, shift, rows=200_000)
+    found = separation(_histogram(scores, labels))
+    assert found.apart == pytest.approx(shift, abs=0.05)
+    assert found.overlap == pytest.approx(2 * stats.norm.cdf(-shift / 2), abs=0.02)
+
+
+def test_classes_weigh_the_same_whatever_their_numbers():
+    one = {"negative": [4, 4, 0, 0], "positive": [0, 0, 2, 2]}
+    more = {"negative": [400, 400, 0, 0], "positive": [0, 0, 2, 2]}
+    assert separation(one) == separation(more)
+    assert separation(one).apart == pytest.approx(2 / 0.5)  # means at 1 and 3 bins, deviations of half a bin
+    assert separation(one).overlap == 0
+
+
+def test_nothing_to_compare():
+    assert binned_auc({"negative": [1, 2], "positive": [0, 0]}) is None
+    assert separation({"negative": [1, 2], "positive": [0, 0]}) is None
+    assert separation({"negative": [3, 0], "positive": [0, 3]}) is None
