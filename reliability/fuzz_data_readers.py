@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from fuzz_reader import JSON_WORDS, NUMBERS, Reader, Target, parquet
+from fuzz_reader import CSV_WORDS, JSON_WORDS, NUMBERS, Reader, Target, parquet
 from PIL import Image
 
 from deepauc.data.decode import decode_image
@@ -38,19 +38,7 @@ def tables() -> Reader:
             task.inputs(np.arange(len(task)))
             task.data_hash()
 
-    words = (
-        b",",
-        b'"',
-        b"\n",
-        b"\r",
-        b"\t",
-        b"../a.png",
-        b"/dev/zero",
-        b"=1+1",
-        b"\xef\xbb\xbf",
-        b"train",
-        b"\xff\xfe",
-    )
+    words = (b"../a.png", b"/dev/zero", b"=1+1", b"\xef\xbb\xbf", b"train", b"\xff\xfe")
     return Reader(
         targets=(
             Target(name="t.csv", good=(header + rows,)),
@@ -60,7 +48,7 @@ def tables() -> Reader:
         ),
         read=read,
         files={f"{name}.png": _picture("png", seed=number) for number, name in enumerate("ab")},
-        words=(*words, *NUMBERS),
+        words=(*CSV_WORDS, *words, *NUMBERS),
     )
 
 

@@ -58,6 +58,7 @@ class Reader:
 
 
 NUMBERS = tuple(text.encode() for text in ("-1", "0", "1e400", "nan", "-inf", "9" * 400, "2.5", "18446744073709551616"))
+CSV_WORDS = (b",", b'"', b"\n", b"\r", b"\t")
 JSON_WORDS = (*NUMBERS, b"null", b"true", b"[", b"]", b"{}", b'""', b'"\\u0000"', b'"../x"', b"[" * 2000, b'{"a":' * 99)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fuzz_reader import JSON_WORDS, NUMBERS, Reader, Target, parquet
+from fuzz_reader import CSV_WORDS, JSON_WORDS, NUMBERS, Reader, Target, parquet
 from safetensors.torch import save
 
 from deepauc.data.augment import Augment
@@ -77,21 +77,7 @@ def scores() -> Reader:
         if len(faults) == len(ways):
             raise next((fault for fault in faults if type(fault) is not ValueError), faults[0])
 
-    words = (
-        b",",
-        b'"',
-        b"\n",
-        b"\r",
-        b"\t",
-        b";",
-        b"label",
-        b"score",
-        b"1_0",
-        "０".encode(),
-        b"\x1b[31m",
-        b"\xff",
-        b"true",
-    )
+    words = (b";", b"label", b"score", b"1_0", "０".encode(), b"\x1b[31m", b"\xff", b"true")
     return Reader(
         targets=(
             Target(name="s.csv", good=(binary, several)),
@@ -102,7 +88,7 @@ def scores() -> Reader:
         ),
         read=read,
         files={},
-        words=(*words, *NUMBERS),
+        words=(*CSV_WORDS, *words, *NUMBERS),
     )
 
 

@@ -17,26 +17,6 @@ from deepauc.training.predict_table import predict_table
 COLUMNS = ("--image-column", "file", "--label-column", "target")
 
 
-@pytest.fixture
-def deepauc(capsys):
-    """Run the command; (exit code, stdout, stderr)."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            run(list(map(str, words)))
-        return end.value.code, *capsys.readouterr()
-
-    return call
-
-
-def write(path, rows):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
 @pytest.fixture(scope="module")
 def clinic(tmp_path_factory):
     """Forty pictures in a folder with a blank and an umlaut, and their rows."""
@@ -53,11 +33,11 @@ def clinic(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(clinic, tmp_path_factory):
+def trained(clinic, tmp_path_factory, write_table):
     """A short run on the forty pictures."""
     folder, rows = clinic
     out = tmp_path_factory.mktemp("runs") / "first"
-    table = write(folder / "all.csv", rows)
+    table = write_table(folder / "all.csv", rows)
     words = ["--table", str(table), *COLUMNS, "--model", "small-cnn", "--epochs", "1", "--out", str(out), "--quiet"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_run, "write_report", lambda *_, **__: (out / "report.html").write_text(""))
@@ -84,7 +64,7 @@ def test_what_predict_would_destroy_is_refused(deepauc, trained, tmp_path):
     assert again.read_text().startswith("id,score\n")
 
 
-def test_predict_says_how_many_rows_the_run_has_learnt_from(deepauc, clinic, trained, tmp_path):
+def test_predict_says_how_many_rows_the_run_has_learnt_from(deepauc, clinic, trained, tmp_path, write_table):
     folder, rows = clinic
     table, out = trained
     with (out / "scores.csv").open(newline="") as file:
@@ -95,7 +75,7 @@ def test_predict_says_how_many_rows_the_run_has_learnt_from(deepauc, clinic, tra
     assert f"Caution. {40 - len(held_out)} of these rows are named like ones the run was trained or chosen on" in text
     code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv", "--json")
     assert json.loads(text)["rows_seen_in_training"] == 40 - len(held_out)
-    new = write(folder / "new.csv", [row for row in rows if row["file"] in held_out])
+    new = write_table(folder / "new.csv", [row for row in rows if row["file"] in held_out])
     assert "Caution" not in deepauc("predict", out, "--table", new, "--out", tmp_path / "s.csv")[1]
 
 
@@ -115,11 +95,11 @@ def test_a_device_that_is_not_there(deepauc, trained, tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, trained, tmp_path):
+def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, trained, tmp_path, write_table):
     folder, rows = clinic
     _, out = trained
     (folder / "Bilder neu" / "cut.png").write_bytes((folder / "Bilder neu" / "0.png").read_bytes()[:60])
-    bad = write(folder / "bad.csv", [*rows, {"file": "Bilder neu/cut.png", "target": 1, "patient": "p99"}])
+    bad = write_table(folder / "bad.csv", [*rows, {"file": "Bilder neu/cut.png", "target": 1, "patient": "p99"}])
     for words in (
         ("train", "--table", bad, *COLUMNS, "--out", tmp_path / "run"),
         ("predict", out, "--table", bad, "--out", tmp_path / "s.csv"),
@@ -129,7 +109,7 @@ def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, t
         assert code == 2
         assert "42   file    unreadable image  'Bilder neu/cut.png': the file is damaged or cut short" in text
         assert errors == "deepauc: mend this row, or leave it out with --skip-bad.\n"
-    one_class = write(folder / "one.csv", [{**row, "target": "" if row["target"] else 0} for row in rows])
+    one_class = write_table(folder / "one.csv", [{**row, "target": "" if row["target"] else 0} for row in rows])
     assert "--skip-bad" not in deepauc("train", "--table", one_class, *COLUMNS, "--out", tmp_path / "run")[2]
 
 
@@ -158,12 +138,11 @@ def test_a_folder_of_a_run_in_place_of_its_scores(deepauc, trained, tmp_path):
 
 
 def test_one_positive_in_a_held_out_part_is_said_before_training_and_stops_nothing(
-    deepauc, clinic, tmp_path, monkeypatch
+    deepauc, no_report, clinic, tmp_path, write_table
 ):
     folder, rows = clinic
-    monkeypatch.setattr(training_run, "write_report", lambda path, **_: (path / "report.html").write_text(""))
     parts = ["train"] * 30 + ["validation"] * 5 + ["test"] * 5  # one of four is positive
-    table = write(folder / "parts.csv", [{**row, "split": part} for row, part in zip(rows, parts, strict=True)])
+    table = write_table(folder / "parts.csv", [{**row, "split": part} for row, part in zip(rows, parts, strict=True)])
     words = ("--table", table, *COLUMNS, "--group-column", "patient", "--split-column", "split", "--epochs", 1)
     code, text, errors = deepauc("train", *words, "--model", "small-cnn", "--out", tmp_path / "run")
     assert (code, errors) == (0, "")
@@ -174,9 +153,8 @@ def test_one_positive_in_a_held_out_part_is_said_before_training_and_stops_nothi
     assert found["guard"]["last_minus_stage"] == {}
 
 
-def test_a_misspelt_network_leaves_the_folder_to_the_next_try(deepauc, trained, tmp_path, monkeypatch):
+def test_a_misspelt_network_leaves_the_folder_to_the_next_try(deepauc, no_report, trained, tmp_path):
     table, _ = trained
-    monkeypatch.setattr(training_run, "write_report", lambda path, **_: (path / "report.html").write_text(""))
     words = ("train", "--table", table, *COLUMNS, "--epochs", 1, "--out", tmp_path / "run")
     code, _, errors = deepauc(*words, "--model", "densnet121")
     assert code == 2

@@ -10,7 +10,7 @@ import sys
 import time
 import tomllib
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,8 +19,9 @@ import torch
 from PIL import Image
 
 from deepauc.cli import training_run
+from deepauc.cli.console import Output
 from deepauc.cli.main import run
-from deepauc.cli.train import parse_size
+from deepauc.cli.table_options import parse_size
 from deepauc.cli.training_progress import TrainingProgress
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.training.in_memory import InMemoryInputs
@@ -47,16 +48,8 @@ def write_images(folder, count=120, seed=0):
     return rows
 
 
-def write_table(path, rows):
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory, write_table):
     folder = tmp_path_factory.mktemp("data")
     rows = write_images(folder)
     write_table(folder / "data.csv", rows)
@@ -66,25 +59,9 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def deepauc(capsys):
-    """Run the command; (exit code, stdout, stderr)."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            run(["train", *map(str, words)])
-        return end.value.code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
-def no_report(monkeypatch):
-    """The report is slow and has tests of its own."""
-
-    def write(run_dir, *, command):
-        (Path(run_dir) / "report.html").write_text("<p>report")
-
-    monkeypatch.setattr(training_run, "write_report", write)
+def deepauc(deepauc):
+    """`deepauc train`."""
+    return partial(deepauc, "train")
 
 
 def content(folder):
@@ -254,6 +231,8 @@ def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
         (("--table", "data.csv", *IMAGES, "--device", "gpu"), "write cpu, cuda"),
         (("--table", "data.csv", *IMAGES, "--device", "cuda:7"), "no such GPU"),
         (("--table", "data.csv", *IMAGES, "--model", "resnet2"), "Did you mean"),
+        (("--table", "data.csv", *IMAGES, "--model", "densenet121"), "The smallest images it takes are 29 x 29"),
+        (("--table", "data.csv", *IMAGES, "--model", "densenet121", "--epochs", "1"), "it takes are 29 x 29"),
         (("--table", "data.csv", *IMAGES, "--tune", "99"), "pairs of margin and gamma"),
         (("--config", "bad.toml"), "did you mean 'label_columns'?"),
         (("--seed", "-1"), "--seed"),
@@ -269,6 +248,14 @@ def test_bad_words_are_one_line_and_exit_code_2(deepauc, data, tmp_path, monkeyp
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.parametrize("network", ["small-cnn", "resnet20"])
+def test_images_of_one_pixel_are_enough_for_a_network_of_ours(deepauc, no_report, data, tmp_path, network):
+    words = ("--table", data / "data.csv", *IMAGES[:4], "--model", network, "--image-size", 1, "--epochs", 2)
+    code, text, errors = deepauc(*words, "--out", tmp_path / "run")
+    assert (code, errors) == (0, "")
+    assert "augmentation: shifts of 0 pixels" in text
+
+
 def test_without_a_folder_it_asks_for_one_before_it_reads(deepauc, data):
     code, text, errors = deepauc("--table", data / "data.csv", *IMAGES)
     assert code == 2
@@ -276,7 +263,7 @@ def test_without_a_folder_it_asks_for_one_before_it_reads(deepauc, data):
     assert text == ""
 
 
-def test_a_table_with_faults_is_one_readable_table(deepauc, no_report, data, tmp_path):
+def test_a_table_with_faults_is_one_readable_table(deepauc, no_report, data, tmp_path, write_table):
     with (data / "data.csv").open() as file:
         rows = list(csv.DictReader(file))
     rows[3]["target"], rows[7]["file"] = "maybe", "images/nowhere.png"
@@ -295,7 +282,7 @@ def test_a_table_with_faults_is_one_readable_table(deepauc, no_report, data, tmp
     assert json.loads((tmp_path / "run" / "run.json").read_text())["data"]["skipped_rows"] == [5, 9]
 
 
-def test_numbers_instead_of_images_and_json(deepauc, no_report, tmp_path):
+def test_numbers_instead_of_images_and_json(deepauc, no_report, tmp_path, write_table):
     generator = np.random.default_rng(0)
     labels = generator.random(300) < 0.3
     rows = [
@@ -318,7 +305,9 @@ def test_numbers_instead_of_images_and_json(deepauc, no_report, tmp_path):
     assert re.search(r"sick +0\.\d{3} \[", text)
 
 
-def test_several_labels_with_empty_cells_and_a_split_without_validation(deepauc, no_report, data, tmp_path):
+def test_several_labels_with_empty_cells_and_a_split_without_validation(
+    deepauc, no_report, data, tmp_path, write_table
+):
     generator = np.random.default_rng(1)
     with (data / "data.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -343,7 +332,9 @@ def test_several_labels_with_empty_cells_and_a_split_without_validation(deepauc,
     assert "take turns" in text
 
 
-def test_it_says_how_many_unlabelled_rows_join_a_first_stage_and_why_others_do_not(deepauc, no_report, data, tmp_path):
+def test_it_says_how_many_unlabelled_rows_join_a_first_stage_and_why_others_do_not(
+    deepauc, no_report, data, tmp_path, write_table
+):
     with (data / "split.csv").open() as file:
         rows = list(csv.DictReader(file))
     rows[2]["target"] = rows[4]["target"] = ""  # of train
@@ -424,7 +415,9 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
     assert "give one of them" in errors
 
 
-def test_identical_images_stay_together_and_are_a_leak_where_the_table_parts_them(deepauc, no_report, data, tmp_path):
+def test_identical_images_stay_together_and_are_a_leak_where_the_table_parts_them(
+    deepauc, no_report, data, tmp_path, write_table
+):
     folder = tmp_path / "data"
     rows = write_images(folder, count=100)
     for number in range(0, 40, 2):  # twenty pictures twice, under two names
@@ -494,18 +487,52 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_a_bar_with_validation_auc_and_time(no_report, data, tmp_path, monkeypatch):
-    words = ("train", "--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run", "--epochs", 20)
+@pytest.fixture
+def drawn(monkeypatch):
+    """A terminal of so many columns in place of stdout; what was written to it, a line at a time, less its codes."""
     rich.get_console()  # made where there was no terminal, as another part of the program may have done
-    monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+
+    def make(columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+        return lambda: re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()))
+
+    return make
+
+
+TIME = r" (\d:\d\d:\d\d|-:--:--)$"
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (80, r"stage \d of 2 \((CrossEntropy|AUCMargin)\) .* % validation AUC 0\.\d{3}"),
+        (60, r"stage \d/2 .* % AUC 0\.\d{3}"),
+    ],
+    ids=["80", "60"],
+)
+def test_a_terminal_gets_a_bar_with_validation_auc_and_time(no_report, data, tmp_path, drawn, columns, words):
+    call = ("train", "--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run", "--epochs", 12, "--tune", 2)
+    lines = drawn(columns)
     with pytest.raises(SystemExit) as end:
-        run(list(map(str, words)))
+        run(list(map(str, call)))
     assert end.value.code == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
-    assert re.search(r"stage \d of 2 \((CrossEntropy|AUCMargin)\).* %.*validation AUC 0\.\d{3}.*\d:\d\d:\d\d", text)
-    assert "epoch 1 of" not in text
+    bars = [line for line in lines() if "━" in line and " % " in line]
+    assert any(re.search(words + TIME, bar) for bar in bars)
+    for title in ("stage ", "Tuning: 2 pairs, on validation "):
+        begun = [bar for bar in bars if bar.startswith(title) and "   0 % " not in bar]
+        assert begun
+        assert all(re.search(TIME, bar) and len(bar) <= columns for bar in begun)
+    assert any(line.startswith("tuning, margin 0.5, gamma 0.002: done") for line in lines())
+    assert not any("epoch 1 of" in line for line in lines())
+
+
+def test_a_long_name_with_brackets_leaves_the_bar_its_time(drawn):
+    lines = drawn(60)
+    with Output().progress(f"Reading {'clinic/' * 20}[/b] scans.csv") as advance:
+        advance(7, 10)
+    assert any(re.fullmatch(r"Reading clin…\S*/\[/b] scans.csv ━.* 70 %  " + TIME.strip(), line) for line in lines())
 
 
 def test_images_in_memory_are_those_of_the_files(data):
@@ -556,13 +583,13 @@ def test_one_core_is_left_to_others_unless_told_otherwise(monkeypatch):
 
 @pytest.mark.parametrize(("text", "size"), [("64", (64, 64)), ("224x320", (224, 320)), ("8X9", (8, 9))])
 def test_sizes(text, size):
-    assert parse_size(text) == size
+    assert parse_size(text, option="--size") == size
 
 
 @pytest.mark.parametrize("text", ["", "x", "8x", "8x8x8", "-8", "0", "8.5", "²"])
 def test_no_sizes(text):
     with pytest.raises(ValueError, match="HEIGHTxWIDTH"):
-        parse_size(text)
+        parse_size(text, option="--size")
 
 
 def test_what_needs_no_table_is_refused_before_one_is_read(deepauc, data, tmp_path):

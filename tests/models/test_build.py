@@ -184,6 +184,42 @@ def test_check_output_explains_a_wrong_size():
     assert model.training
 
 
+@pytest.mark.parametrize(
+    ("spec", "side"),
+    [
+        (TimmSpec(name="densenet121"), 29),
+        (TimmSpec(name="densenet121", small_stem=True), 8),
+        (TimmSpec(name="convnext_atto"), 32),
+    ],
+    ids=["densenet", "small-stem", "convnext"],
+)
+def test_the_smallest_size_is_named_and_works(spec, side):
+    model = build_model(spec, in_channels=1, num_outputs=1, seed=0)
+    check_output(model, (1, side, side), num_outputs=1)
+    for shape in ((1, side - 1, side - 1), (1, 1, 1), (1, 3, 200)):
+        with pytest.raises(ValueError, match=rf"The smallest images it takes are {side} x {side}: ") as error:
+            check_output(model, shape, num_outputs=1)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("spec", [ResNet20Spec(), SmallCNNSpec(), TimmSpec(name="resnet18")], ids=["R", "C", "T"])
+def test_some_networks_take_one_pixel(spec):
+    model = build_model(spec, in_channels=1, num_outputs=1, seed=0, input_shape=(1, 1, 1))
+    assert model(torch.randn(4, 1, 1, 1)).isfinite().all()
+
+
+def test_a_network_of_one_size_is_not_told_to_have_a_smallest():
+    class Fixed(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x.flatten(1))
+
+    model = Fixed(64 * 64, 1)
+    with pytest.raises(ValueError, match="The smallest images it takes are 64 x 64"):
+        check_output(model, (1, 28, 28), num_outputs=1)
+    with pytest.raises(ValueError, match=r"size of the images against what the network takes\.$"):
+        check_output(model, (1, 128, 128), num_outputs=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tf_efficientnet_b6", "inception_resnet_v2", "densenet201"])
 def test_big_networks_train_a_step(name):

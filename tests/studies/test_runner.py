@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ from deepauc.models.build import FactorySpec
 from deepauc.paper import smoke
 from deepauc.paper.recipes import auc_m, ce
 from deepauc.paper.smoke import DigitsSource
+from deepauc.reporting.tables import percent_text
 from deepauc.studies import execution
 from deepauc.studies.execution import OutOfTime, time_limit
 from deepauc.studies.plan import Planner, same_shape
 from deepauc.studies.records import RecordBook
-from deepauc.studies.runner import _Session, _speed_key, run_studies
+from deepauc.studies.runner import _keep_key, _Session, _speed_key, run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.status import status_of
 from deepauc.studies.study import Inherits, Study, StudySet
@@ -309,6 +311,75 @@ def test_a_pack_that_would_not_end_in_time_is_not_begun(tmp_path):
     assert session.fitting(ready) == 0
 
 
+def test_what_is_kept_of_a_run_counts_as_part_of_it(tmp_path):
+    planner = Planner([a_study(grid={}, seeds=tuple(range(12)))], RecordBook(tmp_path), Place(runs=tmp_path))
+    ready = planner.ready()
+    session = _Session("s", None, None, Place(), None, time.monotonic() + 100, None, time.monotonic(), 1)
+    session._keeping[_keep_key(ready[0])] = 30.2
+    assert session.fitting(ready) == 3  # how long training takes is not known
+    session._rates[_speed_key(ready[0])] = 9.2 / ready[0].steps
+    assert session.fitting(ready) == 2
+    for pack, kept in ((1, 1), (2, 2), (24, 12)):  # those of a pack end together
+        assert session._end_of_training(ready, pack=pack) == pytest.approx(session.deadline - 30.2 * kept)
+    tuning = [replace(one, phase="tuning") for one in ready]
+    assert session._end_of_training(tuning, pack=24) == session.deadline
+    session.deadline = None
+    assert session._end_of_training(ready, pack=24) is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongToKeep(DigitsSource):
+    """What it keeps takes `seconds`, by a clock that is put forward."""
+
+    seconds: float
+
+    def keep(self, run, task):
+        Clock.ahead += self.seconds
+        return {"kept": run.path.name}
+
+
+class Clock:
+    ahead = 0.0
+
+
+@pytest.mark.parametrize("road", [{}, {"pack": 3}])
+def test_what_there_is_no_time_to_keep_is_left_to_the_next_call_and_nothing_is_trained_again(
+    tmp_path, monkeypatch, road
+):
+    monkeypatch.setattr(time, "monotonic", lambda real=time.monotonic: real() + Clock.ahead)
+    source = LongToKeep(imratio=0.1, seconds=1000.0)
+    studies = [a_study(method=ce, grid={}, task=source, seeds=(0, 1, 2))]
+    steps = []
+    outcome, book = run(studies, tmp_path, max_minutes=40, report=steps.append, **road)
+    assert (outcome.done, outcome.failed, outcome.out_of_time) == (2, [], True)  # the first one's time was not known
+    assert outcome.seconds < 40 * 60
+    assert [record["seed"] for record in book.final("m")] == [0, 1]
+    assert steps[-1].text.endswith("set 2: trained; the next call writes its record")
+    assert len(list((tmp_path / "runs").glob("*/DONE"))) == 3
+    for name in ("train", "train_together"):
+        monkeypatch.setattr(execution, name, lambda *_, **__: pytest.fail("trained again"))
+    outcome, book = run(studies, tmp_path, max_minutes=40, **road)
+    assert (outcome.done, outcome.failed, outcome.out_of_time) == (1, [], False)
+    assert [record["kept"] for record in book.final("m")] == [record["run"] for record in book.final("m")]
+    assert run(studies, tmp_path, max_minutes=40, **road)[0].done == 0
+
+
+def test_what_is_quick_to_keep_is_kept_however_late_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda real=time.monotonic: real() + Clock.ahead)
+    studies = [a_study(method=ce, grid={}, task=LongToKeep(imratio=0.1, seconds=3.0), seeds=(0, 1, 2))]
+    trained = execution.train_together
+
+    def late(*words, **options):
+        runs = trained(*words, **options)
+        Clock.ahead += 3600
+        return runs
+
+    monkeypatch.setattr(execution, "train_together", late)
+    outcome, book = run(studies, tmp_path, max_minutes=40, pack=3)
+    assert (outcome.done, outcome.failed, outcome.out_of_time) == (3, [], False)
+    assert len(book.final("m")) == 3
+
+
 def test_packs_hold_one_shape_and_tuning_comes_first(tmp_path):
     studies = [a_study("a"), a_study("b", method=ce, grid={}), a_study("l", grid={}, fixed={**SMALL, "epochs": 3})]
     place = Place(runs=tmp_path, results=tmp_path)
@@ -379,3 +450,7 @@ def test_the_smoke_study_in_its_smallest_form(tmp_path):
     assert run_studies("smoke", studies, place=place, device="cpu").done == 4 * (2 + 2)
     page = smoke.page(tmp_path)
     assert all(f"| {name} " in page for name in ("CE", "Focal", "AUC-S", "AUC-M"))
+    lines = {line.split("|")[1].strip(): line.split("|")[5].strip() for line in page.splitlines() if line[:1] == "|"}
+    share = fmean(r["alpha_zero_share"] for r in RecordBook(tmp_path / "smoke").final("digits-S-10-paper-auc_m"))
+    assert lines["loss"] == "alpha = 0"
+    assert (lines["AUC-M"], lines["AUC-S"]) == (percent_text(share), "-")

@@ -1,9 +1,13 @@
 """The fast engine in its CPU form against the plain loop; packed runs against runs alone; images that do not fit."""
 
 import csv
+import gc
+import threading
+import time
 
 import numpy as np
 import pytest
+import torch
 
 from deepauc.data.augment import Augment
 from deepauc.models.build import SmallCNNSpec
@@ -13,6 +17,7 @@ from deepauc.objectives.pairwise import Pairwise
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training import fast_step
+from deepauc.training.feed import HostFeed
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
@@ -132,6 +137,44 @@ def test_images_that_do_not_fit_come_through_the_feed(image_task, tmp_path, monk
     monkeypatch.setattr("deepauc.training.feed.HOST_BYTES", 0)
     fed = train(recipe(), image_task, seed=1, run_dir=tmp_path / "fed", engine="fast", device="cpu")
     assert (fed.path / "scores.csv").read_bytes() == (there.path / "scores.csv").read_bytes()
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_no_thread_is_left_of_a_run_that_is_broken_off(image_task, tmp_path, monkeypatch, stop):
+    monkeypatch.setattr("deepauc.training.feed.HOST_BYTES", 0)
+    taken = []
+
+    def first_two(feed, take=HostFeed.next):
+        taken.append(feed)
+        if len(taken) == 3:  # in the middle of an epoch of six batches, with more read ahead than are taken
+            time.sleep(0.2)
+            raise stop("broken off")
+        take(feed)
+
+    monkeypatch.setattr(HostFeed, "next", first_two)
+    before = set(threading.enumerate())
+    with pytest.raises(stop, match="broken off") as error:
+        train(recipe(), image_task, seed=1, run_dir=tmp_path / "a", engine="fast", device="cpu")
+    (reader,) = set(threading.enumerate()) - before
+    taken.clear()
+    del error  # its frames hold the run, and with it the feed
+    gc.collect()
+    reader.join(timeout=10)
+    assert not reader.is_alive()
+    assert set(threading.enumerate()) == before
+
+
+def test_batches_come_in_their_order_however_fast_they_are_taken(image_task):
+    feed = HostFeed(image_task, 16, torch.device("cpu"))
+    table = np.random.default_rng(0).integers(0, len(image_task), (60, 16))
+    feed.start(table[:20])
+    feed.next()
+    feed.start(table)  # another epoch before the first is over
+    for number, rows in enumerate(table):
+        if number % 7 == 0:
+            time.sleep(0.003)  # so that the reader is now ahead, now behind
+        feed.next()
+        np.testing.assert_array_equal(feed.staged.numpy(), image_task.inputs(rows))
 
 
 def test_a_reading_error_reaches_the_caller(image_task, tmp_path, monkeypatch):

@@ -22,9 +22,8 @@ from deepauc.training.plan import (
     Fingerprint,
     PlanOptions,
     make_plan,
-    named_model,
-    planned_size,
 )
+from deepauc.training.plan_network import named_model, planned_size
 
 
 def fingerprint(*, rows=4708, positives=(1214,), shape=(28, 28, 1), validation=(135, 389), sizes=None):
@@ -186,6 +185,17 @@ def test_the_reason_for_a_size_says_where_it_comes_from():
     assert "how the files are" in reason((28, 28), {(28, 28): 5})
     assert "64 pixels" in reason((64, 64), {(512, 512): 5})
     assert "asked for" in reason((32, 32), {(512, 512): 5})
+
+
+@pytest.mark.parametrize(("side", "pixels"), [((1, 1), 0), ((1, 8), 0), ((2, 2), 1), ((28, 28), 2), ((224, 300), 16)])
+def test_no_shift_takes_an_image_out_of_the_picture(side, pixels):
+    plan = make_plan(fingerprint(shape=(*side, 1)), PlanOptions(), "cpu")
+    assert [stage.augment.crop_padding for stage in plan.recipe.stages] == [pixels, pixels]
+
+
+def test_a_network_that_the_images_are_too_small_for_is_refused_by_the_plan():
+    with pytest.raises(ValueError, match="The smallest images it takes are 29 x 29"):
+        make_plan(fingerprint(), PlanOptions(model="densenet121"), "cpu")
 
 
 def test_a_label_with_one_class_is_refused():

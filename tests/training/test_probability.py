@@ -160,6 +160,14 @@ def entries_of(folder):
     return json.loads((folder / "bundle.json").read_text())["calibration"]
 
 
+def changed_copy(run, folder, change):
+    """The run in another folder, its bundle changed in place."""
+    shutil.copytree(run, folder)
+    plain = json.loads((folder / "bundle.json").read_text())
+    change(plain)
+    (folder / "bundle.json").write_text(json.dumps(plain))
+
+
 def expected_of(folder, task):
     scores = predict(folder, task).astype(float)
     entries = entries_of(folder)
@@ -228,10 +236,7 @@ def test_the_meaning_gives_the_prevalence_of_validation(two_runs, tmp_path):
 )
 def test_a_flat_curve_is_said_aloud(two_runs, tmp_path, flat):
     root, _ = two_runs
-    shutil.copytree(root / "0", tmp_path / "run")
-    plain = json.loads((tmp_path / "run" / "bundle.json").read_text())
-    plain["calibration"]["b"] = flat
-    (tmp_path / "run" / "bundle.json").write_text(json.dumps(plain))
+    changed_copy(root / "0", tmp_path / "run", lambda plain: plain["calibration"].update(b=flat))
     found = predict_table([tmp_path / "run"], root / "table.csv", probability=True)
     assert len(np.unique(found.probabilities[:, 1])) == 1
     assert "the scores of b did not rise with the label: all rows get one" in found.probability_meaning
@@ -262,10 +267,7 @@ def test_a_run_without_validation_is_refused_by_name_before_the_table_is_read(tw
 
 def test_a_bundle_without_the_field_still_loads_and_predicts(two_runs, tmp_path):
     root, _ = two_runs
-    shutil.copytree(root / "0", tmp_path / "old")
-    plain = json.loads((tmp_path / "old" / "bundle.json").read_text())
-    del plain["calibration"]
-    (tmp_path / "old" / "bundle.json").write_text(json.dumps(plain))
+    changed_copy(root / "0", tmp_path / "old", lambda plain: plain.pop("calibration"))
     assert Bundle.load(tmp_path / "old").calibration == {}
     found = predict_table([tmp_path / "old"], root / "table.csv")
     assert (found.scores == predict_table([root / "0"], root / "table.csv").scores).all()
@@ -275,10 +277,7 @@ def test_a_bundle_without_the_field_still_loads_and_predicts(two_runs, tmp_path)
 
 def test_an_isotonic_curve_in_the_bundle_and_the_file_read_back(two_runs, tmp_path):
     root, task = two_runs
-    shutil.copytree(root / "0", tmp_path / "run")
-    plain = json.loads((tmp_path / "run" / "bundle.json").read_text())
-    plain["calibration"]["b"] = ISOTONIC
-    (tmp_path / "run" / "bundle.json").write_text(json.dumps(plain))
+    changed_copy(root / "0", tmp_path / "run", lambda plain: plain["calibration"].update(b=ISOTONIC))
     found = predict_table([tmp_path / "run"], root / "table.csv", probability=True)
     np.testing.assert_allclose(found.probabilities, expected_of(tmp_path / "run", task), rtol=1e-9)
     found.write(tmp_path / "p.csv")

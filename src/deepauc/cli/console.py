@@ -7,9 +7,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepauc.reporting.tables import markdown_table, rich_table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+BESIDE_A_TITLE = 30  # columns: percentage, time left, the blanks between, and some of the bar
+BEGINNING = 12  # of a title that is too long: "Reading" and the first letters of the path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,28 @@ class Output:
         else:
             _write(f"{title}\n\n{markdown_table(header, rows)}\n")
 
+    def columns(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """In a terminal a table that folds what is too wide; elsewhere one line a row. Nothing is cut off."""
+        if self.as_json:
+            return
+        lines = [[printable(cell) for cell in row] for row in (header, *rows)]
+        if sys.stdout.isatty():
+            from rich import box
+            from rich.console import Console
+            from rich.table import Table
+            from rich.text import Text
+
+            drawn = Table(box=box.SIMPLE_HEAD)
+            for name in lines[0]:
+                drawn.add_column(Text(name), overflow="fold")
+            for row in lines[1:]:
+                drawn.add_row(*map(Text, row))  # Text: a bracket in a cell is no markup
+            Console().print(drawn)
+            return
+        widths = [max(len(line[place]) for line in lines) for place in range(len(header) - 1)]
+        for line in lines:
+            self.result("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]))
+
     def result(self, text: str) -> None:
         """What the command was run for."""
         if not self.as_json:
@@ -52,14 +80,40 @@ class Output:
             self.say(title)
             yield lambda _done, _total: None
             return
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(
-            transient=True, console=Console()
-        ) as bar:  # rich's own may be of another time, without a terminal
-            task = bar.add_task(title, total=None)
+        with progress_bar() as bar:
+            task = bar.add_task(_shortened(title, bar.console.width - BESIDE_A_TITLE), total=None, said="")
             yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def progress_bar() -> Progress:
+    """A bar of one line, gone at its end: description, bar, percentage, the task's `said`, time left.
+
+    The bar gives way to the words, down to nothing; where they alone are wider than the terminal, rich cuts all of
+    them, the time left first. So whoever adds a task keeps its words short.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),  # it may hold a file's name, with brackets
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[said]}", markup=False),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        transient=True,
+        console=Console(),  # rich's own may be of another time, without a terminal
+    )
+
+
+def _shortened(text: str, room: int) -> str:
+    """The text with dots for its middle where it is longer than this: a path says most at its end."""
+    room = max(room, 2 * BEGINNING)
+    return text if len(text) <= room else f"{text[:BEGINNING]}…{text[BEGINNING + 1 - room :]}"
+
+
+def printable(text: str) -> str:
+    """One line whatever a table holds: control characters, such as a terminal would obey, are shown as escapes."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _write(text: str) -> None:

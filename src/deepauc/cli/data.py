@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from deepauc.cli.console import Output
-from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
+from deepauc.cli.console import Output, printable
+from deepauc.cli.short_help import HELP_ALL, ShortHelp
+from deepauc.cli.table_options import (
+    LABELS,
+    AllowOutside,
+    FeatureColumns,
+    GroupColumn,
+    ImageColumn,
+    MetadataColumns,
+    RareAllowOutside,
+    RareWeightColumn,
+    SplitColumn,
+    WeightColumn,
+    parse_size,
+)
+from deepauc.cli.table_report import refuse_table, report_record, show_summary
 from deepauc.data.catalogue import CATALOGUE, data_root, imbalanced, load_named
 from deepauc.data.export import Exported, export_task
 from deepauc.data.packed import pack as pack_task
-from deepauc.data.problems import Problem, TableError, TableReport
+from deepauc.data.problems import TableError
 from deepauc.data.table import check_table, read_table
 from deepauc.data.task import Kind, Task
 
 app = typer.Typer(rich_markup_mode=None)
 
-ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, relative to the table.")]
-LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1; repeatable.")
-FeatureColumns = Annotated[
-    list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
-]
-GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients.")]
-SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
-WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
-RareWeightColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="How much a row counts in training.")
-]
-MetadataColumns = Annotated[
-    list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="To be kept as well; repeatable.")
-]
-AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may lie outside the table's folder.")]
-RareAllowOutside = Annotated[
-    bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Images may lie outside the table's folder.")
-]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="From `data list`, or a packed set's folder.")]
 Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Named data sets; default: DEEPAUC_DATA.")]
 Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Leave so many positives in train, such as 0.01.")]
@@ -51,7 +45,6 @@ Parts = Annotated[
     list[str] | None,
     typer.Option("--part", metavar="PART", help="Train, validation or test; repeatable; default: all."),
 ]
-MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
@@ -67,8 +60,7 @@ def list_sets(root: Root = None, as_json: AsJson = False) -> None:
     """The named data sets, and which of them are there."""
     output, place = Output(as_json=as_json), data_root(root)
     found = {name: () if place is None else one.found(place) for name, one in CATALOGUE.items()}
-    _show_table(
-        output,
+    output.columns(
         ("name", "data set", "images", "size", "label 1", "found"),
         [
             (name, one.title, f"{one.images:,}", _size_text(one.shape), one.positive, "yes" if found[name] else "-")
@@ -95,10 +87,9 @@ def info(
     output = Output(as_json=as_json)
     task = _named_task(name, root=root, imratio=imratio, seed=seed)
     inputs = "images" if len(task.source.shape) == 3 else "rows of features"
-    output.result(f"{_printable(task.name)}: {len(task):,} {inputs}, {_size_text(task.source.shape)}")
+    output.result(f"{printable(task.name)}: {len(task):,} {inputs}, {_size_text(task.source.shape)}")
     counts, in_no_part = _counts(task), len(task) - sum(map(len, task.parts.values()))
-    _show_table(
-        output,
+    output.columns(
         ("part", "label", "rows", "positives", "share"),
         [
             (part, label, f"{one['rows']:,}", f"{one['positives']:,}", _share_text(one["share"]))
@@ -155,8 +146,8 @@ def check(
             progress=advance,
         )
     # Without a column of parts all rows are in train, which would read as if nothing were left to test on.
-    _show_summary(output, report if split_column else replace(report, parts={}))
-    output.record(_report_record(report))
+    show_summary(output, report if split_column else replace(report, parts={}))
+    output.record(report_record(report))
     if report.problems:
         refuse_table(output, report.problems)
 
@@ -203,7 +194,7 @@ def pack(
                     split_column=split_column,
                     weight_column=weight_column,
                     metadata_columns=metadata_column or (),
-                    size=_parse_size(size),
+                    size=None if size is None else parse_size(size, option="--size"),
                     skip_bad=skip_bad,
                     allow_outside=allow_outside,
                     progress=advance,
@@ -253,7 +244,7 @@ def export(
     """
     output = Output(as_json=as_json)
     task = _named_task(name, root=root, imratio=imratio, seed=seed)
-    with output.progress(f"Exporting {_printable(task.name)}") as advance:
+    with output.progress(f"Exporting {printable(task.name)}") as advance:
         exported = export_task(task, out, parts=part, progress=advance)
     counts = ", ".join(f"{name} {rows:,}" for name, rows in exported.parts.items())
     output.result(f"wrote {exported.table} ({counts})")
@@ -288,15 +279,6 @@ def _kind(label_columns: Sequence[str]) -> Kind:
     return "multilabel" if len(label_columns) > 1 else "binary"
 
 
-def _parse_size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    sides = text.lower().split("x")
-    if len(sides) > 2 or not all(side.isascii() and side.isdigit() for side in sides):
-        raise ValueError(f"--size {text}: give one side, such as 224, or HEIGHTxWIDTH, such as 224x320.")
-    return int(sides[0]), int(sides[-1])
-
-
 def _train_command(exported: Exported) -> str:
     words = ["deepauc", "train", "--table", str(exported.table), "--image-column", exported.image_column]
     for name in exported.label_columns:
@@ -306,76 +288,6 @@ def _train_command(exported: Exported) -> str:
     if exported.weight_column is not None:
         words += ["--weight-column", exported.weight_column]
     return shlex.join([*words, "--split-column", exported.split_column, "--out", "DIR"])
-
-
-def _report_record(report: TableReport) -> dict[str, Any]:
-    sizes = [{"height": size[0], "width": size[1], "files": count} for size, count in report.sizes.items()]
-    return {"ok": report.ok} | asdict(report) | {"sizes": sizes}
-
-
-def _show_summary(output: Output, report: TableReport) -> None:
-    """Everything but the problems, which have a table of their own."""
-    leaks = tuple(replace(leak, name=_printable(leak.name)) for leak in report.leaks)
-    largest = report.largest_group and replace(report.largest_group, name=_printable(report.largest_group.name))
-    text = str(replace(report, path=_printable(report.path), leaks=leaks, largest_group=largest, problems=()))
-    output.result(text if report.ok else text.removesuffix("no problems").rstrip())
-
-
-def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool = False) -> NoReturn:
-    """All problems in one table (in a terminal the first of each kind, where they are many), then exit code 2.
-
-    may_skip: the command could go on without these rows, which is said.
-    """
-    alike = Counter((one.column, one.kind) for one in problems)
-    shown, seen = [], Counter[tuple[str | None, str]]()
-    for one in problems:
-        seen[one.column, one.kind] += 1
-        if seen[one.column, one.kind] <= MOST_ALIKE or not sys.stdout.isatty():
-            shown.append(("-" if one.row is None else str(one.row), one.column or "-", one.kind, one.message))
-    _show_table(output, ("row", "column", "kind", "message"), shown)
-    if len(shown) < len(problems):
-        output.result(
-            f"{len(problems) - len(shown):,} more of the same kinds; all of them: the same command with | cat"
-        )
-    for (column, kind), count in alike.items():
-        if column and count > MOST_ALIKE:
-            right = "the right column, and the right folder" if kind == "missing file" else "the right column"
-            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
-    kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
-    output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
-    rows = {one.row for one in problems if one.row is not None}
-    if may_skip and rows and not {"no labelled row", "one class only"} & {one.kind for one in problems}:
-        these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
-        typer.echo(f"deepauc: mend {these}, or leave {them} out with --skip-bad.", err=True)
-    raise typer.Exit(2)
-
-
-def _show_table(output: Output, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """In a terminal a table that folds what is too wide; elsewhere one line a row. Nothing is cut off."""
-    if output.as_json:
-        return
-    lines = [[_printable(cell) for cell in row] for row in (header, *rows)]
-    if sys.stdout.isatty():
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        drawn = Table(box=box.SIMPLE_HEAD)
-        for name in lines[0]:
-            drawn.add_column(Text(name), overflow="fold")
-        for row in lines[1:]:
-            drawn.add_row(*map(Text, row))  # Text: a bracket in a cell is no markup
-        Console().print(drawn)
-        return
-    widths = [max(len(line[place]) for line in lines) for place in range(len(header) - 1)]
-    for line in lines:
-        output.result("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]))
-
-
-def _printable(text: str) -> str:
-    """One line whatever a table holds: control characters, such as a terminal would obey, are shown as escapes."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _size_text(shape: Sequence[int]) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.data import AllowOutside, FeatureColumns, GroupColumn, ImageColumn, refuse_table
+from deepauc.cli.table_options import AllowOutside, FeatureColumns, GroupColumn, ImageColumn
+from deepauc.cli.table_report import refuse_table
 
 if TYPE_CHECKING:
     from deepauc.training.predict_table import TablePrediction

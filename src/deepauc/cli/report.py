@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.data import AllowOutside, ImageColumn
+from deepauc.cli.table_options import AllowOutside, ImageColumn
 from deepauc.cli.train import command_line
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.data import (
+from deepauc.cli.short_help import HELP_ALL, RARE
+from deepauc.cli.table_options import (
     LABELS,
     FeatureColumns,
     GroupColumn,
@@ -18,8 +19,8 @@ from deepauc.cli.data import (
     RareAllowOutside,
     RareWeightColumn,
     SplitColumn,
+    parse_size,
 )
-from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
     from deepauc.training.config import Settings
@@ -79,7 +80,7 @@ def train(
         "group_column": group_column,
         "split_column": split_column,
         "weight_column": weight_column,
-        "image_size": None if image_size is None else parse_size(image_size),
+        "image_size": None if image_size is None else parse_size(image_size, option="--image-size"),
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,
     }
@@ -122,14 +123,6 @@ def _settings(config: Path | None, *, data: dict[str, Any], plan: dict[str, Any]
         plan=replace(settings.plan, **given(plan)),
         **given(top),
     )
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """(height, width) from `224` or `224x320`."""
-    sides = text.lower().split("x")
-    if len(sides) > 2 or not all(side.isascii() and side.isdigit() and int(side) for side in sides):
-        raise ValueError(f"--image-size {text}: give one side, such as 224, or HEIGHTxWIDTH, such as 224x320.")
-    return int(sides[0]), int(sides[-1])
 
 
 def command_line(context: typer.Context) -> str:

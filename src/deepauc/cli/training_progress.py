@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from deepauc.cli.console import Output
+from deepauc.cli.console import Output, progress_bar
 from deepauc.data.task import Task
 from deepauc.training.recipe import Recipe
 from deepauc.training.stream import Stream
 from deepauc.training.trainer import Progress
 
 LINES_A_STAGE = 10  # where there is no terminal
+ROOMY = 80  # columns from which on whole words and a bar stand beside the time left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,23 +41,26 @@ def stage_lengths(recipe: Recipe, task: Task, *, seed: int) -> list[StageLength]
 class TrainingProgress:
     """Called after every step; speaks at the end of epochs, or draws a bar over all stages."""
 
-    def __init__(self, output: Output, lengths: Sequence[StageLength], *, title: str, bar: Any) -> None:
-        self.output, self.lengths, self.title = output, lengths, title
+    def __init__(self, output: Output, lengths: Sequence[StageLength], *, bar: Any) -> None:
+        self.output, self.lengths = output, lengths
         self._bar, self._bar_task = bar, None
         self._total = sum(length.steps for length in lengths)
         self._began: float | None = None
         self._first = 0
         self._last: Progress | None = None
         if bar is not None:
-            self._bar_task = bar.add_task(title, total=self._total, auc="")
+            self._bar_task = bar.add_task("", total=self._total, said="")
 
     def __call__(self, step: Progress) -> None:
         done = sum(length.steps for length in self.lengths[: step.stage]) + step.iteration
         if self._began is None:  # the first step of this call: a resumed run does not start at 0
             self._began, self._first = time.monotonic(), done
         if self._bar is not None:
-            auc = "" if step.validation_auc is None else f"validation AUC {step.validation_auc:.3f}"
-            self._bar.update(self._bar_task, completed=done, description=self._where(step), auc=auc)
+            roomy = self._bar.console.width >= ROOMY
+            where = self._where(step) if roomy else f"stage {step.stage + 1}/{step.stages}"
+            what = "validation AUC" if roomy else "AUC"
+            auc = "" if step.validation_auc is None else f"{what} {step.validation_auc:.3f}"
+            self._bar.update(self._bar_task, completed=done, description=where, said=auc)
         elif self._last is not None and (step.stage, step.epoch) != (self._last.stage, self._last.epoch):
             self._line(self._last, step.validation_auc, done)
         self._last = step
@@ -83,31 +87,18 @@ class TrainingProgress:
         return f", about {_duration(a_step * (self._total - done))} left"
 
     def _where(self, step: Progress) -> str:
-        return f"{self.title}stage {step.stage + 1} of {step.stages} ({self.lengths[step.stage].name})"
+        return f"stage {step.stage + 1} of {step.stages} ({self.lengths[step.stage].name})"
 
 
 @contextmanager
-def training_progress(
-    output: Output, recipe: Recipe, task: Task, *, seed: int, title: str = ""
-) -> Iterator[TrainingProgress]:
+def training_progress(output: Output, recipe: Recipe, task: Task, *, seed: int) -> Iterator[TrainingProgress]:
     """A bar in a terminal, plain lines elsewhere, nothing where quiet or JSON was asked for."""
     lengths = stage_lengths(recipe, task, seed=seed)
     if output.quiet or output.as_json or not sys.stdout.isatty():
-        yield TrainingProgress(output, lengths, title=title, bar=None)
+        yield TrainingProgress(output, lengths, bar=None)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[auc]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Bar(*columns, transient=True, console=Console()) as bar:  # see `Output.progress`
-        yield TrainingProgress(output, lengths, title=title, bar=bar)
+    with progress_bar() as bar:
+        yield TrainingProgress(output, lengths, bar=bar)
 
 
 def _duration(seconds: float) -> str:

@@ -16,22 +16,23 @@ import torch
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.data import refuse_table
 from deepauc.cli.device import checked_device
-from deepauc.cli.training_progress import training_progress
+from deepauc.cli.table_report import refuse_table
+from deepauc.cli.training_progress import stage_lengths, training_progress
 from deepauc.cli.training_summary import show_choices, show_data, show_results
 from deepauc.data.problems import TableError
 from deepauc.data.task import Task
 from deepauc.reporting.kept_stage import score_last_stage
 from deepauc.reporting.report import write_report
 from deepauc.training.baseline import first_stage_run
+from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.config import Settings, settings_toml
 from deepauc.training.distributed import agreed, join_ranks
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import TrainingStopped
 from deepauc.training.loop import run_identity, train
 from deepauc.training.plain import recipe_hash
-from deepauc.training.plan import Choice, DeviceKind, Fingerprint, make_plan
+from deepauc.training.plan import Fingerprint, make_plan
 from deepauc.training.prepare import Prepared, data_record, prepare
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
@@ -233,15 +234,19 @@ def _tuned(job: _Job, out: Path, output: Output, *, state: str) -> tuple[_Job, t
 
 def _new_trials(job: _Job, pairs: Sequence[tuple[float, float]], folder: Path, output: Output) -> tuple[Trial, ...]:
     task, seed = job.prepared.task, job.settings.seed
-    output.say(f"Tuning: {len(pairs)} pairs of margin and gamma, each for one AUC stage, judged on validation")
+    *before, last = (length.steps for length in stage_lengths(job.recipe, task, seed=seed))
+    total = sum(before) + len(pairs) * last
+    with output.progress(f"Tuning: {len(pairs)} pairs, on validation") as advance:
 
-    def report(number: int, step: Progress) -> None:
-        last = step.iteration == step.iterations and step.stage == step.stages - 1
-        if last:
-            what = "the stages before" if number == 0 else "margin {:g}, gamma {:.3g}".format(*pairs[number - 1])
-            output.say(f"tuning, {what}: done")
+        def report(number: int, step: Progress) -> None:
+            """number: 0 for the stages before, 1 for the first pair."""
+            passed = sum(before[: step.stage]) if number == 0 else sum(before) + (number - 1) * last
+            advance(passed + step.iteration, total)
+            if step.iteration == step.iterations and step.stage == step.stages - 1:
+                what = "the stages before" if number == 0 else "margin {:g}, gamma {:.3g}".format(*pairs[number - 1])
+                output.say(f"tuning, {what}: done")
 
-    return tune(job.recipe, task, pairs=pairs, seed=seed, folder=folder, device=job.device, progress=report)
+        return tune(job.recipe, task, pairs=pairs, seed=seed, folder=folder, device=job.device, progress=report)
 
 
 def _recorded_trials(folder: RunFolder, job: _Job) -> tuple[Trial, ...]:

@@ -13,7 +13,7 @@ from deepauc.reporting.figures import interval_text
 from deepauc.reporting.findings import Interval
 from deepauc.reporting.kept_stage import auc_intervals, kept_stage, stage_objectives
 from deepauc.reporting.sections import p_text
-from deepauc.training.plan import Choice
+from deepauc.training.choice import Choice
 from deepauc.training.prepare import Prepared
 from deepauc.training.run import Run
 

@@ -19,6 +19,8 @@ Labels = npt.ArrayLike | torch.Tensor
 class ClassQuotaSampler(Sampler[list[int]]):
     """A batch sampler: `positives_per_batch` positives, the rest negatives; use as `DataLoader(batch_sampler=...)`.
 
+    Not as `sampler=`, which would make batches of batches: (n, batch_size, ...), or "list indices must be integers".
+
     An epoch is a fresh permutation of the negatives, each once, the incomplete tail dropped; positives are cycled in
     fresh permutations. Both are drawn from (seed, epoch) alone, so an epoch can be made again anywhere. Batch size and
     quota are global: rank r of k yields its share of each batch, and the k shares together are the batch of one rank.

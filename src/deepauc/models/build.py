@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,6 +109,8 @@ class TimmSpec:
         return (16, 16) if self.small_stem else (96, 96)
 
 
+_FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
+
 ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec
 
 
@@ -138,16 +141,20 @@ def build_model(
 
 def check_output(model: nn.Module, input_shape: tuple[int, ...], *, num_outputs: int) -> None:
     """Raise ValueError unless the model turns one input of this shape, (C, H, W) or (F,), into (1, num_outputs)."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad():
-            output = model(torch.zeros(1, *input_shape, device=device))
-    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        output = _tried(model, input_shape)
+    except _FORWARD_ERRORS as error:
+        reason = str(error).rstrip(".")
+        remedy = "Check the number of channels and the size of the images against what the network takes."
+        if len(input_shape) == 3 and (side := _smallest_side(model, input_shape[0])) > min(input_shape[1:]):
+            remedy = (
+                f"The smallest images it takes are {side} x {side}: enlarge these (image size), or choose a network "
+                "for small ones, as resnet20 or small-cnn."
+            )
         raise ValueError(
-            f"{type(model).__name__} fails on an input of shape {tuple(input_shape)}: {error}. Check the number of "
-            "channels and the size of the images against what the network takes."
+            f"{type(model).__name__} fails on an input of shape {tuple(input_shape)}: {reason}. {remedy}"
         ) from error
     finally:
         for module, training in modes:
@@ -163,6 +170,26 @@ def check_output(model: nn.Module, input_shape: tuple[int, ...], *, num_outputs:
             f"{type(model).__name__} gives {got} for one input; (N, num_outputs) is needed, here (1, {num_outputs}): "
             f"{remedy}."
         )
+
+
+def _tried(model: nn.Module, input_shape: tuple[int, ...]) -> Any:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        return model(torch.zeros(1, *input_shape, device=device))
+
+
+def _smallest_side(model: nn.Module, channels: int) -> int:
+    """Of the square images that the model does not fail on; 0 where it fails on all of up to 512 pixels."""
+
+    def works(side: int) -> bool:
+        try:
+            _tried(model, (channels, side, side))
+        except _FORWARD_ERRORS:
+            return False
+        return True
+
+    enough = next((1 << power for power in range(10) if works(1 << power)), 0)
+    return bisect.bisect_left(range(enough), True, lo=enough // 2 + 1, key=works) if enough > 1 else enough
 
 
 def architecture(spec: ModelSpec) -> ModelSpec:

@@ -31,7 +31,8 @@ from deepauc.training.run import Run
 
 DEFAULT_PACK = 24
 SMALLEST_PACK = 4  # fewer runs than this would waste the device: they wait for the next call
-DIVERGED = "NaN or infini"  # in the messages on scores or a loss that are no number: the same again would end the same
+DIVERGED = ("NaN or infini", "overshoot")  # in messages on training that went astray: the same again would end the same
+LONG_TO_KEEP = 5.0  # seconds: what takes less is never left to another call, however late it is
 NOT_KEPT_OF_TUNING = ("scores.csv", "model.safetensors", "bundle.json")
 
 
@@ -75,7 +76,9 @@ def run_studies(
     parents: further studies, not run here, whose selection is inherited. pack: runs side by side on the device,
     by default 24 on a GPU and 1 elsewhere. jobs: local processes, one torch thread each, where runs are not packed.
     max_minutes: no run begins that is not expected to end in time, and what is running then stops after its epoch;
-    the next call goes on from there. cluster: as tasks of this Ray cluster, packed or not, instead of in this process.
+    the next call goes on from there. What is kept of a final run (test-time augmentation, say) counts as part of it
+    once it is known how long that takes; where no time is left for it, the next call does it. cluster: as tasks of this
+    Ray cluster, packed or not, instead of in this process.
     """
     if jobs < 1 or (pack is not None and pack < 1):
         raise ValueError(f"pack and jobs must be at least 1, not {pack} and {jobs}.")
@@ -142,6 +145,7 @@ class _Session:
         self.outcome = Outcome()
         self.left_out: set[str] = set()
         self._rates: dict[object, float] = {}  # wall seconds a step of one run, by network and images
+        self._keeping: dict[object, float] = {}  # wall seconds of what is kept of a final run, by task and network
 
     def distil_finished(self, ready: Sequence[PlannedRun]) -> bool:
         """Records of runs that an earlier call, or another study, has finished.
@@ -168,10 +172,10 @@ class _Session:
         if self.deadline is None:
             return len(runs)
         left = self.deadline - time.monotonic()
-        rate = self._rate(runs[0])
-        if left <= 0 or rate is None:
+        each = (self._rate(runs[0]) or 0.0) * runs[0].steps + self._keep_seconds(runs[0])
+        if left <= 0 or not each:
             return len(runs) if left > 0 else 0
-        return min(len(runs), int(left / (rate * runs[0].steps)))
+        return min(len(runs), int(left / each))
 
     def execute(self, group: Sequence[PlannedRun], *, pack: int, jobs: int) -> None:
         """Train a group; each run that ends is written down, each that fails is remembered."""
@@ -189,21 +193,36 @@ class _Session:
             else:
                 self._fail(end.run, end.message, end.surroundings)
 
+        deadline = self._end_of_training(group, pack=pack)
         if self.crew is not None:
             out_of_time = on_cluster(
-                group, self.place, self.device, crew=self.crew, pack=pack, deadline=self.deadline, ended=ended
+                group, self.place, self.device, crew=self.crew, pack=pack, deadline=deadline, ended=ended
             )
         elif pack > 1:
-            out_of_time = packed(group, self.place, self.device, deadline=self.deadline, ended=ended)
+            out_of_time = packed(group, self.place, self.device, deadline=deadline, ended=ended)
         elif jobs > 1:
-            out_of_time = processes(group, self.place, self.device, deadline=self.deadline, ended=ended, jobs=jobs)
+            out_of_time = processes(group, self.place, self.device, deadline=deadline, ended=ended, jobs=jobs)
         else:
-            out_of_time = one_by_one(group, self.place, self.device, deadline=self.deadline, ended=ended)
+            out_of_time = one_by_one(group, self.place, self.device, deadline=deadline, ended=ended)
         if out_of_time:
             self.outcome.out_of_time = True
             self.left_out |= {run.id for run in group}
 
+    def _end_of_training(self, group: Sequence[PlannedRun], *, pack: int) -> float | None:
+        """The deadline, less what is to be kept of the runs that may end together."""
+        if self.deadline is None:
+            return None
+        keeping = sorted(map(self._keep_seconds, group), reverse=True)
+        return self.deadline - sum(keeping[: pack * self.at_once])
+
     def _keep(self, planned: PlannedRun) -> None:
+        """The record of a finished run, now or, where what it keeps would take too long, in the next call."""
+        seconds = self._keep_seconds(planned)
+        if self.deadline is not None and seconds > LONG_TO_KEEP and time.monotonic() + seconds > self.deadline:
+            self.left_out.add(planned.id)  # its folder is finished: `distil_finished` finds it
+            self.outcome.out_of_time = True
+            self._tell(planned, "trained; the next call writes its record")
+            return
         folder = planned.folder(self.place)
         run = Run(folder)
         record = distil(run, about=planned.about(self.set_name), phase=planned.phase, packed=_packed_with(folder))
@@ -214,7 +233,9 @@ class _Session:
         if planned.phase == "tuning":
             record["recipe"] = planned.brief_recipe()
         else:
+            began = time.monotonic()
             record |= planned.study.task.keep(run, planned.task)
+            self._keeping[_keep_key(planned)] = time.monotonic() - began
         self.book.add(record)
         if planned.phase == "tuning":
             for name in NOT_KEPT_OF_TUNING:
@@ -226,7 +247,7 @@ class _Session:
     def _fail(self, planned: PlannedRun, message: str, around: dict[str, Any] | None) -> None:
         self.left_out.add(planned.id)
         self.outcome.failed.append((planned.text(), message))
-        if planned.phase == "tuning" and DIVERGED in message:
+        if planned.phase == "tuning" and any(words in message for words in DIVERGED):
             identity = {"data": planned.task.data_hash(), "seed": planned.seed}
             self.book.add(
                 {
@@ -247,7 +268,8 @@ class _Session:
         rates = [self._rate(run) for run in left]
         known = [rate for rate in rates if rate is not None]
         seconds_left = sum(
-            run.steps * (rate if rate is not None else max(known)) for run, rate in zip(left, rates, strict=True)
+            run.steps * (rate if rate is not None else max(known)) + self._keep_seconds(run)
+            for run, rate in zip(left, rates, strict=True)
         ) if known or not left else None  # fmt: skip
         self.report(
             Step(
@@ -262,10 +284,18 @@ class _Session:
     def _rate(self, run: PlannedRun) -> float | None:
         return self._rates.get(_speed_key(run))
 
+    def _keep_seconds(self, run: PlannedRun) -> float:
+        """What the last keep of this kind took; 0 for tuning runs, and where nothing is known."""
+        return self._keeping.get(_keep_key(run), 0.0) if run.phase == "final" else 0.0
+
 
 def _speed_key(run: PlannedRun) -> object:
     first = own_stages(run.recipe)[0]
     return (run.recipe.model, run.task.source.shape, first.batch_size, first.precision)
+
+
+def _keep_key(run: PlannedRun) -> object:
+    return (run.study.task, run.recipe.model)
 
 
 def _goes_on(folder: Path, run: PlannedRun, place: Place) -> bool:

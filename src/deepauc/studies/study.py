@@ -98,7 +98,7 @@ class Study:
         curves = phase == "final"
         every = recipe.evaluate_every
         if not _looks_at_every_epoch(recipe) and (not curves or self.test_curve):
-            every = self.curve_every if curves else TUNING_EVERY
+            every = max(every, self.curve_every) if curves else TUNING_EVERY
         return replace(
             recipe,
             test_curve=curves and self.test_curve,

@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from deepauc.models.build import ModelSpec
+from deepauc.models.build import ModelSpec, check_output
 
 TRAINING_FACTOR = 3  # forward, gradient of the inputs, gradient of the weights
 
@@ -25,10 +25,9 @@ def multiply_adds(spec: ModelSpec, shape: tuple[int, ...]) -> int:
         total += output.numel() * prod(module.weight.shape[1:])
 
     with torch.device("meta"):
-        model = spec.build(in_channels=shape[-1], num_outputs=1).eval()
+        model = spec.build(in_channels=shape[-1], num_outputs=1)
         for module in model.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 module.register_forward_hook(count)
-        with torch.no_grad():
-            model(torch.zeros(1, shape[-1], *shape[:-1]))
+        check_output(model, (shape[-1], *shape[:-1]), num_outputs=1)  # one forward pass
     return total

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,8 @@ SHARE_OF_FREE_MEMORY = 0.5
 HOST_BYTES = 1 << 30
 CHUNK = 4096
 AHEAD = 3
+
+Ready = queue.Queue[Tensor | BaseException]
 
 
 def rows_needed(tasks: Sequence[Task]) -> npt.NDArray[np.int64]:
@@ -45,18 +49,25 @@ def images_on_device(task: Task, device: torch.device, *, rows: npt.NDArray[np.i
 
 
 class HostFeed:
-    """Reads batches ahead in a thread and brings them to one place on the device, `staged`."""
+    """Reads batches ahead in a thread and brings them to one place on the device, `staged`.
+
+    The thread holds the data, not the feed, and ends with it: none is left behind by a run that is broken off.
+    """
 
     def __init__(self, task: Task, batch_size: int, device: torch.device) -> None:
         self.task, self.device = task, device
         dtype = torch.uint8 if task.source.dtype == np.uint8 else torch.float32
         self.staged = torch.zeros(batch_size, *task.source.shape, dtype=dtype, device=device)
-        self._ready: queue.Queue[Tensor | BaseException] = queue.Queue(maxsize=AHEAD)
+        self._ready: Ready = queue.Queue(maxsize=AHEAD)
+        self._let_go = weakref.finalize(self, _let_go, self._ready, threading.Event())
 
     def start(self, table: npt.NDArray[np.int64]) -> None:
         """Begin to read these batches, (steps, batch_size)."""
-        self._ready = queue.Queue(maxsize=AHEAD)
-        threading.Thread(target=self._read, args=(table, self._ready), daemon=True).start()
+        self._let_go()  # of a table before
+        self._ready, left = queue.Queue(maxsize=AHEAD), threading.Event()
+        self._let_go = weakref.finalize(self, _let_go, self._ready, left)
+        pinned = self.device.type == "cuda"
+        threading.Thread(target=_read, args=(self.task, table, self._ready, left, pinned), daemon=True).start()
 
     def next(self) -> None:
         """The next batch into `staged`, in the order of the stream that calls."""
@@ -65,11 +76,23 @@ class HostFeed:
             raise batch
         self.staged.copy_(batch, non_blocking=True)
 
-    def _read(self, table: npt.NDArray[np.int64], ready: queue.Queue[Tensor | BaseException]) -> None:
-        try:
-            for rows in table:
-                batch = torch.from_numpy(self.task.inputs(rows))
-                # The allocator of pinned memory hands a block out again only when its copy is over.
-                ready.put(batch.pin_memory() if self.device.type == "cuda" else batch)
-        except BaseException as error:  # raised where the batch is asked for
-            ready.put(error)
+
+def _read(task: Task, table: npt.NDArray[np.int64], ready: Ready, left: threading.Event, pinned: bool) -> None:
+    """Fills the queue, until nobody is left to take from it."""
+    try:
+        for rows in table:
+            if left.is_set():
+                return
+            batch = torch.from_numpy(task.inputs(rows))
+            # The allocator of pinned memory hands a block out again only when its copy is over.
+            ready.put(batch.pin_memory() if pinned else batch)
+    except BaseException as error:  # raised where the batch is asked for
+        ready.put(error)
+
+
+def _let_go(ready: Ready, left: threading.Event) -> None:
+    """Ends a reader: it puts one batch more at the most, for which there is now room."""
+    left.set()
+    with suppress(queue.Empty):
+        while True:
+            ready.get_nowait()

@@ -14,23 +14,20 @@ from typing import Literal
 
 from deepauc.data.augment import Augment
 from deepauc.data.task import Task
-from deepauc.models.build import MLPSpec, ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
+from deepauc.models.build import ModelSpec, ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
+from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
+from deepauc.training.plan_network import Sizes, image_network, named_model, size_choice
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 
-DeviceKind = Literal["cpu", "cuda"]
-Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how many
-
-LARGEST_SIDE: dict[str, int] = {"cpu": 64, "cuda": 224}
 # One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
 BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
 BUDGET_MINUTES = 5  # what the budget is taken for where minutes choose the network
-SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
 STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
 LARGEST_BATCH: dict[str, int] = {"cpu": 64, "cuda": 128}
 LEAST_EPOCHS, MOST_EPOCHS = 3, (50, 25)
@@ -38,15 +35,6 @@ STEPS_AN_EPOCH, LEAST_BATCH = 16, 16  # the batch is made small enough for so ma
 LEAST_SHARE = 1 / 8  # of either class in a batch of the AUC stage
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
 MARGIN, GAMMA = 0.5, 0.002
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What was chosen, and why; for people."""
-
-    name: str
-    value: str
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +91,6 @@ class Plan:
 
     recipe: Recipe
     choices: tuple[Choice, ...]
-
-
-def planned_size(sizes: Sizes, device_kind: DeviceKind) -> tuple[int, int] | None:
-    """(height, width): the medians over the files, both shrunk until the longer side is within reach of the device."""
-    if not sizes:
-        return None
-    height, width = (_median(sizes, side) for side in (0, 1))
-    shrink = min(1.0, LARGEST_SIDE[device_kind] / max(height, width))
-    return max(1, round(height * shrink)), max(1, round(width * shrink))
 
 
 def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> Plan:
@@ -185,23 +164,6 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     return Plan(recipe=Recipe(model=model, stages=(first, second), guard=guard), choices=tuple(choices))
 
 
-def named_model(name: str, shape: tuple[int, ...]) -> ModelSpec:
-    """`small-cnn`, `resnet20`, `mlp`, or any network of timm's by its name there."""
-    if len(shape) == 1 and name != "mlp":
-        raise ValueError(f"the model for a table of numbers is mlp, not {name}.")
-    if len(shape) == 3 and name == "mlp":
-        raise ValueError("mlp is for tables of numbers; for images: small-cnn, resnet20 or a network of timm's.")
-    match name:
-        case "mlp":
-            return MLPSpec(hidden=(64, 32))
-        case "small-cnn":
-            return SmallCNNSpec(widths=_widths(max(shape[:2])))
-        case "resnet20":
-            return ResNet20Spec()
-        case _:
-            return TimmSpec(name=name)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Length:
     """Steps an epoch of the two stages, the epochs one would like, and how many multiply-adds there are to spend."""
@@ -239,37 +201,10 @@ def _model(
     if options.model is not None:
         name, reason = options.model, "asked for"
     else:
-        name, reason = _image_network(max(shape[:2]), device_kind, length)
+        spent = length.cost(ResNet20Spec(), length.wanted) / length.budget
+        name, reason = image_network(max(shape[:2]), device_kind, spent=spent)
     network = Choice(name="network", value=name, reason=reason)
-    return named_model(name, shape), [_size_choice(fingerprint, device_kind), network]
-
-
-def _image_network(side: int, device_kind: DeviceKind, length: _Length) -> tuple[str, str]:
-    """Name and reason."""
-    if device_kind == "cuda" and side > SMALL_SIDE:
-        return "densenet121", (
-            "the paper's network for medical images; from random weights, since nothing is ever downloaded: give "
-            "pretrained ones in a config file (weights)"
-        )
-    spent = length.cost(ResNet20Spec(), length.wanted) / length.budget
-    if device_kind == "cuda" or (side <= SMALL_SIDE and spent <= 1):
-        return "resnet20", f"made for images of up to {SMALL_SIDE} pixels, and takes {spent:.0%} of the budget"
-    return "small-cnn", f"plain and small: a ResNet20 would take {spent:.1f} times what a CPU plan may spend"
-
-
-def _size_choice(fingerprint: Fingerprint, device_kind: DeviceKind) -> Choice:
-    size, sizes = fingerprint.shape[:2], fingerprint.file_sizes
-    if sizes and size != planned_size(sizes, device_kind):
-        reason = "asked for"
-    elif not sizes or set(sizes) == {size}:
-        reason = "that is how the files are"
-    else:
-        (height, width), count = max(sizes.items(), key=lambda item: item[1])
-        reason = f"the files have {len(sizes)} size{'s' * (len(sizes) != 1)}, most often {height} x {width} ({count:,})"
-        if max(size) == LARGEST_SIDE[device_kind]:
-            device = "CPU" if device_kind == "cpu" else "GPU"
-            reason += f"; {max(size)} pixels are what a {device} plan takes, --image-size asks for more"
-    return Choice(name="image size", value=f"{size[0]} x {size[1]}", reason=reason)
+    return named_model(name, shape), [size_choice((shape[0], shape[1]), fingerprint.file_sizes, device_kind), network]
 
 
 def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> tuple[int, int, list[Choice]]:
@@ -350,29 +285,11 @@ def _keep(fingerprint: Fingerprint) -> tuple[Literal["last", "best"], list[Choic
 
 
 def _augment(shape: tuple[int, ...]) -> Augment:
-    return Augment(flip=False, crop_padding=max(1, min(shape[:2]) // 14), rotation=5.0, scale=(0.95, 1.05))
+    side = min(shape[:2])
+    shift = min(max(1, side // 14), side - 1)  # never out of the picture: a batch of nothing makes BatchNorm explode
+    return Augment(flip=False, crop_padding=shift, rotation=5.0, scale=(0.95, 1.05))
 
 
 def _decay(epochs: int) -> Steps:
     milestones = {m for m in (epochs // 2, 3 * epochs // 4) if m >= 1}
     return Steps(milestones=tuple(sorted(milestones)))
-
-
-def _widths(side: int) -> tuple[int, ...]:
-    """One width a halving, down to about 8 pixels; larger images start narrower, since there the cost is."""
-    count = max(2, min(5, 1 + math.ceil(math.log2(max(side, 1) / 8))))
-    first = 32 if side <= 32 else 16
-    return tuple(min(256, first << depth) for depth in range(count))
-
-
-def _median(sizes: Sizes, side: int) -> int:
-    """Of the heights (0) or widths (1) over all files, the lower one of two."""
-    lengths: dict[int, int] = {}
-    for size, count in sizes.items():
-        lengths[size[side]] = lengths.get(size[side], 0) + count
-    half, seen = sum(lengths.values()) / 2, 0
-    for length in sorted(lengths):
-        seen += lengths[length]
-        if seen >= half:
-            return length
-    raise ValueError("there are no images.")

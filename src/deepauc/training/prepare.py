@@ -14,9 +14,10 @@ from deepauc.data.problems import TableReport
 from deepauc.data.splits import check_leaks, equal_sets, split_by_fractions
 from deepauc.data.table import read_table
 from deepauc.data.task import Array, Task
+from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.in_memory import InMemoryInputs, fits_in_memory
-from deepauc.training.plan import Choice, DeviceKind, planned_size
+from deepauc.training.plan_network import planned_size
 
 ReadingProgress = Callable[[int, int], None]
 CHUNK = 256

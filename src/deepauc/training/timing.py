@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from deepauc.data.task import Task
+from deepauc.training.choice import Choice
 from deepauc.training.fast_step import FastEngine
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import can_be_fast, run_epoch
-from deepauc.training.plan import Choice, Plan
+from deepauc.training.plan import Plan
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Schedule, Steps
 from deepauc.training.scoring import score_rows

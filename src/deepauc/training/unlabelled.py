@@ -8,7 +8,7 @@ import numpy as np
 
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
-from deepauc.training.plan import Choice
+from deepauc.training.choice import Choice
 from deepauc.training.recipe import Recipe, Stage
 
 

@@ -1,0 +1,36 @@
+"""Options that say what is in a table, the same in every command that reads one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deepauc.cli.short_help import RARE
+
+ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, relative to the table.")]
+LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1; repeatable.")
+FeatureColumns = Annotated[
+    list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
+]
+GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients.")]
+SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
+WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
+RareWeightColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="How much a row counts in training.")
+]
+MetadataColumns = Annotated[
+    list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="To be kept as well; repeatable.")
+]
+AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may lie outside the table's folder.")]
+RareAllowOutside = Annotated[
+    bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Images may lie outside the table's folder.")
+]
+
+
+def parse_size(text: str, *, option: str) -> tuple[int, int]:
+    """(height, width) from `224` or `224x320`; option: what it is called in the command."""
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isascii() and side.isdigit() and int(side) for side in sides):
+        raise ValueError(f"{option} {text}: give one side, such as 224, or HEIGHTxWIDTH, such as 224x320.")
+    return int(sides[0]), int(sides[-1])

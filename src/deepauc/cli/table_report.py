@@ -1,0 +1,58 @@
+"""What the commands say of a table of the user's: its summary, and all that is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, NoReturn
+
+import typer
+
+from deepauc.cli.console import Output, printable
+from deepauc.data.problems import Problem, TableReport
+
+MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
+
+
+def report_record(report: TableReport) -> dict[str, Any]:
+    sizes = [{"height": size[0], "width": size[1], "files": count} for size, count in report.sizes.items()]
+    return {"ok": report.ok} | asdict(report) | {"sizes": sizes}
+
+
+def show_summary(output: Output, report: TableReport) -> None:
+    """Everything but the problems, which have a table of their own."""
+    leaks = tuple(replace(leak, name=printable(leak.name)) for leak in report.leaks)
+    largest = report.largest_group and replace(report.largest_group, name=printable(report.largest_group.name))
+    text = str(replace(report, path=printable(report.path), leaks=leaks, largest_group=largest, problems=()))
+    output.result(text if report.ok else text.removesuffix("no problems").rstrip())
+
+
+def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool = False) -> NoReturn:
+    """All problems in one table (in a terminal the first of each kind, where they are many), then exit code 2.
+
+    may_skip: the command could go on without these rows, which is said.
+    """
+    alike = Counter((one.column, one.kind) for one in problems)
+    shown, seen = [], Counter[tuple[str | None, str]]()
+    for one in problems:
+        seen[one.column, one.kind] += 1
+        if seen[one.column, one.kind] <= MOST_ALIKE or not sys.stdout.isatty():
+            shown.append(("-" if one.row is None else str(one.row), one.column or "-", one.kind, one.message))
+    output.columns(("row", "column", "kind", "message"), shown)
+    if len(shown) < len(problems):
+        output.result(
+            f"{len(problems) - len(shown):,} more of the same kinds; all of them: the same command with | cat"
+        )
+    for (column, kind), count in alike.items():
+        if column and count > MOST_ALIKE:
+            right = "the right column, and the right folder" if kind == "missing file" else "the right column"
+            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
+    kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
+    output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
+    rows = {one.row for one in problems if one.row is not None}
+    if may_skip and rows and not {"no labelled row", "one class only"} & {one.kind for one in problems}:
+        these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
+        typer.echo(f"deepauc: mend {these}, or leave {them} out with --skip-bad.", err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,45 @@
+"""What the tests of the commands share: a call, a small table, a run without its report."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from deepauc.cli import training_run
+from deepauc.cli.main import run
+
+
+@pytest.fixture
+def deepauc(capsys):
+    """Run the command; (exit code, stdout, stderr)."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            run(list(map(str, words)))
+        return end.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """The report is slow and has tests of its own."""
+
+    def write(run_dir, *, command):
+        (Path(run_dir) / "report.html").write_text("<p>report")
+
+    monkeypatch.setattr(training_run, "write_report", write)
+
+
+@pytest.fixture(scope="session")
+def write_table():
+    """Write rows (dicts) as a csv file; its path."""
+
+    def write(path, rows):
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        return path
+
+    return write
