@@ -172,12 +172,21 @@ def test_a_diverging_run_costs_no_other_and_is_not_tried_again(tmp_path):
         assert outcome.done == 2
         assert book.final("m")[0]["config"] == {"lr": 0.1}
         assert run([wild], tmp_path / str(road), **road)[0].done == 0
-        assert (
-            status_of(StudySet(name="s", title="", studies=(wild,)), (wild,), tmp_path / str(road) / "results")[
-                0
-            ].failed
-            == 1
-        )
+        shown = status_of(StudySet(name="s", title="", studies=(wild,)), (wild,), tmp_path / str(road) / "results")
+        assert shown[0].failed == 1
+
+
+def test_a_study_whose_settings_all_diverge_costs_no_other(tmp_path):
+    studies = [
+        a_study("wild", method=ce, grid={"lr": (1e29, 1e30)}, seeds=(0,)),
+        a_study("tame", method=ce, grid={"lr": (0.1, 0.01)}, seeds=(0,)),
+    ]
+    for _ in range(2):  # the second call finds the records
+        outcome, book = run(studies, tmp_path)
+        assert outcome.unavailable.keys() == {"wild"}
+        assert "nothing to choose" in outcome.unavailable["wild"]
+    assert [len(book.final(name)) for name in ("wild", "tame")] == [0, 1]
+    assert len(status_of(StudySet(name="s", title="", studies=tuple(studies)), studies, tmp_path / "results")) == 2
 
 
 def test_a_pack_that_does_not_fit_into_memory_is_halved(tmp_path, monkeypatch):

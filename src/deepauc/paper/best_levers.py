@@ -31,7 +31,7 @@ from deepauc.paper.best import best
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid
 from deepauc.studies.plan import InheritsLatest
-from deepauc.studies.selection import Trial
+from deepauc.studies.selection import NothingToChoose, Trial
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.run import Run
@@ -169,7 +169,7 @@ class SimplestWithinPairedError:
     def choose(self, trials: Sequence[Trial]) -> Trial:
         usable = [t for t in trials if t.validation and not any(math.isnan(v) for v in t.values())]
         if not usable:
-            raise ValueError("no setting has a validation AUC on every fold: there is nothing to choose.")
+            raise NothingToChoose("no setting has a validation AUC on every fold: there is nothing to choose.")
         top = max(usable, key=lambda trial: fmean(trial.values()))
         return next(trial for trial in usable if trial is top or _within(top, trial))
 

@@ -14,7 +14,7 @@ from deepauc.studies.first_stages import own_stages
 from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
 from deepauc.studies.records import Record, RecordBook
-from deepauc.studies.selection import Trial
+from deepauc.studies.selection import NothingToChoose, Trial
 from deepauc.studies.sources import Place, TaskSource, without_test
 from deepauc.studies.study import Inherits, Phase, Study
 from deepauc.training.plain import to_plain
@@ -174,9 +174,13 @@ class Planner:
         return [self.run(study, "tuning", config, seed) for config in configs for seed in study.tuning_seeds]
 
     def selected(self, study: Study) -> tuple[Config, Mapping[str, Any] | None] | None:
-        """The chosen settings and how they were chosen; None while tuning runs are missing."""
+        """The chosen settings and how they were chosen; None while tuning runs are missing or if all went astray."""
         if study.name not in self._selected:
-            found = self._choose(study)
+            try:
+                found = self._choose(study)
+            except NothingToChoose as error:
+                self.unavailable[study.name] = str(error)
+                return None
             if found is None:
                 return None
             self._selected[study.name] = found

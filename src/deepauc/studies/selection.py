@@ -23,6 +23,10 @@ class Trial:
         return tuple(fmean(curve[-epochs:]) for curve in self.validation)
 
 
+class NothingToChoose(ValueError):
+    """Every setting that was tried went astray."""
+
+
 class SelectionRule(Protocol):
     """Chooses one of the configurations that were tried."""
 
@@ -72,5 +76,7 @@ def _rank(config: Config, axis: str) -> float:
 def _usable(trials: Sequence[Trial], epochs: int) -> list[Trial]:
     known = [t for t in trials if t.validation and not any(math.isnan(v) for v in t.values(epochs=epochs))]
     if not known:
-        raise ValueError("no configuration has a validation AUC on every training set: there is nothing to choose.")
+        raise NothingToChoose(
+            "no configuration has a validation AUC on every training set: there is nothing to choose."
+        )
     return known
