@@ -40,7 +40,7 @@ TARGETS = {
     ("C10", "D", 1): 0.91,
     ("C10", "R", 10): 0.95,
     ("C10", "D", 10): 0.96,
-    ("C2", "R", 1): 0.756 + 0.10,
+    ("C2", "R", 1): 0.756 + 0.10,  # the paper's best there
     ("C100", "R", 1): 0.596 + 0.06,
 }
 NOTHING = "No run is recorded yet."
@@ -191,7 +191,8 @@ def _cells_text(book: RecordBook) -> str:
         "Mean ± standard deviation over training sets; `average`: one model of all of them, their scores averaged as "
         "ranks over the test images (AUC scores of different models share no scale), with DeLong's interval. GPU s: "
         "of one run, its first stage included, each its share of a pack. alpha = 0: share of steps; at 0 % AUC-M is "
-        "the square loss with margin m."
+        "the square loss with margin m. target: set beforehand; for C2 and C100 the best loss of the paper with ResNet20 "
+        "(.756 and .596; with DenseNet121 it has .809 and .614) plus .10 and .06."
     )
     return f"{explained}\n\n{markdown_table(header, rows)}"
 
