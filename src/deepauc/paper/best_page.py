@@ -191,7 +191,7 @@ def _cells_text(book: RecordBook) -> str:
         "Mean ± standard deviation over training sets; `average`: one model of all of them, their scores averaged as "
         "ranks over the test images (AUC scores of different models share no scale), with DeLong's interval. GPU s: "
         "of one run, its first stage included, each its share of a pack. alpha = 0: share of steps; at 0 % AUC-M is "
-        "the square loss with margin m. target: set beforehand; for C2 and C100 the best loss of the paper with ResNet20 "
+        "the square loss with margin m. target: set beforehand; for C2 and C100 the paper's best loss with ResNet20 "
         "(.756 and .596; with DenseNet121 it has .809 and .614) plus .10 and .06."
     )
     return f"{explained}\n\n{markdown_table(header, rows)}"
