@@ -9,6 +9,7 @@ Nothing is set but the columns: network, lengths and stages are the plan's own. 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import platform
@@ -25,7 +26,20 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 SETS = ("breastmnist", "pneumoniamnist")
 NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
-BUSY = 0.5  # a load average above this before the start: others were at work, and the wall time is too long
+BUSY = 0.1  # share of the cores at work before the start: above it others were there, and the wall time is too long
+
+
+def busy_share(seconds: float = 2.0) -> float:
+    """Of all cores, over a moment (Linux). A load average would still remember this program's own last run."""
+
+    def ticks() -> tuple[int, int]:
+        columns = [int(n) for n in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]]
+        return sum(columns[:8]), columns[3] + columns[4]  # all; idle and waiting for a disk
+
+    before = ticks()
+    time.sleep(seconds)
+    total, idle = (now - then for now, then in zip(ticks(), before, strict=True))
+    return 1 - idle / total
 
 
 class Shell:
@@ -48,14 +62,13 @@ class Shell:
 
 def run_one(name: str) -> dict[str, Any]:
     """Export, train, and judge both stages with `evaluate` and `compare`."""
-    load_before = os.getloadavg()[0]
+    busy = busy_share()
     with tempfile.TemporaryDirectory() as scratch:
         shell = Shell(Path(scratch))
         exported = json.loads(shell("data", "export", name, "--out", name, "--json"))
         table = ["--table", f"{name}/table.csv", "--image-column", exported["image_column"]]
         columns = ["--label-column", exported["label_columns"][0], "--split-column", exported["split_column"]]
         said = json.loads(shell("train", *table, *columns, "--out", "run", "--device", "cpu", "--json"))
-        load_after = os.getloadavg()[0]
         record = json.loads((shell.folder / "run" / "run.json").read_text(encoding="utf-8"))
         stages = [NAMES[stage["objective"]["type"]] for stage in record["recipe"]["stages"]]
         kept = said["kept_stage"]
@@ -72,12 +85,13 @@ def run_one(name: str) -> dict[str, Any]:
             (test,) = json.loads(shell(*words))["labels"]
             paired[part] = {"difference": test["difference"], "p_value": test["p_value"]}
         size = (shell.folder / "run" / "report.html").stat().st_size
+        zero = alpha_zero_share(shell.folder / "run" / "history.csv", stage=1)
     return {
         "set": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commands": shell.typed,
         "wall_seconds": {"export": shell.seconds["data"], "train_and_report": shell.seconds["train"]},
-        "load_average": {"before": round(load_before, 2), "after": round(load_after, 2)},
+        "busy_before": round(busy, 3),
         "niceness": os.nice(0),
         "cores": os.cpu_count(),
         "machine": platform.machine(),
@@ -90,12 +104,20 @@ def run_one(name: str) -> dict[str, Any]:
         "kept": stages[kept],
         "auc": auc,
         "paired_auc_stage_minus_ce": paired,
+        "alpha_zero_share": zero,
         "report_bytes": size,
         "seed": record["identity"]["seed"],
         "data_hash": record["identity"]["data"],
         "versions": record["versions"],
         "code_version": record["code_version"],
     }
+
+
+def alpha_zero_share(history: Path, *, stage: int) -> float:
+    """Of the steps of a stage on the AUC margin loss: where alpha is 0 the margin is reached."""
+    with history.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["stage"]) == stage]
+    return round(sum(float(row["alpha_zero_share"]) for row in rows) / len(rows), 4)
 
 
 def interval(one: dict[str, float], sign: str = "") -> str:
@@ -123,25 +145,28 @@ def write_table() -> None:
             lines.append(f"| {record['set']} | {stage} | {parts} | {kept} |")
     lines += [
         "",
-        "| set | part | positives of rows | AUC-M - CE | p |",
-        "| --- | --- | ---: | --- | ---: |",
+        "alpha = 0: share of AUC-M's steps; at 0 % it is the square loss with its margin.",
+        "",
+        "| set | part | positives of rows | AUC-M - CE | p | alpha = 0 |",
+        "| --- | --- | ---: | --- | ---: | ---: |",
     ]
     for record in records:
         for part, test in record["paired_auc_stage_minus_ce"].items():
             counts = record["counts"][part]
             lines.append(
                 f"| {record['set']} | {part} | {counts['positives']:,} of {counts['rows']:,} | "
-                f"{interval(test['difference'], '+')} | {test['p_value']:.2g} |"
+                f"{interval(test['difference'], '+')} | {test['p_value']:.2g} | {record['alpha_zero_share']:.1%} |"
             )
     lines += ["", "| set | network, epochs | export | train + report | machine |", "| --- | --- | ---: | ---: | --- |"]
     for record in records:
-        load, seconds = record["load_average"], record["wall_seconds"]
+        seconds = record["wall_seconds"]
         epochs = " + ".join(map(str, record["epochs"]))
-        busy = "shared with other programs, so the time is too long" if load["before"] > BUSY else "idle otherwise"
+        shared = record["busy_before"] > BUSY
+        busy = "shared with other programs, so the time is too long" if shared else "idle otherwise"
         lines.append(
             f"| {record['set']} | {record['network']['type']}, {epochs} | {seconds['export']:.0f} s | "
-            f"{seconds['train_and_report']:.0f} s | {record['hardware']} of {record['cores']} cores, load "
-            f"{load['before']:.1f} before, {load['after']:.1f} after, niceness {record['niceness']}: {busy} |"
+            f"{seconds['train_and_report']:.0f} s | {record['hardware']} of {record['cores']} cores, "
+            f"{record['busy_before']:.0%} of them busy before: {busy} |"
         )
     lines.append("")
     for record in records:
