@@ -37,6 +37,13 @@ def test_an_epoch_drawn_ahead_is_the_same_epoch(image_task):
         assert torch.equal(changes, fresh.changes(epoch))
 
 
+def test_images_are_not_moved_out_of_the_picture(image_task):
+    side = min(image_task.source.shape[:2])
+    Stream(image_task, stage(augment=Augment(crop_padding=side - 1)), seed=0, number=0)
+    with pytest.raises(ValueError, match=f"out of the picture: set it to {side - 1} at most"):
+        Stream(image_task, stage(augment=Augment(crop_padding=side)), seed=0, number=0)
+
+
 def test_quota_and_its_prior(image_task):
     stream = Stream(image_task, stage(positives_per_batch=4), seed=3, number=0)
     for epoch in range(3):

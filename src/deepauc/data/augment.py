@@ -128,6 +128,14 @@ class Augment:
     def _filled(self) -> float:
         return round(255 * self.fill) / 255  # the same grey for uint8 and for float images
 
+    def require_fit(self, height: int, width: int) -> None:
+        """Raise ValueError if images of this size may be moved out of the picture: batches of nothing would remain."""
+        if self.crop_padding >= min(height, width):
+            raise ValueError(
+                f"crop_padding={self.crop_padding} may move an image of {height} x {width} out of the picture: "
+                f"set it to {min(height, width) - 1} at most."
+            )
+
     def draw(self, n: int, *, seed: int, epoch: int, view: int = 0) -> AugmentTable:
         """The table of one epoch, (n, k), on the CPU. `view` tells apart several views of the same images."""
         for name, value in (("n", n), ("seed", seed), ("epoch", epoch), ("view", view)):

@@ -36,6 +36,8 @@ class Stream:
         if isinstance(stage.objective, ViewObjectiveSpec) and without_labels and not stage.objective.uses_labels:
             self.labels[:] = np.nan  # not looked at: whatever they are is no fault
         self._augment, self._views = stage.augment, stage.views
+        if stage.augment is not None and len(task.source.shape) == 3:
+            stage.augment.require_fit(*task.source.shape[:2])
         seen = self.labels[self.rows]
         if (seen == UNCERTAIN).any():
             raise ValueError("the training labels hold uncertain entries (-1): name what becomes of them in the stage.")
