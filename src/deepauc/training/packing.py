@@ -17,7 +17,7 @@ from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run, finish_run
 from deepauc.training.trainer import Epoch, Trainer
 
-SAVE_SECONDS = 300.0  # between checkpoints: writing down 20 DenseNets takes some ten seconds, in which the device waits
+SAVE_SECONDS = 300.0  # between checkpoints: the device waits while all runs of a pack are written down
 
 
 @dataclass(frozen=True, kw_only=True)
