@@ -40,7 +40,6 @@ from deepauc.paper.medical_chest_plan import (
     REAL,
     STAND_IN,
     ChestPlan,
-    chosen_names,
     study_name,
     study_names,
     with_settings,
@@ -50,6 +49,7 @@ from deepauc.paper.medical_recipes import AUGMENTS, auc_m, auc_stage, ce, networ
 from deepauc.paper.medical_tasks import decoded_once, joined, root_of
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
+from deepauc.studies.study import chosen_names
 from deepauc.training.recipe import Recipe, Stage
 
 SMOOTHED: Mapping[Choice, Choice] = {"zeros": "smooth_zeros", "ones": "smooth_ones"}
@@ -75,7 +75,7 @@ class ChestStudy:
 
     def chosen(self, cells: Sequence[str]) -> tuple[str, ...]:
         """Names that begin with one of these (`densenet121`, `R-all`), or fit it (`*-auc_m`)."""
-        return chosen_names(self.names, cells, self.plan.name)
+        return chosen_names(self.names, cells, f"run of {self.plan.name}")
 
     def recorded(self, results: Path, cells: Sequence[str] = ()) -> dict[str, int]:
         """Final runs by name, those of the study's own settings and seeds."""
@@ -108,7 +108,7 @@ class ChestStudy:
             if len(set(seeds)) != len(seeds) or min(seeds) < 0:
                 raise ValueError(f"seeds are distinct whole numbers of at least 0, not {seeds}.")
             plan = replace(plan, seeds=seeds)
-        chosen_names(study_names(plan, self.labels), cells, plan.name)  # before the images are read
+        chosen_names(study_names(plan, self.labels), cells, f"run of {plan.name}")  # before the images are read
         task = self.load(place, plan)
         return run_chest(
             plan, task, place, cells=cells, pack=pack, device=device, max_minutes=max_minutes, report=report
@@ -130,7 +130,6 @@ def nih_task(place: Place, plan: ChestPlan = STAND_IN) -> Task:
 
 CHEXPERT_STUDY = ChestStudy(plan=REAL, labels=COMPETITION_LABELS, load=chexpert_task)
 CHEST_STUDY = ChestStudy(plan=STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
-run_chexpert, run_stand_in = CHEXPERT_STUDY.run, CHEST_STUDY.run  # whole, unless told otherwise
 
 
 def run_chest(
@@ -151,7 +150,7 @@ def run_chest(
     links = chest_links(plan, task)
     if plan.masked:
         links += policy_links(plan, task)
-    names = chosen_names(tuple(dict.fromkeys(link.study for link in links)), cells, plan.name)
+    names = chosen_names(tuple(dict.fromkeys(link.study for link in links)), cells, f"run of {plan.name}")
     links = [link for link in links if link.study in names]
     records = run_links(plan.records, links, place, device=device, pack=pack, max_minutes=max_minutes, report=report)
     readers = root_of(place) / "readers.csv" if place.data is not None else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from deepauc.data.medical.chexpert import LIBAUC_POLICY, Views
@@ -125,18 +124,6 @@ def study_names(plan: ChestPlan, labels: Sequence[str]) -> tuple[str, ...]:
 
 def study_name(network: str, labels: str, loss: str) -> str:
     return f"{network}-{labels.replace(' ', '_')}-{loss}"
-
-
-def chosen_names(names: Sequence[str], patterns: Sequence[str], study: str) -> tuple[str, ...]:
-    """Names whose dash-separated beginning is one of the patterns, or that fit one; all without any."""
-    found: set[str] = set()
-    for pattern in patterns:
-        parts = pattern.split("-")
-        mine = {name for name in names if name.split("-")[: len(parts)] == parts or fnmatchcase(name, pattern)}
-        if not mine:
-            valid_name(pattern, list(names), f"run of {study}")
-        found |= mine
-    return tuple(name for name in names if not patterns or name in found)
 
 
 def expected_runs(plan: ChestPlan, *, labels: int = 5) -> int:

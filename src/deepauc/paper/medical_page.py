@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
+from deepauc.paper.benchmark_settings import settings_text
 from deepauc.paper.medical_cells import (
     CELLS,
     Cell,
@@ -151,7 +152,7 @@ def _row(cell: Cell, loss: str, records: Sequence[Record], baseline: Sequence[Re
         "-" if loss == "ce" else interval_text(by_set(records, baseline)),
         "-" if test_by_ce is None else comparison_text(test_by_ce),
         f"{len(test.labels):,} ({int((test.labels == 1).sum()):,})",
-        "; ".join(dict.fromkeys(_settings(record["config"]) for record in records)) or "-",
+        "; ".join(dict.fromkeys(settings_text(record["config"]) for record in records)) or "-",
         percent_text(fmean(shares)) if shares else "-",
         str(len(records)),
         _seconds_text(fmean(record["seconds"] for record in records)),
@@ -177,14 +178,3 @@ def _beyond(cell: Cell, loss: str, records: Sequence[Record]) -> list[str]:
 
 def _seconds_text(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
-
-
-def _settings(config: dict[str, object]) -> str:
-    names = {"margin": "m", "focal_alpha": "alpha", "focal_gamma": "gamma"}
-    shown = []
-    for name, value in config.items():
-        text = f"{value:g}" if isinstance(value, int | float) else str(value)
-        if name == "gamma" and isinstance(value, float):
-            text = f"1/{1 / value:.0f}"
-        shown.append(f"{names.get(name, name)} {text}")
-    return ", ".join(shown)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from deepauc.metrics.comparison import Comparison
+from deepauc.paper.benchmark_settings import settings_text
 from deepauc.paper.medical_best import LENGTHS
 from deepauc.paper.medical_cells import (
     SEEDS,
@@ -56,10 +56,10 @@ def _best(book: RecordBook) -> list[str]:
             if not records:
                 continue
             origins = ((record["selection"] or {}).get("inherited from", "not recorded") for record in records)
-            settings = (_settings_text(record["fixed"]) for record in records)
+            named = ({k: v for k, v in r["fixed"].items() if k not in ("loss", "network")} for r in records)
             gain = interval_text(by_set(records, book.final(f"{beside}-{loss}")))
             shown = [f"{name}-R-best", TITLES[loss], beside, gain, ", ".join(dict.fromkeys(origins))]
-            rows.append([*shown, "; ".join(dict.fromkeys(settings))])
+            rows.append([*shown, "; ".join(dict.fromkeys(map(settings_text, named)))])
     if not rows:
         return []
     text = (
@@ -70,13 +70,6 @@ def _best(book: RecordBook) -> list[str]:
     )
     header = ("cell", "loss", "beside", "minus", "settings from", "settings")
     return ["## `best` on the stand-ins", text, markdown_table(header, rows)]
-
-
-def _settings_text(fixed: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in fixed.items() if name not in ("loss", "network")}
-    return ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items()
-    )
 
 
 def _against_ce(results: Path, book: RecordBook, cells: Sequence[Cell]) -> list[list[str]]:

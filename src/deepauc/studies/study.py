@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from deepauc.studies.grid import Config, Grid, product
@@ -167,18 +168,25 @@ class StudySet:
 
         Those that the tasks of a chosen one need come along.
         """
-        from fnmatch import fnmatchcase
-
-        found: set[str] = set()
-        for pattern in patterns:
-            parts = pattern.split("-")
-            mine = {s.name for s in self.studies if s.name.split("-")[: len(parts)] == parts}
-            mine |= {s.name for s in self.studies if fnmatchcase(s.name, pattern)}
-            if not mine:
-                valid_name(pattern, [s.name for s in self.studies], f"study of the set {self.name}")
-            found |= mine
+        names = [study.name for study in self.studies]
+        found = set(chosen_names(names, patterns, f"study of the set {self.name}"))
         found |= {name for study in self.studies if study.name in found for name in study.task.needs}
-        return tuple(study for study in self.studies if not patterns or study.name in found)
+        return tuple(study for study in self.studies if study.name in found)
+
+
+def chosen_names(names: Sequence[str], patterns: Sequence[str], what: str) -> tuple[str, ...]:
+    """Names whose dash-separated beginning is one of the patterns, or that fit one; all without any.
+
+    A pattern that chooses none is an error, which calls the names `what`.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        parts = pattern.split("-")
+        mine = {name for name in names if name.split("-")[: len(parts)] == parts or fnmatchcase(name, pattern)}
+        if not mine:
+            valid_name(pattern, list(names), what)
+        found |= mine
+    return tuple(name for name in names if not patterns or name in found)
 
 
 def cut_all(
