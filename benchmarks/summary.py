@@ -100,6 +100,7 @@ ENGINE = (
     ("fast-step-history", "The same step on the way there", fast_step_history_table),
     ("throughput", "Beside other people's loops", throughput_table),
     ("lanes", "Fewer streams than runs", fast_step_table),
+    ("stacked-resnet", "ResNet20's runs in shared kernels", fast_step_table),
     ("same-result", "The plain loop and the fast engine", same_result_table),
 )
 
