@@ -168,8 +168,17 @@ def test_accumulated_batches_are_averaged(tmp_path):
         torch.testing.assert_close(states[1][name], value, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_image_classifier(tmp_path):
-    torch.manual_seed(0)
+def picture_rows(count=120):
+    pictures = torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    rows = [{"pixel_values": picture, "labels": int(i % 6 == 0)} for i, picture in enumerate(pictures)]
+    for row in rows:
+        row["pixel_values"][0, :4, :4] += row["labels"]
+    return rows
+
+
+def picture_model(seed=0):
+    """ViT, whose checkpoints transformers 5 writes under the names that its weights had in version 4."""
+    torch.manual_seed(seed)
     config = transformers.ViTConfig(
         hidden_size=16,
         num_hidden_layers=1,
@@ -179,12 +188,52 @@ def test_image_classifier(tmp_path):
         patch_size=4,
         num_channels=1,
         num_labels=2,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
-    pictures = torch.rand(120, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    rows = [{"pixel_values": picture, "labels": int(i % 6 == 0)} for i, picture in enumerate(pictures)]
-    for row in rows:
-        row["pixel_values"][0, :4, :4] += row["labels"]
-    model = transformers.ViTForImageClassification(config)
+    return transformers.ViTForImageClassification(config)
+
+
+@pytest.mark.parametrize("shard_size", [None, "4KB"])
+def test_resumed_image_classifier_has_all_of_its_weights(tmp_path, monkeypatch, shard_size):
+    if shard_size is not None:
+        save = transformers.PreTrainedModel.save_pretrained
+        monkeypatch.setattr(
+            transformers.PreTrainedModel,
+            "save_pretrained",
+            lambda model, *given, **options: save(model, *given, **{**options, "max_shard_size": shard_size}),
+        )
+    options = {"rows": picture_rows(), "positives_per_batch": QUOTA, "pesg": PESGSpec(lr=0.1, gamma=0.1)}
+    options["changes"] = {"save_strategy": "steps", "save_steps": 11}
+    whole = make_trainer(tmp_path / "whole", model=picture_model(), **options)
+    whole.train()
+    checkpoint = tmp_path / "whole" / "checkpoint-11"
+    assert (checkpoint / "model.safetensors").exists() == (shard_size is None)
+    again = make_trainer(tmp_path / "again", model=picture_model(seed=1), **options)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert_same_state(state_of(again), state_of(whole))
+
+
+def test_best_image_classifier_is_loaded_with_all_of_its_weights(tmp_path):
+    changes = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
+    marks = iter([0.1, 0.9, 0.2])
+    trainer = make_trainer(
+        tmp_path,
+        rows=picture_rows(),
+        model=picture_model(),
+        changes={**changes, "metric_for_best_model": "mark"},
+        positives_per_batch=QUOTA,
+        compute_metrics=lambda _: {"mark": next(marks)},
+    )
+    trainer.train()
+    best = trainer.state.best_model_checkpoint
+    assert best == str(tmp_path / f"checkpoint-{trainer.state.global_step * 2 // 3}")
+    wanted = transformers.ViTForImageClassification.from_pretrained(best).state_dict()
+    assert_same_state(trainer.model.state_dict(), wanted)
+
+
+def test_image_classifier(tmp_path):
+    rows, model = picture_rows(), picture_model()
     trainer = make_trainer(tmp_path, rows=rows, model=model, positives_per_batch=QUOTA)
     before = trainer.evaluate()["eval_auroc"]
     trainer.train()

@@ -105,6 +105,25 @@ def test_resumed_run_ends_where_the_uninterrupted_one_does(tmp_path):
     assert_same(second, plain_loop(4, {1, 3}))
 
 
+@pytest.mark.parametrize("after", [8, 11])  # steps: the last of an epoch of eight, and in the middle of the next
+def test_run_resumed_from_a_step_ends_where_the_uninterrupted_one_does(tmp_path, after):
+    """Lightning alone would train on the first batches of the epoch again, and never on its last ones."""
+
+    class SaveAfter(pl.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == after:
+                trainer.save_checkpoint(tmp_path / "middle.ckpt")
+
+    whole = Module()
+    trainer(3, tmp_path, NewStage(milestones=[1], lr_factor=0.5), SaveAfter()).fit(whole)
+    assert len(whole.rows_seen) == 24
+    again = Module()
+    run = trainer(3, tmp_path, NewStage(milestones=[1], lr_factor=0.5))
+    run.fit(again, ckpt_path=tmp_path / "middle.ckpt")
+    again.rows_seen = whole.rows_seen[:after] + again.rows_seen
+    assert_same(again, whole)
+
+
 def test_without_pesg_the_callback_says_so_at_once(tmp_path):
     with pytest.raises(ValueError, match="configure_optimizers"):
         trainer(1, tmp_path, NewStage(milestones=[1])).fit(Module(optimizer=torch.optim.SGD))

@@ -5,17 +5,20 @@ This module, and nothing that `import deepauc` loads, imports transformers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import (  # type: ignore[import-not-found, unused-ignore]
     EvalPrediction,
+    PreTrainedModel,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -161,6 +164,14 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
             raise ValueError(f"{path} is missing: this checkpoint was not made by AUCTrainer. Start without resuming.")
         self.loss_fn.load_state_dict(load_file(path))
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if not _restored_by_other_names(self.model if model is None else model, Path(resume_from_checkpoint)):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if not _restored_by_other_names(self.model, Path(self.state.best_model_checkpoint)):
+            super()._load_best_model()
+
 
 def head_scores(logits: Tensor, *, num_labels: int = 1) -> Tensor:
     """Scores (N,) for one label, (N, L) for several, from the logits of a classification head.
@@ -185,6 +196,28 @@ def auroc_metrics(prediction: EvalPrediction) -> dict[str, float]:
     labels = np.asarray(prediction.label_ids)
     scores = head_scores(logits, num_labels=1 if labels.ndim == 1 else labels.shape[1])
     return {"auroc": float(np.mean(auroc(scores.numpy(), labels)))}
+
+
+def _restored_by_other_names(model: nn.Module, checkpoint: Path) -> bool:
+    """Load weights that the checkpoint holds under names the model does not have; False where all names are its own.
+
+    `save_pretrained` writes some models (ViT in transformers 5) with the names of older versions. `from_pretrained`
+    knows both; the Trainer does not (huggingface/transformers#43701): it warns, and goes on with the weights that the
+    model was built with.
+    """
+    if not isinstance(model, PreTrainedModel) or _saved_names(checkpoint) <= set(model.state_dict()):
+        return False
+    model.load_state_dict(type(model).from_pretrained(checkpoint, local_files_only=True).state_dict())
+    return True
+
+
+def _saved_names(checkpoint: Path) -> set[str]:
+    """The names of the weights in a checkpoint's safetensors; none where it has no such file, as with adapters."""
+    single, index = checkpoint / "model.safetensors", checkpoint / "model.safetensors.index.json"
+    if single.exists():
+        with safe_open(single, framework="pt") as file:
+            return set(file.keys())
+    return set(json.loads(index.read_text())["weight_map"]) if index.exists() else set()
 
 
 class _QuotaLoader(DataLoader[Any]):

@@ -12,6 +12,7 @@ the ranks. This module, and nothing that `import deepauc` loads, imports lightni
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # type: ignore[import-not-found, unused-ignore]
@@ -42,6 +43,13 @@ class NewStage(Callback):  # type: ignore[misc, unused-ignore]
         _pesgs(trainer)  # what is missing is said before the first epoch, not at the first milestone
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin_stage(trainer)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        # A run resumed from the last step of an epoch is not told that the next one starts.
+        self._begin_stage(trainer)
+
+    def _begin_stage(self, trainer: Trainer) -> None:
         epoch = trainer.current_epoch
         if epoch not in self.milestones or epoch in self._past:
             return
@@ -69,14 +77,14 @@ def quota_loader(
     """A loader with `ClassQuotaSampler` as its batch sampler; return it from `train_dataloader`.
 
     batch_size and positives_per_batch are global: each rank of the trainer draws its share. A run resumed from a
-    checkpoint at the end of an epoch goes on with the next; Lightning starts an unfinished epoch from its first batch.
-    With several ranks, Trainer(use_distributed_sampler=False): Lightning would replace the sampler. The loss's prior is
+    checkpoint, also from one in the middle of an epoch, goes on with the batch that comes next. With several ranks,
+    Trainer(use_distributed_sampler=False): Lightning would replace the sampler. The loss's prior is
     positives_per_batch / batch_size.
     """
     sampler = ClassQuotaSampler(
         labels, batch_size, positives_per_batch, seed, rank=trainer.global_rank, world_size=trainer.world_size
     )
-    return DataLoader(dataset, batch_sampler=_BatchesOfTheEpoch(sampler, trainer), num_workers=num_workers)
+    return _QuotaLoader(dataset, batch_sampler=_BatchesOfTheEpoch(sampler, trainer), num_workers=num_workers)
 
 
 class _BatchesOfTheEpoch(Sampler[list[int]]):
@@ -87,13 +95,36 @@ class _BatchesOfTheEpoch(Sampler[list[int]]):
 
     def __init__(self, quota: ClassQuotaSampler, trainer: Trainer) -> None:
         self.quota, self.trainer = quota, trainer
+        self.trained: dict[str, int] = {}  # of the epoch that a checkpoint was taken in
 
     def __len__(self) -> int:
         return len(self.quota)
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.quota.set_epoch(self.trainer.current_epoch)
-        yield from self.quota
+        epoch = self.trainer.current_epoch
+        self.quota.set_epoch(epoch)
+        past = self.trained.get("batches", 0) if self.trained.get("epoch") == epoch else 0
+        self.trained = {}
+        yield from islice(self.quota, past, None)
+
+
+class _QuotaLoader(DataLoader[Any]):
+    """Its place in the epoch, which Lightning keeps in its checkpoints: batches trained on, not batches fetched."""
+
+    def state_dict(self) -> dict[str, int]:
+        trainer = self._batches.trainer
+        return {
+            "epoch": trainer.current_epoch,
+            "batches": trainer.fit_loop.epoch_loop.batch_progress.current.processed,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self._batches.trained = dict(state_dict)
+
+    @property
+    def _batches(self) -> _BatchesOfTheEpoch:
+        assert isinstance(self.batch_sampler, _BatchesOfTheEpoch)
+        return self.batch_sampler
 
 
 def _pesgs(trainer: Trainer) -> list[PESG]:
