@@ -113,6 +113,30 @@ def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, t
     assert "--skip-bad" not in deepauc("train", "--table", one_class, *COLUMNS, "--out", tmp_path / "run")[2]
 
 
+def test_categories_and_many_empty_cells_are_a_matter_of_the_column(deepauc, tmp_path, write_table):
+    """Of 40 rows with text `--skip-bad` would leave nothing: what helps is said of the column."""
+    rows = [
+        {
+            "amount": number,
+            "country": "DE" if number % 3 else "FR",
+            "score": "" if number < 30 else 1,
+            "fraud": number % 2,
+        }
+        for number in range(40)
+    ]
+    table = write_table(tmp_path / "t.csv", rows)
+    words = ["--table", table, "--label-column", "fraud", "--feature-column", "amount", "--out", tmp_path / "run"]
+    code, text, errors = deepauc("train", *words, "--feature-column", "country", "--feature-column", "score")
+    assert code == 2
+    assert "column 'country': no number in 40 rows. Is it the right column?" in text
+    assert "pandas.get_dummies" in text
+    assert "column 'score': empty in 30 rows. Fill it in" in text
+    assert errors.strip() == "deepauc: make numbers of 'country', or leave out --feature-column for it."
+    code, text, errors = deepauc("train", *words, "--feature-column", "score")
+    assert code == 2
+    assert "or leave them out with --skip-bad" in errors
+
+
 def test_a_table_without_its_option(deepauc, trained):
     table, _ = trained
     code, _, errors = deepauc("train", table, *COLUMNS)

@@ -108,6 +108,7 @@ def test_from_one_csv_to_a_report_and_again_nothing_changes(deepauc, data, tmp_p
     assert record["results"]["auc"]["test"]["target"][0] > 0.8
     for place in (
         "validation AUC",
+        "Scoring all rows\nWriting the report\n",
         "AUC with 95 % intervals",
         f"Report: {out / 'report.html'}",
         "Not a medical device",

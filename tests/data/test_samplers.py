@@ -132,6 +132,7 @@ def observed_shares(sampler, labels):
         ({"labels": binary(), "label": 4}, "label must be"),
         ({"labels": binary(), "seed": -1}, "seed"),
         ({"labels": np.zeros((3, 4, 5))}, "shape"),
+        ({"labels": TensorDataset(torch.zeros(50, 2), torch.zeros(50))}, "labels alone"),
     ],
 )
 def test_bad_input_names_the_remedy(arguments, remedy):

@@ -67,6 +67,15 @@ def test_a_decimal_comma(tmp_path, cell, remedy):
     assert problem.message.endswith(remedy)
 
 
+def test_true_and_false_are_1_and_0(tmp_path):
+    """As pandas writes what get_dummies makes of a category."""
+    path = table(tmp_path, "f,target", ["True,1", "False,0", " FALSE ,1", "2.5,0", "yes,1"])
+    (problem,) = check_table(path, **NUMBERS).problems
+    assert (problem.row, problem.kind) == (6, "NaN feature")
+    task, _ = read_table(path, **NUMBERS, skip_bad=True)
+    assert task.inputs(np.arange(4)).tolist() == [[1.0], [0.0], [0.0], [2.5]]
+
+
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 def test_separators(tmp_path, mark):
     path = table(tmp_path, mark.join(['"a, b; c"', "f", "target"]), [mark.join(["x", "2.5", "1"]), mark.join("x10")])
@@ -101,3 +110,12 @@ def test_all_misspelt_columns_are_named_at_once(tmp_path):
     message = r"no column 'taget'\. Did you mean 'target'\? Nor are there 'sise' \(did you mean 'size'\?\), 'xyz'\."
     with pytest.raises(ValueError, match=message):
         check_table(path, label_columns=["taget"], kind="binary", feature_columns=["sise"], group_column="xyz")
+
+
+def test_one_column_is_not_suggested_for_several_missing_ones(tmp_path):
+    """The 0/1 columns of a category, asked of a table that has the category itself."""
+    path = table(tmp_path, "country,target", ["DE,1", "FR,0"])
+    with pytest.raises(ValueError) as error:
+        read_table(path, label_columns=["target"], kind="binary", feature_columns=["country_DE", "country_FR"])
+    text = str(error.value).removeprefix(str(path))
+    assert text == " has no column 'country_DE'. It has: 'country', 'target'. Nor are there 'country_FR'."

@@ -13,7 +13,9 @@ from torch import nn
 losses = pytest.importorskip("libauc.losses")
 optimizers = pytest.importorskip("libauc.optimizers")
 
-from deepauc import PESG, AUCMarginLoss, ClassQuotaSampler, PairwiseAUCLoss, auroc  # noqa: E402
+from deepauc import PESG, AUCMarginLoss, ClassQuotaSampler, FocalLoss, PairwiseAUCLoss, auroc  # noqa: E402
+from deepauc.metrics.average_precision import average_precision  # noqa: E402
+from deepauc.metrics.partial import partial_auroc  # noqa: E402
 
 CPU = torch.device("cpu")
 SCORES = torch.tensor([0.8, 0.3, 0.55, 0.1, 0.45, 0.2, 0.35, 0.6])
@@ -122,14 +124,62 @@ def test_several_labels_ignore_the_margin():
     assert ours[1] - ours[0] == pytest.approx(2 * ALPHA * 0.9, rel=1e-5)
 
 
-def test_all_pairs_agree():
-    theirs = losses.PairwiseAUCLoss(surr_loss="squared_hinge")(SCORES, LABELS).item()
-    assert PairwiseAUCLoss(surrogate="squared_hinge")(SCORES, LABELS).item() == pytest.approx(theirs, rel=1e-6)
+@pytest.mark.parametrize("margin", [0.3, 1.0])
+def test_version_2_of_several_labels_agrees(margin):
+    """No misplaced bracket there, and the margin counts."""
+    scores, labels = torch.stack([SCORES, SCORES.flip(0)], dim=1), torch.stack([LABELS, LABELS.roll(3)], dim=1)
+    theirs = placed(losses.MultiLabelAUCMLoss(margin=margin, num_labels=2, version="v2", device=CPU))
+    ours = placed(AUCMarginLoss(prior=SHARE, margin=margin, num_labels=2))
+    assert ours(scores, labels).item() == pytest.approx(float(theirs(scores, labels)), rel=1e-6)
 
 
-def test_the_metric_agrees():
+def test_version_1_of_several_labels_agrees_at_margin_1():
+    scores, labels = torch.stack([SCORES, SCORES.flip(0)], dim=1), torch.stack([LABELS, LABELS.roll(3)], dim=1)
+    theirs = placed(losses.MultiLabelAUCMLoss(num_labels=2, device=CPU))
+    ours = placed(AUCMarginLoss(prior=SHARE, num_labels=2, normalise=False))
+    assert ours(scores, labels).item() == pytest.approx(float(theirs(scores, labels)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("squared_hinge", "squared_hinge"), ("squared", "square"), ("hinge", "hinge")]
+)
+@pytest.mark.parametrize("margin", [0.3, 1.0])
+def test_all_pairs_agree(theirs, ours, margin):
+    wanted = losses.PairwiseAUCLoss(surr_loss=theirs, hparam=margin)(SCORES, LABELS).item()
+    assert PairwiseAUCLoss(surrogate=ours, margin=margin)(SCORES, LABELS).item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_the_logistic_surrogate_has_no_margin_there():
+    theirs = losses.PairwiseAUCLoss()(SCORES, LABELS).item()
+    assert PairwiseAUCLoss("logistic", margin=0)(SCORES, LABELS).item() == pytest.approx(theirs, rel=1e-6)
+    assert PairwiseAUCLoss("logistic")(SCORES, LABELS).item() > 1.3 * theirs
+
+
+def test_their_focal_loss_weighs_all_rows_alike():
+    logits = 4 * SCORES - 2
+    cross_entropy = nn.functional.binary_cross_entropy_with_logits(logits, LABELS, reduction="none")
+    unweighted = (1 - torch.exp(-cross_entropy)) ** 2 * cross_entropy
+    weight = torch.where(LABELS == 1, 0.75, 0.25)  # 1 - alpha for the positives
+    theirs = losses.FocalLoss(alpha=0.25, device=CPU)(logits, LABELS).item()
+    assert theirs == pytest.approx((weight.mean() * unweighted.mean()).item(), rel=1e-6)
+    ours = FocalLoss(alpha=0.25)(logits, LABELS).item()
+    assert ours == pytest.approx(((1 - weight) * unweighted).mean().item(), rel=1e-6)
+    assert ours != pytest.approx(theirs, rel=0.1)
+
+
+def test_the_metrics_agree():
     metrics = pytest.importorskip("libauc.metrics")
-    assert auroc(SCORES, LABELS) == pytest.approx(float(metrics.auc_roc_score(LABELS.numpy(), SCORES.numpy())))
+    rng = np.random.default_rng(0)
+    labels = (rng.random(200) < 0.2).astype(int)
+    scores = rng.normal(labels)
+    assert auroc(scores, labels) == pytest.approx(float(metrics.auc_roc_score(labels, scores)))
+    assert average_precision(scores, labels) == pytest.approx(float(metrics.auc_prc_score(labels, scores)))
+    one_way = partial_auroc(scores, labels, max_fpr=0.3, standardise=True)
+    assert one_way == pytest.approx(float(metrics.pauc_roc_score(labels, scores, max_fpr=0.3)))
+    two_way = {"max_fpr": 0.6, "min_tpr": 0.3}
+    theirs = float(metrics.pauc_roc_score(labels, scores, **two_way))
+    for standardise in (False, True):
+        assert partial_auroc(scores, labels, **two_way, standardise=standardise) != pytest.approx(theirs, rel=0.02)
 
 
 def stepped(make, *, steps=1, start=2.0, gradient=0.5, a=0.0):
@@ -189,6 +239,36 @@ def test_the_proximal_term_pulls_to_noise_there_and_to_the_start_here():
     torch.testing.assert_close(kept, torch.full((3,), 2.0))
 
 
+def test_a_stage_and_the_next_agree_from_the_same_reference():
+    def travelled(make, begin_stage):
+        weight = nn.Parameter(torch.full((3,), 2.0))
+        loss_fn, optimizer = make(weight)
+        if hasattr(optimizer, "model_ref"):
+            for reference, start in zip(optimizer.model_ref, (weight, loss_fn.a, loss_fn.b), strict=True):
+                reference.copy_(start.detach())
+        draw = torch.Generator().manual_seed(0)
+        for step in range(12):
+            if step == 6:
+                begin_stage(optimizer)
+            optimizer.zero_grad()
+            with torch.no_grad():
+                loss_fn.alpha.fill_(ALPHA)  # their ascent is another one
+            loss_fn(SCORES, LABELS).sum().backward()
+            weight.grad = torch.rand(3, generator=draw)
+            optimizer.step()
+        return torch.cat([weight, loss_fn.a, loss_fn.b]).detach()
+
+    mine = travelled(ours(gamma=0.3), lambda optimizer: optimizer.new_stage(lr_factor=0.1))
+    other = travelled(theirs(epoch_decay=0.3), lambda optimizer: optimizer.update_regularizer(decay_factor=10))
+    torch.testing.assert_close(mine, other)
+
+
+def test_their_optimizers_state_is_no_state_of_ours():
+    (_, optimizer), (_, their_optimizer) = (make(nn.Parameter(torch.ones(3))) for make in (ours(), theirs()))
+    with pytest.raises(ValueError):
+        optimizer.load_state_dict(their_optimizer.state_dict())
+
+
 def test_momentum():
     """0.9 keeps nine tenths of the old direction here, as in torch.optim.SGD; there it keeps one tenth."""
 
@@ -229,3 +309,11 @@ def test_an_epoch_of_the_samplers():
         assert all(labels[batch].sum() == 2 for batch in batches)
         drawn = [row for batch in batches for row in batch if labels[row] == 0]
         assert len(drawn) == len(set(drawn)) == 88
+
+
+def test_their_epoch_lasts_as_long_as_the_longer_class():
+    sampler_module = pytest.importorskip("libauc.sampler")
+    labels = np.array([1] * 50 + [0] * 50)
+    flat = list(sampler_module.DualSampler(torch.arange(100), 10, labels=labels, sampling_rate=0.1))
+    assert len(flat) // 10 == 50
+    assert len(ClassQuotaSampler(labels, 10, 1)) == 50 // 9

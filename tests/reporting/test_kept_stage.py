@@ -12,6 +12,7 @@ import pytest
 from deepauc.cli.console import Output
 from deepauc.cli.main import run as deepauc
 from deepauc.cli.training_summary import show_results
+from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.models.build import SmallCNNSpec
@@ -180,6 +181,29 @@ def test_the_card_names_the_loss_that_was_kept(ruined):
     card = model_card(ruined[0].path)
     assert "trained to maximise its AUC" not in card
     assert "trained by cross-entropy (the AUCMargin stage after it was not better" in card
+
+
+@pytest.mark.parametrize("patients", [False, True])
+def test_a_card_of_too_few_positives_for_an_interval(ruined, tmp_path, patients):
+    """One positive row, or those of one patient: the AUC stands there alone, as it does in run.json."""
+    path = shutil.copytree(ruined[0].path, tmp_path / "run")
+    with (path / "scores.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["part"] == "test"]
+    positives = [row for row in rows if row["label"] == "1"]
+    for number, row in enumerate(rows):
+        row["group"] = f"n{number // 2}"
+    for row in positives if patients else ():
+        row["group"] = "p"
+    kept = [row for row in rows if row["label"] == "0" or patients or row is positives[0]]
+    with (path / "scores.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(kept)
+    line = next(line for line in model_card(path).splitlines() if line.startswith("| test "))
+    _, _, _, auc, by_patient, *_ = (cell.strip() for cell in line.split("|"))
+    value = auroc([float(row["score"]) for row in kept], [float(row["label"]) for row in kept])
+    assert auc.startswith(f"{value:.3f}")
+    assert ("[" in auc, by_patient) == (patients, "-")
 
 
 def test_every_figure_of_the_card_comes_out_of_the_command_beside_it(ruined, monkeypatch, capsys):

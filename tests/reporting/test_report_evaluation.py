@@ -233,6 +233,9 @@ def test_metadata_that_do_not_fit_are_refused(tmp_path):
         Metadata(["a", "a"], {"sex": ["f", "m"]}).aligned(np.array(["a"]))
     with pytest.raises(ValueError, match="1 entries for 2 ids"):
         Metadata(["a", "b"], {"sex": ["f"]})
+    path.write_text("file,sex\na,f\nb\nc,m\n")
+    with pytest.raises(ValueError, match=r"line 3: 1 fields under 2 column names \(1 such rows\)"):
+        read_metadata(path, id_column="file")  # b would be counted as `missing`
 
 
 def test_a_group_of_one_class_says_so(binary):

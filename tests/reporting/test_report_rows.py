@@ -5,8 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from deepauc.metrics.decisions import decision_curve
 from deepauc.reporting.background_sections import data_section, training_section
+from deepauc.reporting.canvas import render
 from deepauc.reporting.document import Beside, DataTable, Facts
+from deepauc.reporting.evaluation import THRESHOLDS
+from deepauc.reporting.figures import decision_picture, useful_range
 from deepauc.reporting.history_figures import marked_points
 from deepauc.reporting.sections import run_document
 
@@ -55,3 +59,12 @@ def test_a_stage_of_one_epoch_is_seen():
     assert marked_points(np.array([0.1, 0.2, 0.3, nan, 0.5]), all_of_them=False) == [4]  # the loss of a second stage
     assert marked_points(np.array([0.7, nan, nan, nan, 0.5, 0.4]), all_of_them=False) == [0]
     assert marked_points(np.array([0.1, nan, 0.3]), all_of_them=True) == [0, 2]
+
+
+def test_a_decision_curve_of_hardly_any_positives_is_drawn():
+    """At 10 of 50,000 all of the curve lies below the smallest threshold that was looked at."""
+    labels = np.zeros(50_000)
+    labels[:10] = 1
+    curve = decision_curve(np.full(50_000, 2e-4), labels, thresholds=THRESHOLDS)
+    assert useful_range(curve) is None
+    assert "nowhere better" in render(decision_picture("decision", curve, 2e-4)).svg

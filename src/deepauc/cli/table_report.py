@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import typer
 
 from deepauc.cli.console import Output, printable
+from deepauc.data.columns import EMPTY_FEATURE
 from deepauc.data.problems import Problem, TableReport
 
 MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
@@ -45,14 +46,34 @@ def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool 
         output.result(
             f"{len(problems) - len(shown):,} more of the same kinds; all of them: the same command with | cat"
         )
+    text = Counter(one.column for one in problems if one.kind == "NaN feature" and one.message != EMPTY_FEATURE)
     for (column, kind), count in alike.items():
-        if column and count > MOST_ALIKE:
+        if not column or count <= MOST_ALIKE:
+            continue
+        if kind == "NaN feature":
+            output.result(f"column {column!r}: {_feature_remedy(text[column], count - text[column])}")
+        else:
             right = "the right column, and the right folder" if kind == "missing file" else "the right column"
             output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
     kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
     output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
     rows = {one.row for one in problems if one.row is not None}
-    if may_skip and rows and not {"no labelled row", "one class only"} & {one.kind for one in problems}:
+    if may_skip and (named := [repr(column) for column, count in text.items() if count > MOST_ALIKE]):
+        typer.echo(f"deepauc: make numbers of {', '.join(named)}, or leave out --feature-column for it.", err=True)
+    elif may_skip and rows and not {"no labelled row", "one class only"} & {one.kind for one in problems}:
         these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
         typer.echo(f"deepauc: mend {these}, or leave {them} out with --skip-bad.", err=True)
     raise typer.Exit(2)
+
+
+def _feature_remedy(text: int, empty: int) -> str:
+    """What to do with a feature column that has so many bad cells that no row is to blame."""
+    remedies = []
+    if text:
+        remedies.append(
+            f"no number in {text:,} rows. Is it the right column? Categories become columns of 0 and 1, "
+            "one a category (pandas.get_dummies): name those."
+        )
+    if empty:
+        remedies.append(f"empty in {empty:,} rows. Fill it in, with the median say, or leave the column out.")
+    return " Also ".join(remedies)

@@ -76,9 +76,11 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
             {"run": str(run.path), "state": state, "report": None, "seconds": run.record["results"]["seconds"]}
         )
         return
+    report = run.path / "report.html"
+    if not report.exists():
+        output.say("Scoring all rows")
     baseline = first_stage_run(run, job.prepared.task, device=job.device)
     last_stage = score_last_stage(run, job.prepared.task, device=job.device)
-    report = run.path / "report.html"
     if not report.exists():
         output.say("Writing the report")
         write_report(run.path, command=shlex.join(["deepauc", "report", str(run.path)]))

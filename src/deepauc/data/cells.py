@@ -9,6 +9,7 @@ import hashlib
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -145,6 +146,9 @@ def _places(header: Sequence[str], wanted: Sequence[str], path: Path) -> dict[st
     missing = [name for name in wanted if name not in header]
     if missing:
         near = {name: difflib.get_close_matches(name, header, n=1, cutoff=0.5) for name in missing}
+        # One column is not what several names were meant to be: a set of 0/1 columns that is missing as a whole.
+        meant = Counter(match for matches in near.values() for match in matches)
+        near = {name: [match for match in matches if meant[match] == 1] for name, matches in near.items()}
         first, *others = missing
         hint = f"Did you mean {near[first][0]!r}?" if near[first] else f"It has: {', '.join(map(repr, header[:30]))}."
         if others:

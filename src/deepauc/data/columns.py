@@ -20,6 +20,8 @@ _PARTS = {
     "test": 2, "testing": 2,
 }  # fmt: skip
 NO_PART = -1
+_TRUTH = {"true": "1", "false": "0"}  # what pandas writes of a column of 0 and 1 (get_dummies), and parquet holds
+EMPTY_FEATURE = "the cell is empty: fill it in, or leave the row out"
 
 
 def parse_labels(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
@@ -62,14 +64,14 @@ def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tu
 
 
 def parse_features(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
-    """Finite numbers within the reach of float32."""
-    values, bad = _parse_numbers(cells)
+    """Finite numbers within the reach of float32; true is 1 and false is 0, as for labels."""
+    values, bad = _parse_numbers([_TRUTH.get(cell.strip().lower(), cell) for cell in cells])
     problems = [
         _problem(
             lines[row],
             column,
             "NaN feature",
-            "the cell is empty: fill it in, or leave the row out"
+            EMPTY_FEATURE
             if not cells[row].strip()
             else f"{shown(cells[row])}: a feature is a finite number, below 3.4e38{_decimal_comma(cells[row])}",
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 from deepauc.data.shuffle import fixed_permutation
 from deepauc.labels import label_message, shape_message
@@ -155,6 +155,8 @@ class ClassQuotaSampler(Sampler[list[int]]):
 
 
 def _as_columns(labels: Labels) -> npt.NDArray[np.float64]:
+    if isinstance(labels, Dataset):
+        raise ValueError("ClassQuotaSampler draws by the labels alone: pass those of the data set, in its order.")
     array = np.asarray(labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels)
     if (message := shape_message(array.shape, array.shape)) is not None:
         raise ValueError(message.replace("scores", "labels"))

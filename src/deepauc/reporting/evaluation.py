@@ -225,9 +225,21 @@ def _histogram(sample: Sample) -> Histogram:
     positive = sample.labels == 1
     rarer = min(positive.sum(), (~positive).sum())
     bins = int(np.clip(2 * np.sqrt(rarer), 8, 40))
-    edges = np.histogram_bin_edges(sample.scores, bins=bins)
-    shares = [np.histogram(sample.scores[rows], edges)[0] / rows.sum() for rows in (positive, ~positive)]
-    return Histogram(edges=edges, positives=shares[0], negatives=shares[1])
+    low, high = zip(*(_without_outliers(sample.scores[rows]) for rows in (positive, ~positive)), strict=True)
+    inside = np.clip(sample.scores, min(low), max(high))
+    edges = np.histogram_bin_edges(inside, bins=bins)
+    shares = [np.histogram(inside[rows], edges)[0] / rows.sum() for rows in (positive, ~positive)]
+    beyond = int(np.count_nonzero(inside != sample.scores))
+    return Histogram(edges=edges, positives=shares[0], negatives=shares[1], beyond=beyond)
+
+
+def _without_outliers(scores: Floats) -> tuple[float, float]:
+    """From where to where a class lies, less what Tukey (1977) calls far out: one such score would fill the axis."""
+    least, low, high, most = map(float, np.quantile(scores, [0, 0.25, 0.75, 1]))
+    reach = 3 * (high - low)
+    if reach == 0:  # ties: nothing can be said about the spread
+        return least, most
+    return max(least, low - reach), min(most, high + reach)
 
 
 def _operating_points(sample: Sample, validation: Sample | Absent, counts: Counts) -> tuple[OperatingRow, ...] | Absent:

@@ -15,13 +15,14 @@ from deepauc.reporting.findings import (
     Calibration,
     CalibrationState,
     Curves,
+    Floats,
     Histogram,
     Interval,
     OperatingRow,
     Paired,
 )
 from deepauc.reporting.plots import BLUE, VERMILION
-from deepauc.reporting.tables import auc_text
+from deepauc.reporting.tables import auc_text, small_text
 
 DASHED, DOTTED = (0, (5, 2)), (0, (1, 1.5))
 
@@ -87,14 +88,17 @@ def precision_recall_picture(name: str, curves: Curves, auc: AucResult, prevalen
         )
         axes.axhline(prevalence, color=FAINT, linewidth=1, linestyle=DOTTED, label=f"chance ({prevalence:.2g})")
         axes.plot(curves.recall, curves.precision, drawstyle="steps-pre", color=BLUE, linewidth=2, label="this run")
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="recall (sensitivity)", ylabel="precision (PPV)")
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02 * top, 1.02 * top))
+        axes.set(xlabel="recall (sensitivity)", ylabel="precision (PPV)")
         axes.legend(loc="best", fontsize=8.5, frameon=False)
 
+    top = _end_of_axis(curves.precision, curves.precision_band.high)
     area = figure_text(auc.average_precision, auc.average_precision_interval)
     return Picture(
         name=name,
-        caption="Precision-recall curve with a pointwise 95 % band; chance is the share of positives.",
-        alt=f"Precision-recall curve. Average precision {area} where chance gives {prevalence:.3f}.",
+        caption="Precision-recall curve with a pointwise 95 % band; chance is the share of positives."
+        + _short_axes("The axis of precision ends", top),
+        alt=f"Precision-recall curve. Average precision {area} where chance gives {small_text(prevalence)}.",
         draw=draw,
     )
 
@@ -116,12 +120,19 @@ def histogram_picture(name: str, histogram: Histogram, cuts: tuple[float, ...]) 
         axes.figure.legend(loc="outside lower center", ncols=3, fontsize=8.5, frameon=False)
 
     centres = (histogram.edges[1:] + histogram.edges[:-1]) / 2
-    means = [float(shares @ centres) for shares in (histogram.positives, histogram.negatives)]
+    medians = [
+        float(centres[np.searchsorted(np.cumsum(shares), 0.5 - 1e-9)])
+        for shares in (histogram.positives, histogram.negatives)
+    ]
+    beyond = ""
+    if histogram.beyond:
+        beyond = f" The outermost bins hold {histogram.beyond:,} score{'s' * (histogram.beyond > 1)} from further out."
     return Picture(
         name=name,
         caption="Scores of positives (filled, solid line) and negatives (dashed), each class scaled to itself."
-        + (" Dotted: the thresholds of the table." if cuts else ""),
-        alt=f"Histogram of scores. Positives centre near {means[0]:.2g}, negatives near {means[1]:.2g}.",
+        + (" Dotted: the thresholds of the table." if cuts else "")
+        + beyond,
+        alt=f"Histogram of scores. Positives centre near {medians[0]:.2g}, negatives near {medians[1]:.2g}.",
         draw=draw,
     )
 
@@ -151,10 +162,14 @@ def reliability_picture(name: str, calibration: Calibration) -> Picture:
                 label=f"{label} recalibration",
             )
             drawn[0].set_markerfacecolor("none" if label == "before" else colour)
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axes.set(xlim=(-0.02 * top, 1.02 * top), ylim=(-0.02 * top, 1.02 * top))
         axes.set(xlabel="predicted probability", ylabel="observed share of positives")
         axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
 
+    ends = [_end_of_axis(state.reliability.predicted, state.reliability.high) for _, state, *_ in states]
+    # Scores of an AUC loss are no probabilities before recalibration: they must not hide those that are.
+    top = max(ends) if max(ends) <= 3 * ends[-1] else ends[-1]
+    beyond = " Points before recalibration lie beyond." if top < max(ends) else ""
     said = "; ".join(
         f"{label} recalibration Brier score {figure_text(state.brier, state.brier_interval)}, calibration error "
         f"{figure_text(state.expected_calibration_error, state.expected_calibration_error_interval)}"
@@ -162,7 +177,9 @@ def reliability_picture(name: str, calibration: Calibration) -> Picture:
     )
     return Picture(
         name=name,
-        caption="Reliability in ten bins of equally many rows, with Wilson's 95 % limits; the diagonal is perfect.",
+        caption="Reliability in ten bins of equally many rows, with Wilson's 95 % limits; the diagonal is perfect."
+        + _short_axes("Both axes end", top)
+        + beyond,
         alt=f"Reliability plot: {said}.",
         draw=draw,
     )
@@ -171,7 +188,7 @@ def reliability_picture(name: str, calibration: Calibration) -> Picture:
 def decision_picture(name: str, decision: DecisionCurve, prevalence: float) -> Picture:
     """Net benefit of acting on the recalibrated model, on everybody and on nobody."""
     useful = useful_range(decision)
-    stop = float(min(0.99, 1.25 * max(useful[1] if useful else 0.0, 2 * prevalence)))
+    stop = float(np.clip(1.25 * max(useful[1] if useful else 0.0, 2 * prevalence), 0.01, 0.99))
     shown_to = decision.thresholds <= stop
 
     def draw(axes: Any) -> None:
@@ -231,9 +248,19 @@ def forest_picture(
     return Picture(name=name, caption=caption, alt=alt, draw=draw, height=1.1 + 0.27 * len(rows))
 
 
+def _end_of_axis(*values: Floats) -> float:
+    """1 for shares and probabilities, or less where all of them are small: rare positives would lie on the axis."""
+    most = max(float(np.nanmax(one)) for one in values)
+    return 1.0 if most > 0.5 or most <= 0 else 1.05 * most
+
+
+def _short_axes(which: str, end: float) -> str:
+    return "" if end == 1 else f" {which} at {end:.2g}, not at 1."
+
+
 def figure_text(value: float, limits: Interval | Absent) -> str:
-    """A figure with its interval, where there is one, as `interval_text` writes it."""
-    return auc_text(value) if isinstance(limits, Absent) else interval_text(limits)
+    """A figure that may be small, with its interval, where there is one."""
+    return small_text(value) if isinstance(limits, Absent) else small_text(limits.value, limits.low, limits.high)
 
 
 def interval_text(one: Interval) -> str:

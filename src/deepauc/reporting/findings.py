@@ -84,6 +84,7 @@ class Histogram:
     edges: Floats  # (B + 1,)
     positives: Floats  # (B,), sums to 1
     negatives: Floats
+    beyond: int = 0  # scores outside the edges, counted in the outermost bins
 
 
 @dataclass(frozen=True, kw_only=True)

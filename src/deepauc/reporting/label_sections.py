@@ -27,7 +27,7 @@ from deepauc.reporting.findings import (
     OperatingRow,
     Paired,
 )
-from deepauc.reporting.tables import percent_text
+from deepauc.reporting.tables import percent_text, small_text
 
 _AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "Pairwise"})
 _BRACKETS = (
@@ -218,10 +218,10 @@ def _calibration_rows(states: list[CalibrationState]) -> Iterator[tuple[Cell, ..
         Cell("Calibration error (ECE)"),
         *(figure_cell(one.expected_calibration_error, one.expected_calibration_error_interval) for one in states),
     )
-    yield Cell("Mean prediction"), *(Cell(f"{state.mean_prediction:.3f}", state.mean_prediction) for state in states)
+    yield Cell("Mean prediction"), *(Cell(small_text(state.mean_prediction), state.mean_prediction) for state in states)
     yield (
         Cell("Observed share of positives"),
-        *(Cell(f"{state.observed_share:.3f}", state.observed_share) for state in states),
+        *(Cell(small_text(state.observed_share), state.observed_share) for state in states),
     )
 
 

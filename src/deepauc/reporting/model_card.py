@@ -7,12 +7,16 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.reporting.evaluation import attempt
+from deepauc.reporting.findings import Absent
 from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
 from deepauc.reporting.kept_stage import kept_stage, stage_objectives
 from deepauc.reporting.scores_file import read_scores
@@ -56,7 +60,7 @@ def _front_matter(record: Mapping[str, Any], figures: Sequence[_Figure]) -> str:
         lines += ["    dataset:", "      type: table", f"      name: {name}", "    metrics:"]
     for one in figures:
         title = json.dumps(f"AUC, {one.part}, {one.label}")
-        lines += ["    - type: auc", f"      name: {title}", f"      value: {float(one.auc.value):.4f}"]
+        lines += ["    - type: auc", f"      name: {title}", f"      value: {one.value:.4f}"]
     return "\n".join([*lines, "---", ""])
 
 
@@ -66,12 +70,16 @@ def _task_type(record: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Figure:
-    """An AUC on rows that were not trained on; by_patient: its interval where some patient has several rows."""
+    """An AUC on rows that were not trained on, and its interval, absent where a class has a single row or patient.
+
+    by_patient: the interval where some patient has several rows.
+    """
 
     part: str
     label: str
-    auc: Estimate
-    by_patient: Estimate | None
+    value: float
+    by_row: Estimate | Absent
+    by_patient: Estimate | Absent | None
 
 
 def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
@@ -91,8 +99,9 @@ def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
                 _Figure(
                     part=part,
                     label=label,
-                    auc=auroc_interval(scores, labels),
-                    by_patient=auroc_interval(scores, labels, groups=groups) if clustered else None,
+                    value=float(auroc(scores, labels)),
+                    by_row=attempt(partial(auroc_interval, scores, labels)),
+                    by_patient=attempt(partial(auroc_interval, scores, labels, groups=groups)) if clustered else None,
                 )
             )
     return figures
@@ -118,7 +127,13 @@ def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) ->
     if not figures:
         return "No part was held out: there is no figure to give."
     rows = [
-        [one.part, _text(one.label), _interval(one.auc), _interval(one.by_patient), f"`{_evaluate(run, one.part)}`"]
+        [
+            one.part,
+            _text(one.label),
+            auc_text(one.value) if isinstance(one.by_row, Absent) else _interval(one.by_row),
+            _interval(one.by_patient),
+            f"`{_evaluate(run, one.part)}`",
+        ]
         for one in figures
     ]
     caution = ""
@@ -128,8 +143,10 @@ def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) ->
     return f"{table}{_guard(run, record)}{caution}"
 
 
-def _interval(estimate: Estimate | None) -> str:
-    return "-" if estimate is None else auc_text(float(estimate.value), float(estimate.low), float(estimate.high))
+def _interval(estimate: Estimate | Absent | None) -> str:
+    if not isinstance(estimate, Estimate):
+        return "-"
+    return auc_text(float(estimate.value), float(estimate.low), float(estimate.high))
 
 
 def _guard(run: Run, record: Mapping[str, Any]) -> str:

@@ -45,9 +45,15 @@ class Metadata:
                 )
         rows = [place.get(one, -1) for one in ids.tolist()]
         if rows and max(rows) < 0:
+            remedy = "name the right column with --id-column."
+            if all(one.isdecimal() for one in ids.tolist()):
+                remedy += (
+                    " Rows of a table of numbers have their line in it as id (the header is line 1): "
+                    "give the metadata a column of these."
+                )
             raise ValueError(
                 f"no id of scores.csv (such as {str(ids[0])[:60]!r}) is among the metadata's ids "
-                f"(such as {str(self.ids[0])[:60] if len(self.ids) else ''!r}): name the right column with --id-column."
+                f"(such as {str(self.ids[0])[:60] if len(self.ids) else ''!r}): {remedy}"
             )
         return {
             name: np.array([_text(column[row]) if row >= 0 else "" for row in rows], dtype=np.str_)
@@ -64,6 +70,9 @@ def read_metadata(path: str | Path, *, id_column: str, columns: Sequence[str] = 
         raise ValueError(f"{path} has no column {id_column!r}: name the ids with --id-column (there are: {there}).")
     chosen = list(columns) or [name for name in header if name != id_column and name.strip()]
     cells = read_cells(path, list(dict.fromkeys([id_column, *chosen])))
+    if cells.problems:
+        first = cells.problems[0]
+        raise ValueError(f"{path}, line {first.row}: {first.message} ({len(cells.problems)} such rows).")
     return Metadata(cells.columns[id_column], {name: cells.numbers(name) for name in chosen})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,16 @@ def auc_text(value: float, low: float | None = None, high: float | None = None) 
     if low is None or high is None:
         return f"{value:.3f}"
     return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def small_text(value: float, low: float | None = None, high: float | None = None) -> str:
+    """As `auc_text`, but three digits of a value below 0.01, where three decimals would leave one: `0.00398`.
+
+    For what shrinks with the share of positives: average precision, Brier score, calibration error, a probability.
+    """
+    decimals = min(2 - math.floor(math.log10(value)), 9) if 0 < value < 0.01 else 3
+    shown = f"{value:.{decimals}f}"
+    return shown if low is None or high is None else f"{shown} [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 
 def percent_text(value: float, low: float | None = None, high: float | None = None) -> str:
