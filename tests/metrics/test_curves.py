@@ -162,6 +162,8 @@ def test_bands_hold_their_curve_and_have_width(band, clustered):
     assert (perfect.low[1:-1] < 1).all()
     with pytest.raises(ValueError, match="level"):
         band(scores, labels, level=95)
+    with pytest.raises(ValueError, match="n_resamples is 1;"):
+        band(scores, labels, n_resamples=1)
 
 
 def test_band_values_are_the_curves():

@@ -11,9 +11,15 @@ from sklearn.metrics import average_precision_score, brier_score_loss
 from deepauc.metrics import bootstrap
 from deepauc.metrics.average_precision import _resampled, average_precision, average_precision_interval
 from deepauc.metrics.bootstrap import canonical_order, resampled_counts
-from deepauc.metrics.calibration import brier_score, calibration_intervals, expected_calibration_error
+from deepauc.metrics.calibration import (
+    brier_score,
+    calibration_intervals,
+    expected_calibration_error,
+    reliability_curve,
+)
 from deepauc.metrics.columns import read_columns
 from deepauc.metrics.intervals import wilson_limits
+from deepauc.metrics.operating_points import operating_point
 
 
 def problem(n=120, share=0.3, seed=0, digits=2):
@@ -244,3 +250,24 @@ def test_refusals(labels, options, message):
         calibration_intervals([-0.5, 2.0, 0.1, 0.2], [0, 1, 0, 1])
     with pytest.raises(ValueError, match="bins"):
         calibration_intervals([0.5, 0.2, 0.1, 0.2], [0, 1, 0, 1], bins=0)
+
+
+@pytest.mark.parametrize("rows", range(4, 40))
+def test_predictions_that_are_all_wrong_are_no_worse_than_wrong(rows):
+    """Rounding must not carry a figure past 1, nor past its own limits."""
+    labels = np.arange(rows) % 2
+    found = calibration_intervals(1.0 - labels, labels, n_resamples=100)
+    assert found.brier.value == pytest.approx(1, abs=1e-15)
+    assert found.brier.low == pytest.approx(0.025 ** (1 / rows), rel=1e-12)  # Clopper and Pearson's
+    for one in (found.brier, found.calibration_error):
+        assert 0 <= one.low <= one.value <= one.high <= 1
+    point = operating_point(1.0 - labels, labels, 0.5)
+    assert (point.sensitivity.value, point.sensitivity.low) == (0, 0)
+    point = operating_point(labels, labels, 0.5)
+    assert (point.specificity.value, point.specificity.high) == (1, 1)
+
+
+def test_a_level_is_a_share():
+    for compute in (reliability_curve, calibration_intervals):
+        with pytest.raises(ValueError, match="level is 95;"):
+            compute([0.2, 0.8, 0.3, 0.7], [0, 1, 1, 0], level=95)

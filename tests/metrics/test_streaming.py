@@ -71,6 +71,21 @@ def test_chunks_merges_and_states_of_every_kind(labels, dtype, weighted):
     assert np.array_equal(StreamingAUROC.from_state(first.state()).compute(), expected)
 
 
+def test_a_label_that_one_part_of_the_rows_lacks():
+    """As on a process none of whose patients was asked for that finding."""
+    scores, labels, _ = problem(60, (2,))
+    labels[:30, 1] = np.nan
+    whole = StreamingAUROC()
+    for rows in (slice(0, 30), slice(30, 60)):
+        part = StreamingAUROC()
+        part.update(scores[rows], labels[rows])
+        whole.merge(StreamingAUROC.from_state(part.state()))
+        if rows.start == 0:
+            with pytest.raises(ValueError, match="in column 1; there are 0 positives"):
+                whole.compute()
+    np.testing.assert_array_equal(whole.compute(), auroc(scores, labels))
+
+
 def test_weights_of_rows_shared_by_all_labels_and_torch_tensors():
     scores, y, weights = problem(600, (2,))
     expected = auroc(scores, y, weights=weights[:, 0])

@@ -120,6 +120,15 @@ def test_nothing_valid_gives_zero_and_stays_attached(labels):
     assert loss.alpha.grad.item() == 0
 
 
+@pytest.mark.parametrize("scores", [torch.zeros(0), torch.full((3,), 5000.0)])
+def test_a_batch_without_labels_says_nothing_about_a_and_b(scores):
+    loss_fn = AUCMarginLoss(prior=0.5)
+    with torch.no_grad():
+        loss_fn.a.fill_(5000.0)  # where the scores are
+    assert loss_fn(scores, torch.full_like(scores, torch.nan)) == 0
+    assert not loss_fn._ran_away(scores)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_scores_are_computed_in_float32(dtype):
     scores, labels = some(256, 20)
@@ -290,6 +299,10 @@ def test_flags_on_the_device_are_read_at_the_first_and_every_hundredth_call():
     check._note(fine * torch.nan, labels, None, away)
     with pytest.raises(ValueError, match="sigmoid"):
         loss.diagnose(scores, labels)
+    for weight in (-1.0, torch.nan, torch.inf):
+        check._note(fine * torch.nan, labels, torch.full_like(scores, weight), away)
+        with pytest.raises(ValueError, match="weights must be finite"):
+            loss.diagnose(scores, labels)
 
 
 def test_compiled_loss_equals_eager_without_looking_at_values():

@@ -73,6 +73,7 @@ def reliability_curve(
     weights: ArrayLike | None = None,
 ) -> ReliabilityCurve | tuple[ReliabilityCurve, ...]:
     """What a reliability plot shows, with Wilson's limits (for the number of rows, whatever their weights)."""
+    require_interval_options(level)
     columns = read_probabilities(probabilities, labels, weights=weights)
     curves = tuple(_reliability(column, bins, equal_width, level) for column in columns)
     return curves[0] if columns.scores.ndim == 1 else curves
@@ -130,12 +131,13 @@ def calibration_intervals(
 
 
 def _brier_of(column: Column) -> float:
-    return float(column.shares() @ (column.scores.astype(np.float64) - column.positive) ** 2)
+    losses = (column.scores.astype(np.float64) - column.positive) ** 2
+    return min(float(column.shares() @ losses), 1.0)  # rounding alone would pass 1
 
 
 def _calibration_error_of(column: Column, bins: int, equal_width: bool) -> float:
     curve = _reliability(column, bins, equal_width, level=0.95)
-    return float(curve.weight @ np.abs(curve.predicted - curve.observed))
+    return min(float(curve.weight @ np.abs(curve.predicted - curve.observed)), 1.0)  # rounding alone would pass 1
 
 
 def _intervals_of(
@@ -165,7 +167,7 @@ def _intervals_of(
         distances.append(np.abs(drawn - gaps).sum(axis=1))
     units = p.size if column.groups is None else int(column.groups.max()) + 1
     if np.ptp(loss) == 0:
-        brier_limits = limits_without_variance(brier, units, level)
+        brier_limits = limits_without_variance(float(loss[0]), units, level)
     else:
         brier_limits = percentile_limits(brier, np.concatenate(briers), level)
     if not gap.any():

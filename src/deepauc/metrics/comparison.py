@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deepauc.metrics.auroc import auroc_of
 from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, read_columns
 from deepauc.metrics.delong import independent_pairs, placements, variance
-from deepauc.metrics.intervals import limits_without_variance, normal_quantile
+from deepauc.metrics.intervals import limits_without_variance, normal_quantile, require_interval_options
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ def compare_auroc(
     estimated as 0 although the areas differ (a perfect ranking against a reversed or constant one), the k pairs that
     share no sample (patient) decide: the sign test's p-value 2^(1 - k), and limits from the two areas' own exact ones.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it must lie between 0 and 1, for example 0.95.")
+    require_interval_options(level)
     columns_a = read_columns(scores_a, labels, groups=groups)
     columns_b = read_columns(scores_b, labels, groups=groups)
     rows = [_compare(a, b, level) for a, b in zip(columns_a, columns_b, strict=True)]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from deepauc.metrics.bootstrap import resampled_weights
 from deepauc.metrics.columns import ArrayLike, Column, Columns, Floats, read_columns
-from deepauc.metrics.intervals import wilson_limits
+from deepauc.metrics.intervals import require_interval_options, wilson_limits
 
 Indices = npt.NDArray[np.intp]
 
@@ -190,8 +190,7 @@ def _bands(
     n_resamples: int,
     seed: int,
 ) -> Band | tuple[Band, ...]:
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it must lie between 0 and 1, for example 0.95.")
+    require_interval_options(level, n_resamples)
     grid = np.linspace(0.0, 1.0, points)
     bands = []
     for column in columns:

@@ -67,7 +67,7 @@ def auroc_interval(
     return Estimate(value, low, high)
 
 
-def require_interval_options(level: float, n_resamples: int | None) -> None:
+def require_interval_options(level: float, n_resamples: int | None = None) -> None:
     """Raise ValueError unless level is a share and a bootstrap (n_resamples not None) has enough samples."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must lie between 0 and 1, for example 0.95.")
@@ -119,7 +119,10 @@ def wilson_limits(successes: float, trials: float, level: float) -> tuple[float,
     centre = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
     scale = 1 + z * z / trials
-    return max((centre - half) / scale, 0.0), min((centre + half) / scale, 1.0)
+    # At a share of 0 or 1 one limit is the share itself, which rounding alone would miss.
+    low = 0.0 if share == 0 else max((centre - half) / scale, 0.0)
+    high = 1.0 if share == 1 else min((centre + half) / scale, 1.0)
+    return low, high
 
 
 def normal_quantile(level: float) -> float:

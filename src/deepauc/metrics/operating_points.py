@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
-from deepauc.metrics.intervals import Estimate, wilson_limits
+from deepauc.metrics.intervals import Estimate, require_interval_options, wilson_limits
 
 Mask = npt.NDArray[np.bool_]
 
@@ -81,8 +81,7 @@ def operating_point(
     the clustering (Rao & Scott, 1992), or is the number of patients where a share is 0 or 1. The limits hold for a
     threshold fixed beforehand: for one chosen on the same rows they are too narrow and the values too good.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it must lie between 0 and 1, for example 0.95.")
+    require_interval_options(level)
     columns = read_columns(scores, labels, groups=groups)
     labels_count = 1 if columns.scores.ndim == 1 else columns.scores.shape[1]
     thresholds = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (labels_count,))

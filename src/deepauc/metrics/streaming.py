@@ -142,6 +142,8 @@ class _ScoreCounts:
             self.add_counts(piece.copy(), 1 - is_positive, is_positive)
 
     def add_counts(self, values: Array, negatives: Array, positives: Array) -> None:
+        if len(values) == 0:  # of a label without a labelled row there
+            return
         self._waiting.append((values, negatives, positives))
         self._rows_waiting += len(values)
         if self._rows_waiting > max(PENDING, len(self._counted[0])):  # as many as are counted: N log N in all

@@ -114,7 +114,7 @@ class InputCheck:
                 return
             self._faults = torch.zeros(4, dtype=torch.bool, device=loss.device)
         bad_labels, bad_loss = invalid_labels(labels, soft=self.soft).any(), ~loss.isfinite()
-        bad_weights = torch.zeros_like(bad_loss) if weights is None else (weights < 0).any()
+        bad_weights = torch.zeros_like(bad_loss) if weights is None else ~((weights >= 0) & weights.isfinite()).all()
         away = torch.zeros_like(bad_loss) if ran_away is None else ran_away
         self._faults |= torch.stack([bad_labels, bad_weights, bad_loss, away])
         if capturing:

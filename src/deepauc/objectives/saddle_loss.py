@@ -75,9 +75,9 @@ class SaddleLoss(nn.Module):
             prior, margin = self._prior_and_margin(h.dtype, h.device)
             loss = auc_saddle(h, y, a, b, alpha, prior=prior, margin=margin, weights=w, normalise=self.normalise)
         if on_host:
-            self.require_healthy(loss, h, batch=h.shape[0])
+            self.require_healthy(loss, scores, batch=len(scores))
             return loss
-        return self.input_check.after(loss, scores, labels, weights, ran_away=self._ran_away(h.detach()))
+        return self.input_check.after(loss, scores, labels, weights, ran_away=self._ran_away(scores))
 
     def diagnose(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Diagnosis:
         """A_M on these scores, the duality gap, and a, b, alpha beside their optimal values; see `Diagnosis`."""
@@ -149,18 +149,21 @@ class SaddleLoss(nn.Module):
             )
 
     def require_healthy(self, loss: Tensor, scores: Tensor, *, batch: int) -> None:
-        """ValueError with a remedy if the loss is no number, or a and b are far outside the scores: waits for them."""
+        """ValueError with a remedy if the loss is no number, or a and b are far outside the scores: waits for them.
+
+        scores: all of the batch, also those beside a missing label, which say what the scores' range is.
+        """
         if not math.isfinite(loss.item()):
             if scores.isfinite().all() and self.a.isfinite().all() and self.b.isfinite().all():
                 raise ValueError(_diverged_message(self.prior, batch, "the loss overflowed"))
             raise ValueError(f"{NON_FINITE_SCORES} {_diverged_message(self.prior, batch, 'Otherwise')}")
         means = max(map(abs, [*self.a.tolist(), *self.b.tolist()]))
-        if means > DIVERGED_FACTOR and means > DIVERGED_FACTOR * (1 + scores.detach().abs().max().item()):
+        if means > DIVERGED_FACTOR and self._ran_away(scores):
             raise ValueError(_diverged_message(self.prior, batch, f"a or b is {means:.3g}"))
 
     def _ran_away(self, scores: Tensor) -> Tensor:
-        """The same question for the device: a and b far outside the scores."""
-        reach = scores.abs().amax() if scores.numel() else scores.sum()
+        """Whether a or b is far outside the scores, as a tensor on their device; an empty batch does not say."""
+        reach = scores.detach().abs().amax().float() if len(scores) else torch.inf
         return torch.maximum(self.a.detach().abs().amax(), self.b.detach().abs().amax()) > DIVERGED_FACTOR * (1 + reach)
 
 
