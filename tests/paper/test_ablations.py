@@ -7,7 +7,7 @@ from scipy import stats
 from deepauc.data.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
 from deepauc.paper import ablation_page, toy_study
-from deepauc.paper.ablation_tasks import ChangedSource, RankingSource
+from deepauc.paper.ablation_tasks import RANKING, ChangedSource, RankingSource
 from deepauc.paper.ablations import ablations, claims
 from deepauc.paper.study_figures import ablation_pictures
 from deepauc.paper.toy import ToySettings
@@ -47,7 +47,8 @@ def test_set_ups_as_in_the_spec():
     recipe = by_name["A3-noise_5-auc_m"].recipe({}, "final")
     assert recipe.stages[0].objective.margin == 0.3
     assert recipe.model.name == "densenet121"
-    assert recipe.test_curve
+    assert (recipe.test_curve, recipe.evaluate_every) == (True, 5)
+    assert not by_name[RANKING].recipe({}, "final").test_curve
     assert by_name["A3-noise_5-auc_m"].task.noise == 0.05
     assert by_name["A4-easy_20-auc_m_reachable"].recipe({}, "final").stages[0].objective.margin == 0.1
     free = by_name["A5-alpha-free"].recipe({}, "final")

@@ -48,7 +48,7 @@ def add_lever(book, loss, number, aucs, folds=2, **before):
                     "tuning": {},
                     "cut": {},
                     "alpha_zero_share": None,
-                    "auc": {"validation": [auc + fold / 1000 + place * fold / 1e5, 0.0, 1.0]},
+                    "history": {"validation_auc": [auc + fold / 1000 + place * fold / 1e5]},
                 }
             )
 

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from deepauc.data.splits import k_fold
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.paper.medical_studies import ddsm
 from deepauc.paper.medical_tasks import MedicalSource, decoded_once, root_of
+from deepauc.studies import sources
 from deepauc.studies.sources import Place, fold_task
 
 
@@ -53,6 +55,22 @@ def test_folds_are_the_same_for_every_seed_of_a_network(task):
     assert np.array_equal(first, again)
     other = fold_task(task, fold=2, outside=OUTSIDE, split_seed=1).part("test")
     assert not np.array_equal(first, other)
+
+
+def test_folds_are_dealt_once_for_a_task(task, monkeypatch):
+    dealt = []
+
+    def noted(task, **options):
+        dealt.append(options["seed"])
+        return k_fold(task, **options)
+
+    monkeypatch.setattr(sources, "k_fold", noted)
+    for fold in range(5):
+        fold_task(task, fold=fold, outside=OUTSIDE)
+    fold_task(task, fold=0, outside=OUTSIDE, split_seed=1)
+    assert dealt == [0, 1]
+    assert not np.isin(OUTSIDE, fold_task(task, fold=0, outside=OUTSIDE).part("test")).any()
+    assert np.isin(OUTSIDE, fold_task(task, fold=0).part("test")).any()  # all may be held out: dealt anew
 
 
 def test_a_seed_that_is_no_fold_is_refused(task):

@@ -69,5 +69,15 @@ def test_epochs_go_on_over_stages(tmp_path):
     (tmp_path / "test_curve.csv").write_text("stage,epoch,test_auc\n0,1,.5\n0,2,.6\n1,1,.7\n1,3,.8\n")
     epochs = [("0", "0"), ("0", "1"), ("0", "2"), ("1", "0"), ("1", "1"), ("1", "2"), ("1", "3")]
     history = [{"stage": stage, "epoch": epoch} for stage, epoch in epochs]
-    found = _curves(SimpleNamespace(path=tmp_path, history=history), steps_per_epoch=10)
+    found = _curves(SimpleNamespace(path=tmp_path, history=history))
     assert found == {"test_curve": [0.5, 0.6, 0.7, 0.8], "test_curve_epochs": [2, 3, 5, 7]}
+
+
+def test_alpha_counts_epochs_of_the_stage_that_has_one(tmp_path):
+    """Cross-entropy in one large batch first, then AUC-M in 50 steps an epoch: all of its first two are kept."""
+    (tmp_path / "alpha.csv").write_text("step,alpha0\n" + "".join(f"{step},0.5\n" for step in range(150)))
+    history = [{"stage": "0", "iteration": "1", "alpha_zero_share": ""}]
+    history += [{"stage": "1", "iteration": str(50 * epoch), "alpha_zero_share": "0.0"} for epoch in (1, 2, 3)]
+    found = _curves(SimpleNamespace(path=tmp_path, history=history))["alpha"]
+    assert found["steps_per_epoch"] == 50
+    assert found["step"] == [*range(100), 100, 120, 140]

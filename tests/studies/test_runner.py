@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -257,6 +258,29 @@ def test_inherited_settings_come_from_the_parents_records(done, tmp_path):
     assert run([child], folder, parents=[other])[1].final("other_child")[0]["config"] == record["config"]
     alone = a_study("alone", inherits=Inherits(study="m", axes=("gamma",)))
     assert run([alone], tmp_path, parents=[studies[0]])[0].done == 0  # nothing is selected there yet
+
+
+def test_a_setting_that_is_chosen_again_in_another_way_is_told_and_not_trained(done, tmp_path):
+    folder, studies, _, book, _ = done
+    kept = book.final("m")
+    shutil.copytree(folder / "results", tmp_path / "results")
+    for record in kept:  # as if it had been taken over from elsewhere, and tuned only now
+        path = tmp_path / "results" / "s" / f"m-{record['seed']}.json"
+        path.write_text(json.dumps({**record, "selection": {"inherited from": "another"}}))
+    outcome, book = run(studies, tmp_path)
+    assert outcome.done == len(kept)
+    assert book.final("m") == kept
+    assert not (tmp_path / "runs").exists()
+    assert run(studies, tmp_path)[0].done == 0
+
+
+def test_final_runs_of_two_settings_are_never_in_one_row(tmp_path):
+    before = a_study("m", grid={}, fixed={**SMALL, "epochs": 1})
+    run([before, replace(before, name="other", method=ce)], tmp_path)
+    outcome, book = run([replace(before, fixed={**before.fixed, "margin": 0.3}, seeds=(1,))], tmp_path)
+    assert outcome.done == 1
+    assert [(record["seed"], record["fixed"]["margin"]) for record in book.final("m")] == [(1, 0.3)]
+    assert len(book.final("other")) == 2
 
 
 @pytest.mark.parametrize("road", [{}, {"pack": 2}])

@@ -101,7 +101,8 @@ def decision(book: RecordBook, loss: str, number: int) -> Decision:
         tried.append(
             Tried(
                 setting=setting,
-                aucs={r["seed"]: None if "failed" in r else r["auc"]["validation"][0] for r in mine},
+                # As the search reads it: an AUC rounded in another way would part from it where two settings tie.
+                aucs={r["seed"]: None if "failed" in r else r["history"]["validation_auc"][-1] for r in mine},
                 alpha_zero=fmean(shares) if shares else None,
             )
         )

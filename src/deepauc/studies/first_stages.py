@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +10,11 @@ from typing import Any
 
 import torch
 
-from deepauc.training.first_stage import after_first_stage, first_stage, with_first_stages
+from deepauc.training.first_stage import after_first_stage, first_stage, first_stage_recipe, with_first_stages
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import TrainingStopped
 from deepauc.training.packing import Job
-from deepauc.training.plain import recipe_hash, to_plain
+from deepauc.training.plain import recipe_hash
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run import Run
 
@@ -135,14 +134,10 @@ def _began(job: Job, error: Exception) -> bool:
     if named is None:
         return False
     identity = RunFolder(Path(named)).record()["identity"]
-    alone = replace(job.recipe, stages=_leading(job.recipe), guard=False, test_curve=False, alpha_curve=False)
-    return bool(identity["seed"] == job.seed and identity["recipe"] == recipe_hash(alone))
-
-
-def _leading(recipe: Recipe) -> tuple[Stage, ...]:
-    return recipe.stages[: len(recipe.stages) - len(own_stages(recipe))]
+    first = recipe_hash(first_stage_recipe(job.recipe))
+    return bool(identity["seed"] == job.seed and identity["recipe"] == first)
 
 
 def _key(job: Job) -> str:
-    leading = _leading(job.recipe)
-    return json.dumps([to_plain(job.recipe.model), to_plain(leading), job.task.data_hash(), job.seed], sort_keys=True)
+    first = recipe_hash(first_stage_recipe(job.recipe))
+    return f"{first} {job.task.data_hash()} {job.seed}"

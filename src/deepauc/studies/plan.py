@@ -72,6 +72,14 @@ class PlannedRun:
             return record | {"selection": self.selection}
         return record | {"tuning": dict(study.tuning)}
 
+    def told_by(self, record: Record) -> bool:
+        """Whether a record of this run also says how its setting was chosen now: the same one may come about anew."""
+        if self.phase == "tuning":
+            return True
+        mine = {"selection": self.selection, "cut": dict(self.study.cut)}
+        # As text, which is how a record is kept: a tuple is a list there, and NaN is NaN.
+        return json.dumps(mine, sort_keys=True) == json.dumps({name: record.get(name) for name in mine}, sort_keys=True)
+
     def brief_recipe(self) -> Any:
         return to_plain(self.recipe, defaults=False)
 
@@ -232,14 +240,15 @@ class Planner:
         return True
 
     def missing(self, study: Study) -> Iterator[PlannedRun]:
-        """Runs of the phase the study is in that have no record."""
+        """Runs of the phase the study is in that have no record, or one that tells of another selection."""
         runs: list[PlannedRun] = []
         if study.tuned and self.selected(study) is None:
             runs = self.tuning_runs(study) or [] if self._needs_are_there(study) else []
         else:
             runs = self.final_runs(study) or []
         for run in runs:
-            if self.book.find(study.name, run.phase, run.id) is None:
+            record = self.book.find(study.name, run.phase, run.id)
+            if record is None or not run.told_by(record):
                 yield run
 
     def waiting(self) -> dict[str, str]:

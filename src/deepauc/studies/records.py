@@ -87,6 +87,14 @@ class RecordBook:
         assert self._final is not None
         self._final.setdefault(study, {})[record["seed"]] = record
 
+    def drop_other_settings(self, record: Record) -> None:
+        """Final runs of this one's study with another setting go: a row of a table is of one setting, or it is none."""
+        for other in self.final(record["study"]):
+            if any(other[name] != record[name] for name in ("config", "fixed")):
+                (self.folder / f"{other['study']}-{other['seed']}.json").unlink(missing_ok=True)
+                assert self._final is not None
+                del self._final[other["study"]][other["seed"]]
+
     def _tuning_path(self, study: str) -> Path:
         return self.folder / "tuning" / f"{study}.jsonl"
 
@@ -113,7 +121,7 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
     shares = [float(row["alpha_zero_share"]) for row in history if row.get("alpha_zero_share")]
     record["alpha_zero_share"] = round(sum(shares) / len(shares), 6) if shares else None
     if phase == "final":
-        record |= _curves(run, steps_per_epoch=int(history[0]["iteration"]))
+        record |= _curves(run)
         record["score_histogram"] = _histograms(run.path / "scores.csv")
     record["steps"] = sum(_stage_steps(history).values())
     record["seconds"] = round(results["seconds"] / packed, 3)
@@ -125,7 +133,7 @@ def _stage_steps(history: Sequence[Mapping[str, str]]) -> dict[str, int]:
     return {row["stage"]: int(row["iteration"]) for row in history}  # the last row of a stage counts all its steps
 
 
-def _curves(run: Run, *, steps_per_epoch: int) -> Record:
+def _curves(run: Run) -> Record:
     curves: Record = {}
     if (path := run.path / "test_curve.csv").exists():
         rows = _rows(path)
@@ -135,6 +143,7 @@ def _curves(run: Run, *, steps_per_epoch: int) -> Record:
             curves["test_curve_epochs"] = epochs
     if (path := run.path / "alpha.csv").exists():
         values = [float(row["alpha0"]) for row in _rows(path)]
+        steps_per_epoch = next(int(row["iteration"]) for row in run.history if row.get("alpha_zero_share"))
         curves["alpha_negative_share"] = round(sum(value < 0 for value in values) / len(values), 6)
         steps = [t for t in range(len(values)) if t < 2 * steps_per_epoch or t % ALPHA_EVERY == 0]
         curves["alpha"] = {

@@ -150,18 +150,20 @@ class _Session:
     def distil_finished(self, ready: Sequence[PlannedRun]) -> bool:
         """Records of runs that an earlier call, or another study, has finished.
 
-        A tuning run that another study has recorded needs no folder: a search begins where the one before ended.
+        A tuning run that another study has recorded needs no folder: a search begins where the one before ended. Nor
+        does a final run whose setting was chosen again, in another way: its record is told how.
         """
         there, names = 0, self.book.studies()
         for run in ready:
-            found = (self.book.find(name, "tuning", run.id) for name in names if run.phase == "tuning")
+            own = [run.study.name] if run.phase == "final" else names
+            found = (self.book.find(name, run.phase, run.id) for name in own)
             record = next((one for one in found if one is not None), None)
-            if RunFolder(run.folder(self.place)).done:
-                self._keep(run)
-            elif record is not None:
+            if record is not None:
                 self.book.add({**record, **run.about(self.set_name)})
                 self.outcome.done += "failed" not in record
-                self._tell(run, "recorded by another study")
+                self._tell(run, "recorded by another study" if run.phase == "tuning" else "trained before, chosen anew")
+            elif RunFolder(run.folder(self.place)).done:
+                self._keep(run)
             else:
                 continue
             there += 1
@@ -237,7 +239,9 @@ class _Session:
             record |= planned.study.task.keep(run, planned.task)
             self._keeping[_keep_key(planned)] = time.monotonic() - began
         self.book.add(record)
-        if planned.phase == "tuning":
+        if planned.phase == "final":
+            self.book.drop_other_settings(record)
+        else:
             for name in NOT_KEPT_OF_TUNING:
                 (folder / name).unlink(missing_ok=True)
         self.outcome.done += 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +83,7 @@ def fold_task(
     """
     if not 0 <= fold < folds:
         raise ValueError(f"the seeds of a study on {folds} folds are the folds' numbers, 0 to {folds - 1}, not {fold}.")
-    held = k_fold(task, folds=folds, seed=split_seed, outside=outside)[fold]
+    held = _all_folds(task, folds, split_seed, np.asarray(outside, dtype=np.int64))[fold]
     parts = {"train": held.part("train"), "test": held.part("validation")}
     divided = held.with_parts(parts)
     if not tuning:
@@ -94,3 +95,15 @@ def fold_task(
         seed=split_seed,
         outside=kept[np.isin(kept, parts["train"])],
     )
+
+
+_FOLDS: WeakKeyDictionary[Task, dict[tuple[int, int, bytes], tuple[Task, ...]]] = WeakKeyDictionary()
+
+
+def _all_folds(task: Task, folds: int, split_seed: int, outside: npt.NDArray[np.int64]) -> tuple[Task, ...]:
+    """Dealt once for a task: every fold asks for them, and thousands of patients take a second or more."""
+    known = _FOLDS.setdefault(task, {})
+    key = (folds, split_seed, outside.tobytes())
+    if key not in known:
+        known[key] = k_fold(task, folds=folds, seed=split_seed, outside=outside)
+    return known[key]
