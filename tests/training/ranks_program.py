@@ -29,6 +29,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training import loop
 from deepauc.training.distributed import all_ranks, digest
+from deepauc.training.first_stage import first_stage
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Steps
 from deepauc.training.traffic import step_traffic
@@ -228,6 +229,13 @@ def batch_norm(job, folder):
     return {"found": [t.tolist() for t in found]}
 
 
+def kept_first_stage(job, folder):
+    """Where the stages on views of a recipe are kept, once their ranks have trained them together."""
+    recipe, task = scenarios()["views"]()
+    found = [first_stage(recipe, task, seed=3, cache_dir=folder / job["name"], device="cpu") for _ in range(2)]
+    return {"kept": sorted({path.name for path in found})}
+
+
 def work(job, folder, rank):
     os.environ["RANK"] = str(rank)
     if job["ranks"] > 1:
@@ -238,7 +246,8 @@ def work(job, folder, rank):
             world_size=job["ranks"],
             timeout=timedelta(seconds=300),
         )
-    seen = batch_norm(job, folder) if job["scenario"] == "batch norm" else train(job, folder)
+    others = {"batch norm": batch_norm, "first stage": kept_first_stage}
+    seen = others.get(job["scenario"], train)(job, folder)
     (folder / f"{job['name']}.{rank}.json").write_text(json.dumps(seen))
     sys.stdout.flush()
     os._exit(0)  # a process that has lost another one is not to wait for it on its way out

@@ -73,3 +73,11 @@ def test_diagnose_says_what_is_wrong_with_scores():
     with pytest.raises(ValueError, match=r"scores hold NaN or infinity.*lower lr"):
         loss_fn.diagnose(torch.tensor([0.1, float("nan")]), torch.tensor([0.0, 1.0]))
     loss_fn.diagnose(torch.tensor([0.1, 0.2, float("nan")]), torch.tensor([0.0, 1.0, float("nan")]))
+
+
+def test_labels_that_lack_different_classes_in_an_epoch_are_no_reason_to_stop():
+    objective = AUCMargin().build(prior=(0.5, 0.5))
+    tally = EpochTally()
+    scores, labels = torch.rand(4, 2), torch.tensor([[1.0, 0.0]] * 4)
+    tally.add(objective(scores, labels).detach(), scores, labels, objective)
+    assert set(tally.summary(objective)) == {"loss", "alpha_zero_share"}

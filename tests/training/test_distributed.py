@@ -94,7 +94,7 @@ def test_two_stages_on_1_2_and_3_ranks_and_stopped_on_the_way(tmp_path):
         assert_same_end(tmp_path / "two stages 1", tmp_path / f"two stages {k}")
     assert json.loads((tmp_path / "two stages 3" / "run.json").read_text())["ranks"] == 3
 
-    assert [s["ended"] for s in seen["stopped"]] == ["KeyboardInterrupt"] * 2  # only rank 1 was asked to
+    assert [s["ended"] for s in seen["stopped"]] == ["Interrupted"] * 2  # only rank 1 was asked to
     assert all("the same command goes on" in s["message"] for s in seen["stopped"])
     assert_ranks_agree(seen["resumed"])
     for name in FILES:
@@ -116,6 +116,19 @@ def test_score_norm_several_labels_views_and_mixup(tmp_path):
             assert_bytes_as_expected(seen[f"{name} {k}"])
     assert_ranks_agree(seen["batch norm in pieces 3"])
     assert_bytes_as_expected(seen["batch norm in pieces 3"])
+
+
+def test_a_first_stage_is_kept_by_all_ranks_together(tmp_path):
+    """One lock for all of them: with one each, the first would wait for the others and they for its lock."""
+    seen = run_jobs(tmp_path, on_ranks("first stage", (1, 2)))
+    (name,) = seen["first stage 1"][0]["kept"]
+    assert [rank["kept"] for rank in seen["first stage 2"]] == [[name]] * 2
+    folders = [tmp_path / f"first stage {ranks}" / name for ranks in (1, 2)]
+    assert all((folder / "DONE").exists() for folder in folders)
+    weights, others = (load_file(folder / "model.safetensors") for folder in folders)
+    assert weights.keys() == others.keys()
+    for key in weights:
+        np.testing.assert_allclose(others[key], weights[key], rtol=1e-5, atol=1e-5, err_msg=key)
 
 
 def test_what_goes_wrong_on_one_rank_ends_all_of_them(tmp_path):

@@ -122,6 +122,7 @@ def test_the_name_is_that_of_what_is_seen(cell, tmp_path):
     assert {name(tmp_path, other) for other in same} == {own}
     assert name(tmp_path, task, then=second(epochs=7)) == own  # shared by all second stages
     assert name(tmp_path, task, then=second(), test_curve=True) == own
+    assert name(tmp_path, task, evaluate_every=10) == own  # nothing is evaluated there
     touched = task.source.array.copy()
     touched[0, 0, 0] += 1
     others = [

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 
@@ -21,8 +22,9 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training import loop, trainer
 from deepauc.training.bundle import Bundle
-from deepauc.training.interrupt import TrainingStopped, fitting_batch
+from deepauc.training.interrupt import TrainingStopped, fitting_batch, stopped_at
 from deepauc.training.loop import train
+from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Cyclic, Steps
 
@@ -110,6 +112,25 @@ def test_killed_at_any_checkpoint_it_resumes_to_the_bit(image_task, tmp_path, mo
     monkeypatch.setattr(trainer, "save_state", save)
     resumed = train(two_stage(), image_task, seed=1, run_dir=tmp_path / "killed")
     assert files(resumed) == files(whole)
+
+
+def test_what_was_begun_on_a_gpu_can_be_finished_on_a_cpu(image_task, tmp_path, monkeypatch):
+    """A GPU's checkpoint has its engine's options in the optimizer's groups, the learning rate as a tensor."""
+    recipe = Recipe(model=MODEL, stages=(ce(optimizer=AdamWSpec(lr=0.01)),))
+    whole = train(recipe, image_task, seed=1, run_dir=tmp_path / "whole")
+    save = trainer.save_state
+
+    def save_as_a_gpu_does_then_die(path, state):
+        for group in state["optimizer"]["param_groups"]:
+            group |= {"capturable": True, "lr": torch.tensor(0.01)}
+        save(path, state)
+        raise Killed
+
+    monkeypatch.setattr(trainer, "save_state", save_as_a_gpu_does_then_die)
+    with pytest.raises(Killed):
+        train(recipe, image_task, seed=1, run_dir=tmp_path / "begun")
+    monkeypatch.setattr(trainer, "save_state", save)
+    assert files(train(recipe, image_task, seed=1, run_dir=tmp_path / "begun")) == files(whole)
 
 
 def test_ctrl_c_in_the_middle_of_an_epoch_saves_and_resumes_to_the_bit(image_task, tmp_path):
@@ -225,6 +246,20 @@ def test_features_instead_of_images(tmp_path):
     assert run.auc("test")["y"].value > 0.9
 
 
+def test_features_of_any_scale_are_standardised_and_constant_ones_left_alone():
+    from deepauc.data.task import ArrayInputs, Task
+
+    scales = np.array([1e-12, 1e-9, 1.0, 1e9])
+    features = np.random.default_rng(0).normal(size=(200, 4)) * scales + 3 * scales
+    features = np.hstack([features, np.zeros((200, 1)), np.full((200, 1), 0.1), np.full((200, 1), 1e-9)])
+    labels = np.arange(200, dtype=np.float32) % 2
+    task = Task(name="f", kind="binary", source=ArrayInputs(features), labels=labels, label_names=("y",),
+                parts={"train": np.arange(200)})  # fmt: skip
+    std = Preprocessing.of(task).std
+    assert std[:4] == pytest.approx(features[:, :4].std(0), rel=1e-5)
+    assert std[4:] == (1.0, 1.0, 1.0)
+
+
 def test_early_stop_and_best_epoch(image_task, tmp_path):
     stage = ce(epochs=60, patience=3, keep="best", optimizer=SGDSpec(lr=0.05))
     run = train(Recipe(model=MODEL, stages=(stage,)), image_task, seed=1, run_dir=tmp_path / "a")
@@ -289,6 +324,20 @@ def test_out_of_memory_names_a_batch_that_fits(image_task, tmp_path, monkeypatch
     monkeypatch.setattr("deepauc.training.interrupt.fitting_batch", lambda model, inputs: 4)
     with pytest.raises(TrainingStopped, match="batch_size=4, or accumulate=4"):
         train(Recipe(model=MODEL, stages=(ce(),)), image_task, seed=1, run_dir=tmp_path / "a")
+
+
+@pytest.mark.parametrize(("batch", "fits"), [(100, 12), (50, 6), (128, 5), (7, 3)])
+def test_out_of_memory_names_pieces_that_a_stage_takes(monkeypatch, batch, fits):
+    monkeypatch.setattr("deepauc.training.interrupt.fitting_batch", lambda model, inputs: fits)
+    with (
+        pytest.raises(TrainingStopped) as stopped,
+        stopped_at(0, np.arange(batch), None, torch.nn.Linear(1, 1), torch.zeros(batch, 1)),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    named = re.search(r"batch_size=(\d+), or accumulate=(\d+)", str(stopped.value))
+    assert int(named[1]) == fits
+    stage = ce(batch_size=batch, accumulate=int(named[2]))
+    assert stage.batch_size / stage.accumulate <= fits
 
 
 def test_fitting_batch_is_found_by_trying():

@@ -15,8 +15,9 @@ import torch
 
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import SelectedInputs, Task
+from deepauc.training.distributed import all_ranks, join_ranks
 from deepauc.training.folder import RunFolder
-from deepauc.training.loop import Engine, train
+from deepauc.training.loop import Engine, chosen_device, train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.plain import to_plain
 from deepauc.training.recipe import Recipe, Stage, ViewObjectiveSpec
@@ -44,12 +45,18 @@ def first_stage(
     `after_first_stage` starts the rest of the recipe from it.
     """
     wanted = _Wanted.of(recipe, task, seed=seed, cache_dir=cache_dir)
-    if not RunFolder(wanted.path).done:
-        with _locked([wanted]):
-            if not RunFolder(wanted.path).done:
+    join_ranks(chosen_device(device))
+    with all_ranks() as ranks:
+        if ranks.told(RunFolder(wanted.path).done):
+            return wanted.path
+        with _locked([wanted] if ranks.leads else []):  # for all of them: they train it together
+            if not ranks.told(RunFolder(wanted.path).done):
                 options = {"device": device, "engine": engine, "progress": progress}
                 train(wanted.recipe, wanted.task, seed=seed, run_dir=wanted.unfinished, **options)  # type: ignore[arg-type]
-                wanted.unfinished.rename(wanted.path)
+                ranks.wait()  # until none looks at the folder under its old name
+                if ranks.leads:
+                    wanted.unfinished.rename(wanted.path)
+                ranks.wait()
     return wanted.path
 
 
@@ -80,6 +87,14 @@ def after_first_stage(recipe: Recipe, folder: str | Path) -> Recipe:
         raise ValueError("nothing comes after the stages on views: add a stage that trains the classifier.")
     onwards = replace(recipe.stages[count], start_from=str(folder))
     return replace(recipe, stages=(onwards, *recipe.stages[count + 1 :]))
+
+
+def first_stage_recipe(recipe: Recipe) -> Recipe:
+    """The stages on views that the recipe begins with, as a recipe of their own: nothing else of it bears on them."""
+    stages = _leading(recipe)
+    if not stages:
+        raise ValueError("the recipe does not begin with a stage on views (Contrastive, ...): nothing to share.")
+    return Recipe(model=recipe.model, stages=stages, deterministic=recipe.deterministic)
 
 
 def seen_task(task: Task, stages: Sequence[Stage]) -> Task:
@@ -128,11 +143,8 @@ class _Wanted:
 
     @classmethod
     def of(cls, recipe: Recipe, task: Task, *, seed: int, cache_dir: str | Path) -> _Wanted:
-        stages = _leading(recipe)
-        if not stages:
-            raise ValueError("the recipe does not begin with a stage on views (Contrastive, ...): nothing to share.")
-        alone = replace(recipe, stages=stages, guard=False, test_curve=False, alpha_curve=False)
-        seen = seen_task(task, stages)
+        alone = first_stage_recipe(recipe)
+        seen = seen_task(task, alone.stages)
         identity = json.dumps([to_plain(alone), seen.data_hash(), seed], sort_keys=True)
         name = hashlib.sha256(identity.encode()).hexdigest()[:24]
         return cls(recipe=alone, task=seen, seed=seed, path=Path(cache_dir) / name)

@@ -69,7 +69,7 @@ class EpochTally:
             return row
         scores, labels = torch.cat(self.scores), torch.cat(self.labels)
         row["alpha_zero_share"] = self.alpha_zero.item() / self.steps
-        if bool((labels > 0).any()) and bool((labels < 1).any()):
+        if bool(((labels > 0).any(0) & (labels < 1).any(0)).any()):  # a label with both classes
             found = objective.diagnose(scores, labels)
             for name, column in (("value", "A_M"), ("gap", "gap"), ("a", "a"), ("b", "b"), ("alpha", "alpha")):
                 row[column] = float(np.nanmean(getattr(found, name)))

@@ -23,6 +23,10 @@ class TrainingStopped(RuntimeError):
     """Training cannot go on; the message names step, cause and remedy."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Asked to stop, and the state is saved."""
+
+
 class InterruptFlag:
     """Turns Ctrl-C and SIGTERM into a flag that is read between steps; a second one stops at once."""
 
@@ -48,7 +52,7 @@ class InterruptFlag:
     def leave(self, folder: RunFolder) -> None:
         """To be called right after a checkpoint was written."""
         if self.raised:
-            raise KeyboardInterrupt(f"interrupted; {folder.path} is saved, the same command goes on from here")
+            raise Interrupted(f"interrupted; {folder.path} is saved, the same command goes on from here")
 
 
 @contextmanager
@@ -106,7 +110,7 @@ def _out_of_memory(model: nn.Module, inputs: Tensor, *, views: int) -> str:
         return (
             f"out of memory with a batch of {batch}; not even one image fits: use smaller images or a smaller network."
         )
-    pieces = -(-batch // fits)
+    pieces = next(count for count in range(-(-batch // fits), batch + 1) if batch % count == 0)  # a Stage's condition
     return (
         f"out of memory with a batch of {batch}; {fits} fit. Set batch_size={fits}, or accumulate={pieces} to keep "
         "the batch whole for the loss."

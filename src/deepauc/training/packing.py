@@ -11,7 +11,7 @@ import torch
 
 from deepauc.data.task import Task
 from deepauc.training.fast_step import FastEngine
-from deepauc.training.interrupt import InterruptFlag
+from deepauc.training.interrupt import Interrupted, InterruptFlag
 from deepauc.training.loop import can_be_fast, chosen_device, claim_folder
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run, finish_run
@@ -37,7 +37,7 @@ def train_together(
     """What `train` would leave for each job, trained side by side. Finished folders are skipped, others resumed.
 
     The jobs need the same number of steps in an epoch (a grid over one training set, or its seeds); the losses,
-    margins, learning rates and lengths may differ.
+    margins, learning rates and lengths may differ. On Ctrl-C every one of them is saved.
     """
     target = chosen_device(device)
     folders = [claim_folder(job.recipe, job.task, seed=job.seed, run_dir=job.run_dir, device=target) for job in jobs]
@@ -59,15 +59,24 @@ def _run_all(trainers: list[tuple[Trainer, bool]], *, compiled: bool) -> None:
     engine: FastEngine | None = None
     while going:
         asked: list[tuple[Trainer, Epoch]] = []
+        stopped: Interrupted | None = None
         for trainer, epochs, results_only in list(going):
             with _named(trainer):
-                epoch = next(epochs, None)
+                try:
+                    epoch = next(epochs, None)
+                except Interrupted as interrupt:
+                    stopped = interrupt
+                    continue
                 if epoch is not None:
                     asked.append((trainer, epoch))
                     continue
                 finish_run(trainer, results_only=results_only)  # a run that ends early leaves the others to go on
             going = [other for other in going if other[0] is not trainer]
             engine = None
+        if stopped is not None:
+            for trainer, _ in asked:  # their turn came before the interrupt
+                trainer.save()
+            raise stopped
         if asked:
             engine = engine or FastEngine([trainer for trainer, _ in asked], compiled=compiled)
             engine.run_epoch([epoch for _, epoch in asked])

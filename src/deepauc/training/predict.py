@@ -15,6 +15,7 @@ from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
 from deepauc.models.fusion import MetadataEncoder, ensemble
 from deepauc.training.bundle import Bundle
+from deepauc.training.loop import chosen_device
 from deepauc.training.metadata import metadata_task
 from deepauc.training.plain import from_plain
 from deepauc.training.run import Run
@@ -52,7 +53,7 @@ def predict(
     if tta < 0:
         raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
     chosen = np.arange(len(task)) if rows is None else np.asarray(rows, dtype=np.int64)
-    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    target = chosen_device(device)
     folders = [member.path if isinstance(member, Run) else Path(member) for member in members]
     bundles = [Bundle.load(folder) for folder in folders]
     if len({bundle.label_names for bundle in bundles}) > 1:

@@ -49,7 +49,8 @@ class Preprocessing:
             squares = squares + (values**2).sum(0)
         mean = np.atleast_1d(total / count)
         spread = np.sqrt(np.maximum(squares / count - mean**2, 0))
-        std = np.where(spread > 1e-6, spread, 1.0)  # a constant channel or feature stays as it is
+        # A constant channel or feature stays as it is; one of small numbers (a concentration of 1e-9) is not constant.
+        std = np.where(spread > 1e-6 * np.minimum(np.abs(mean), 1), spread, 1.0)
         return cls(mean=tuple(map(float, mean)), std=tuple(map(float, std)), images=images)
 
     def __call__(self, inputs: Tensor) -> Tensor:

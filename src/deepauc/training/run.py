@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,17 +127,12 @@ def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, 
     winner = max(aucs, key=lambda number: (aucs[number], number))  # of equals the later stage
     load_weights(folder.stage_path(winner), model)
     tests = {}
-    groups = None if task.groups is None else task.groups[rows]
-    if task.kind == "binary" and _can_be_tested(task.labels[rows], groups):
-        for number in earlier:
-            both = last_scores[:, 0], scores[number][:, 0]
-            found = compare_auroc(*both, task.labels[rows], groups=groups)
-            tests[str(number)] = {
-                "difference": found.difference,
-                "low": found.low,
-                "high": found.high,
-                "p_value": found.p_value,
-            }
+    if task.kind == "binary":
+        known = np.isin(task.labels[rows], (0, 1))  # an uncertain label is neither
+        labels, groups = task.labels[rows[known]], None if task.groups is None else task.groups[rows[known]]
+        for number in earlier if _can_be_tested(labels, groups) else ():
+            both = last_scores[known, 0], scores[number][known, 0]
+            tests[str(number)] = asdict(compare_auroc(*both, labels, groups=groups))
     return {
         "winner": winner,
         "validation_auc": {str(number): value for number, value in sorted(aucs.items())},

@@ -65,19 +65,22 @@ def score_rows(
 def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str, Estimate]:
     """AUC with its DeLong interval by label name; a label with one class only in this part is left out.
 
-    A single positive (or negative) row has no variance to estimate, and says next to nothing: from 0 to 1.
+    Over patients, where a patient has several rows. A single positive (or negative) row or patient has no variance to
+    estimate, and says next to nothing: from 0 to 1.
     """
     rows = task.labelled(part)
+    patients = np.arange(len(rows)) if task.groups is None else task.groups[rows]
     labels = task.labels[rows].reshape(len(rows), -1)
     columns = scores.reshape(len(rows), -1)
     found = {}
     for name, y, s in zip(task.label_names, labels.T, columns.T, strict=True):
         known = (y == 0) | (y == 1)
-        fewest = min(int((y == 0).sum()), int((y == 1).sum()))
+        fewest = min(len(np.unique(patients[y == value])) for value in (0, 1))
         if fewest == 1:
             found[name] = Estimate(float(auroc(s[known], y[known])), 0.0, 1.0)
         elif fewest > 1:
-            found[name] = auroc_interval(s[known], y[known])
+            several = len(np.unique(patients[known])) < known.sum()
+            found[name] = auroc_interval(s[known], y[known], groups=patients[known] if several else None)
     return found
 
 

@@ -30,7 +30,9 @@ from deepauc.training.scoring import mean_auc, part_auc, score_rows, scoring_bat
 from deepauc.training.stream import Stream
 from deepauc.training.views import ViewNetwork
 
-CHECKPOINT_SECONDS = 300  # a long epoch is saved on the way; when does not change the result
+CHECKPOINT_SECONDS = 300  # a long epoch of the plain engine is saved on the way; when does not change the result
+
+ENGINE_OPTIONS = ("capturable", "foreach", "fused")  # of torch's optimizers: set by an engine for its device, no state
 
 SHOWN_SECONDS = 60  # after which a shared file system shows on one machine what was written on another
 
@@ -294,6 +296,12 @@ class Trainer:
             validation_auc=last,
         )
 
+    def save(self) -> None:
+        """A checkpoint between two epochs."""
+        if self.history:
+            self._write_curves()
+        self._save()
+
     def _save(self) -> None:
         self._saved_at = time.monotonic()
         if not self.ranks.leads:
@@ -322,6 +330,8 @@ class Trainer:
         if isinstance(self.trained, ViewNetwork):
             self.trained.head.load_state_dict(saved["head"])
         self.objective.load_state_dict(saved["objective"])
+        for group, own in zip(saved["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True):
+            group |= {name: own[name] for name in ENGINE_OPTIONS if name in own}
         self.optimizer.load_state_dict(saved["optimizer"])
         if self.average is not None:
             self.average.average = [t.to(self.device) for t in saved["average"]]

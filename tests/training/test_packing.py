@@ -1,0 +1,48 @@
+"""Packed runs: told to stop, every one of them goes on where it was."""
+
+import os
+import signal
+
+import pytest
+
+from deepauc.models.build import SmallCNNSpec
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.optim.standard import SGDSpec
+from deepauc.training.checkpoint import load_state
+from deepauc.training.loop import train
+from deepauc.training.packing import Job, train_together
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.trainer import Trainer
+
+
+def recipe(lr):
+    stage = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=lr), epochs=2, batch_size=16)
+    return Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(stage, stage))
+
+
+@pytest.mark.parametrize("epochs", [1, 2])  # the middle of a stage and its end
+def test_an_interrupt_saves_every_run_of_a_pack(image_task, tmp_path, monkeypatch, epochs):
+    jobs = [Job(recipe=recipe(lr), task=image_task, seed=0, run_dir=tmp_path / str(lr)) for lr in (0.01, 0.03, 0.1)]
+    alone = [
+        train(
+            job.recipe, image_task, seed=0, run_dir=tmp_path / f"alone {job.run_dir.name}", engine="fast", device="cpu"
+        )
+        for job in jobs
+    ]
+    end_epoch, steps = Trainer._end_epoch, 96 // 16 * epochs
+
+    def rings(self, stage, epoch):
+        if self.folder.path == jobs[1].run_dir and self.iteration == steps:  # the first run has had its turn
+            os.kill(os.getpid(), signal.SIGINT)
+        end_epoch(self, stage, epoch)
+
+    monkeypatch.setattr(Trainer, "_end_epoch", rings)
+    with pytest.raises(KeyboardInterrupt, match="saved"):
+        train_together(jobs, device="cpu")
+    monkeypatch.undo()
+    saved = [load_state(job.run_dir / "checkpoint.safetensors") for job in jobs]
+    done = [one["stage"] * 2 + one["iteration"] // 6 for one in saved]
+    assert done == [epochs] * 3
+    for run, single in zip(train_together(jobs, device="cpu"), alone, strict=True):
+        assert (run.path / "scores.csv").read_bytes() == (single.path / "scores.csv").read_bytes()
+        assert (run.path / "history.csv").read_bytes() == (single.path / "history.csv").read_bytes()
