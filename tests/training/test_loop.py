@@ -376,3 +376,13 @@ def test_bad_recipes_are_refused(make):
 def test_pesg_needs_an_auc_objective(image_task, tmp_path):
     with pytest.raises(ValueError, match="use SGD"):
         train(Recipe(model=MODEL, stages=(ce(optimizer=PESGSpec()),)), image_task, seed=0, run_dir=tmp_path / "a")
+
+
+@pytest.mark.parametrize(("name", "asked"), [("keep='best'", {"keep": "best"}), ("patience", {"patience": 2})])
+def test_what_goes_by_validation_needs_that_part(image_task, tmp_path, name, asked):
+    alone = image_task.with_parts({"train": image_task.part("train")})
+    with pytest.raises(ValueError, match=f"{name} goes by the validation AUC.*give it one"):
+        train(Recipe(model=MODEL, stages=(ce(**asked),)), alone, seed=0, run_dir=tmp_path / "a", device="cpu")
+    with pytest.raises(ValueError, match="guard goes by the validation AUC"):
+        train(replace(two_stage(), guard=True), alone, seed=0, run_dir=tmp_path / "a", device="cpu")
+    assert not (tmp_path / "a").exists()

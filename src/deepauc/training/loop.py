@@ -151,6 +151,7 @@ def claim_folder(
     notes: Mapping[str, Any] | None = None,
 ) -> RunFolder:
     """The run's folder, its identity and surroundings written down before anything else happens."""
+    _require_validation(recipe, task)
     rows = {part: len(task.labelled(part)) for part in task.parts}
     return RunFolder.claim(
         run_dir,
@@ -169,6 +170,22 @@ def claim_folder(
             **(notes or {}),
         },
     )
+
+
+def _require_validation(recipe: Recipe, task: Task) -> None:
+    """ValueError where the recipe chooses by validation AUC and no part is there to choose on."""
+    asked = {
+        "keep='best'": any(stage.keep == "best" for stage in recipe.stages),
+        "patience": any(stage.patience is not None for stage in recipe.stages),
+        "guard": recipe.guard,
+    }
+    names = [name for name, wanted in asked.items() if wanted]
+    if names and "validation" not in task.parts:
+        goes = "goes" if len(names) == 1 else "go"
+        raise ValueError(
+            f"{' and '.join(names)} {goes} by the validation AUC, and the task has no validation part: give it one "
+            "(deepauc.data.splits, or a split column), or leave this out of the recipe."
+        )
 
 
 @contextmanager
