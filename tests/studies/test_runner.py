@@ -276,11 +276,14 @@ def test_a_setting_that_is_chosen_again_in_another_way_is_told_and_not_trained(d
 
 def test_final_runs_of_two_settings_are_never_in_one_row(tmp_path):
     before = a_study("m", grid={}, fixed={**SMALL, "epochs": 1})
-    run([before, replace(before, name="other", method=ce)], tmp_path)
+    _, book = run([before, replace(before, name="other", method=ce)], tmp_path)
+    old = json.loads(json.dumps(book.final("m")))
     outcome, book = run([replace(before, fixed={**before.fixed, "margin": 0.3}, seeds=(1,))], tmp_path)
     assert outcome.done == 1
     assert [(record["seed"], record["fixed"]["margin"]) for record in book.final("m")] == [(1, 0.3)]
     assert len(book.final("other")) == 2
+    aside = sorted((tmp_path / "results" / "s" / "replaced").iterdir())
+    assert [json.loads(path.read_text()) for path in aside] == old
 
 
 @pytest.mark.parametrize("road", [{}, {"pack": 2}])

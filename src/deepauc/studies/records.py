@@ -87,11 +87,17 @@ class RecordBook:
         assert self._final is not None
         self._final.setdefault(study, {})[record["seed"]] = record
 
-    def drop_other_settings(self, record: Record) -> None:
-        """Final runs of this one's study with another setting go: a row of a table is of one setting, or it is none."""
+    def set_aside_other_settings(self, record: Record) -> None:
+        """Final runs of this one's study with another setting leave the table: a row of it is of one setting.
+
+        Their records stay in the folder `replaced`.
+        """
         for other in self.final(record["study"]):
             if any(other[name] != record[name] for name in ("config", "fixed")):
-                (self.folder / f"{other['study']}-{other['seed']}.json").unlink(missing_ok=True)
+                path = self.folder / f"{other['study']}-{other['seed']}.json"
+                aside = self.folder / "replaced" / f"{path.stem}-{other['run']}.json"
+                aside.parent.mkdir(exist_ok=True)
+                path.replace(aside)
                 assert self._final is not None
                 del self._final[other["study"]][other["seed"]]
 

@@ -238,10 +238,10 @@ class _Session:
             began = time.monotonic()
             record |= planned.study.task.keep(run, planned.task)
             self._keeping[_keep_key(planned)] = time.monotonic() - began
-        self.book.add(record)
         if planned.phase == "final":
-            self.book.drop_other_settings(record)
-        else:
+            self.book.set_aside_other_settings(record)
+        self.book.add(record)
+        if planned.phase == "tuning":
             for name in NOT_KEPT_OF_TUNING:
                 (folder / name).unlink(missing_ok=True)
         self.outcome.done += 1
