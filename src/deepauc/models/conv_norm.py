@@ -17,7 +17,6 @@ from deepauc.models.norm_gradient import norm_gradients, norm_sums
 from deepauc.models.small_conv import (
     SmallConv2d,
     join_moments,
-    pixels_a_program,
     small_conv_norm_gradient,
     small_conv_weight_gradient,
     small_conv_with_moments,
@@ -93,10 +92,8 @@ def _delayed(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module, y: Tensor, moments: Tensor, shortcut: Tensor | None
 ) -> Delayed:
     """Of a convolution's result and its programs' moments; moves the running mean and variance."""
-    pixels = y.numel() // y.shape[1]
-    each = pixels_a_program(conv.in_channels, tuple(y.shape), conv.stride[0])
     running = norm.running_mean, norm.running_var, norm.momentum
-    mean, rstd = join_moments(moments.detach(), pixels, each, *running, norm.eps)
+    mean, rstd = join_moments(moments.detach(), y.shape, conv.in_channels, conv.stride[0], *running, norm.eps)
     return Delayed(y, mean, rstd, norm.weight, norm.bias, shortcut, isinstance(act, nn.ELU))
 
 

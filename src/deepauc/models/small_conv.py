@@ -7,11 +7,14 @@ nn.Conv2d's parameters and gives its result everywhere else. Sums are always tak
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from deepauc.models import tile_conv
 
 CHANNELS = (16, 32, 64)
 IMAGE_CHANNELS = (1, 3)
@@ -34,7 +37,7 @@ class Launch:
     stages: int
     tiles: int = 1
     pair: bool = True
-    form: Literal["rows", "taps", "row"] = "rows"
+    form: Literal["rows", "taps", "row", "tiles"] = "rows"
     ahead: bool = True
 
 
@@ -85,8 +88,11 @@ def _like(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
-def _tiling(channels: int, shape: tuple[int, ...], stride: int) -> tuple[Launch, int, int]:
+def _tiling(channels: int, shape: tuple[int, ...], stride: int, device: torch.device) -> tuple[Launch, int, int]:
     """(launch, pixels a group, programs) of a convolution from so many channels to this shape."""
+    if (tile := tile_conv.conv_tile(channels, shape, stride, device)) is not None:
+        how = Launch(block=tile.height * tile.width, warps=tile.warps, stages=1, tiles=tile.each, form="tiles")
+        return how, 1, -(-(shape[0] * shape[2] * shape[3]) // (how.block * how.tiles))
     how = (CONV if stride == 1 else STRIDED)[channels]
     n, _, h, w = shape
     group = 2 if how.form == "rows" and how.pair and w % 2 == 0 else 1
@@ -113,37 +119,38 @@ def small_conv_with_moments(x: Tensor, weight: Tensor, stride: int) -> tuple[Ten
 @small_conv_with_moments.register_fake
 def _(x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     shape = _out_shape(x, weight, stride)
-    _, group, programs = _tiling(x.shape[1], shape, stride)
+    _, group, programs = _tiling(x.shape[1], shape, stride, x.device)
     return _like(x, shape), x.new_empty(programs, 2, group, shape[1], dtype=torch.float32)
 
 
 @torch.library.custom_op("deepauc::join_moments", mutates_args=("running_mean", "running_variance"))
 def join_moments(
-    moments: Tensor, pixels: int, each: int, running_mean: Tensor, running_variance: Tensor, momentum: float, eps: float
-) -> tuple[Tensor, Tensor]:
-    """Mean and 1 / sqrt(variance + eps) of each channel over all pixels, `each` a program; moves the running ones."""
+    moments: Tensor, shape: Sequence[int], channels_in: int, stride: int,
+    running_mean: Tensor, running_variance: Tensor, momentum: float, eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Mean and 1 / sqrt(variance + eps) of each channel of `small_conv_with_moments`; moves the running ones.
+
+    shape: of the convolution's result, which tells how many pixels a program had.
+    """
     from deepauc.models.small_conv_kernel import join_moments_kernel
 
     programs, _, group, channels = moments.shape
+    how, _, _ = _tiling(channels_in, tuple(shape), stride, moments.device)
     mean, rstd = torch.empty_like(running_mean), torch.empty_like(running_mean)
     join_moments_kernel[(channels // JOIN_BLOCK,)](
-        moments, mean, rstd, running_mean, running_variance, momentum, eps, pixels // group, each // group,
-        programs, OUT=channels, GROUP=group, AT_ONCE=at_once(programs), BLOCK=JOIN_BLOCK, num_warps=4,
+        moments, mean, rstd, running_mean, running_variance, momentum, eps,
+        shape[0] * shape[2] * shape[3] // group, how.block * how.tiles, programs,
+        OUT=channels, GROUP=group, AT_ONCE=at_once(programs), BLOCK=JOIN_BLOCK, num_warps=4,
     )  # fmt: skip
     return mean, rstd
 
 
 @join_moments.register_fake
 def _(
-    moments: Tensor, pixels: int, each: int, running_mean: Tensor, running_variance: Tensor, momentum: float, eps: float
-) -> tuple[Tensor, Tensor]:
+    moments: Tensor, shape: Sequence[int], channels_in: int, stride: int,
+    running_mean: Tensor, running_variance: Tensor, momentum: float, eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return torch.empty_like(running_mean), torch.empty_like(running_mean)
-
-
-def pixels_a_program(channels: int, shape: tuple[int, ...], stride: int) -> int:
-    """Of a convolution from so many channels to this shape; the last program may have fewer."""
-    how, group, _ = _tiling(channels, shape, stride)
-    return group * how.block * how.tiles
 
 
 @torch.library.custom_op("deepauc::small_conv_input_gradient", mutates_args=())
@@ -187,7 +194,7 @@ def _(
     if stride == 2 and shape[2] % 2 == shape[3] % 2 == 0:
         programs, group = -(-dy.numel() // (dy.shape[1] * TWO_BLOCK)), 4
     else:
-        _, group, programs = _tiling(dy.shape[1], shape, stride)
+        _, group, programs = _tiling(dy.shape[1], shape, stride, dy.device)
     return _like(dy, shape), dy.new_empty(programs, 2, group, shape[1], dtype=torch.float32)
 
 
@@ -239,12 +246,16 @@ def _convolve(
     if transposed:
         out_stride, in_stride = in_stride, out_stride
     strides = (out_stride, in_stride, r_stride, s_stride)
-    how, group, programs = _tiling(x.shape[1], out, stride)
+    how, group, programs = _tiling(x.shape[1], out, stride, x.device)
     sums = moments or norm is not None
     found = x.new_empty((programs, 2, group, channels) if sums else (0,), dtype=torch.float32)
     tensors, norm_form = _norm_arguments(norm, found)
     grid = (n * h * w // group, h, w // group, x.shape[2], x.shape[3], *strides)
     form = {"IN": x.shape[1], "OUT": channels, "STRIDE": stride, "FLIP": transposed, "MOMENTS": moments, **norm_form}
+    if how.form == "tiles":
+        tile = tile_conv.CONV[channels]
+        tile_conv.convolve(x, weight, y, found, tensors, {"FLIP": transposed, "MOMENTS": moments, **norm_form}, tile)
+        return y, found
     launch = {"BLOCK": how.block, "STAGES": how.stages, "num_warps": how.warps}
     if norm is not None and how.warps == 8:
         launch["maxnreg"] = REGISTERS
@@ -281,6 +292,8 @@ def small_conv_weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, stride: in
 
     x = x.contiguous(memory_format=torch.channels_last)
     dy = dy.contiguous(memory_format=torch.channels_last)
+    if (tile := tile_conv.gradient_tile(x, dy, stride)) is not None:
+        return add_programs(tile_conv.weight_gradient(x, dy, weight, tile), weight)
     n, out, h, w = dy.shape
     how = GRADIENT[x.shape[1]]
     group = 2 if how.pair and stride == 1 and w % 2 == 0 else 1
@@ -299,6 +312,19 @@ def small_conv_weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, stride: in
         sums, gradient, programs, *gradient.stride(), **shape, AT_ONCE=turn, BLOCK=block, num_warps=4
     )
     return gradient
+
+
+def add_programs(sums: Tensor, weight: Tensor) -> Tensor:
+    """Sums (programs, a weight's memory in channels_last) added up, in the weight's type and layout."""
+    from deepauc.models.weight_gradient_kernel import add_programs_kernel
+
+    found = torch.empty_like(weight, memory_format=torch.channels_last)
+    turn = at_once(len(sums))
+    block = max(16, 4096 // turn)
+    add_programs_kernel[(-(-found.numel() // block),)](
+        sums, found, len(sums), found.numel(), AT_ONCE=turn, BLOCK=block, num_warps=4
+    )
+    return found if found.stride() == weight.stride() else torch.empty_like(weight).copy_(found)
 
 
 @small_conv_weight_gradient.register_fake

@@ -12,10 +12,10 @@ def weight_gradient_kernel(  # type: ignore[no-untyped-def]
     dy,
     sums,
     groups,
-    height,
-    width,
-    in_height,
-    in_width,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    in_height: tl.constexpr,
+    in_width: tl.constexpr,
     tiles_each,
     IN: tl.constexpr,
     OUT: tl.constexpr,
@@ -96,3 +96,17 @@ def sum_programs_kernel(  # type: ignore[no-untyped-def]
             total += tl.sum(found, axis=0)
     to = gradient + o * stride_out + i * stride_in + r * stride_r + s * stride_s
     tl.store(to, total.to(gradient.dtype.element_ty), mask=e < 9 * IN * OUT)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def add_programs_kernel(  # type: ignore[no-untyped-def]
+    sums, gradient, programs, length, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """gradient[e] = sum over programs of sums[program, e], always in the same order."""
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for first in range(0, programs, AT_ONCE):
+        p = first + tl.arange(0, AT_ONCE)
+        there = (p < programs)[:, None] & (e < length)[None, :]
+        total += tl.sum(tl.load(sums + p[:, None] * length + e[None, :], mask=there, other=0.0), axis=0)
+    tl.store(gradient + e, total.to(gradient.dtype.element_ty), mask=e < length)
