@@ -21,6 +21,7 @@ import torch
 
 from deepauc.data.augment import Augment
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.models import tile_conv
 from deepauc.models.build import ResNet20Spec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
@@ -192,6 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=CASES)
     parser.add_argument("--deadline", type=float, default=400.0, help="seconds after which no case is started")
+    parser.add_argument("--rows", action="store_true", help="small convolutions by rows of taps, not by tiles")
     parser.add_argument("--json", type=Path, help="the record; rows of the same code in it are kept")
     options = parser.parse_args()
     record = {"hardware": hardware(gpu=True), "versions": versions(), "code_version": code_version(),
@@ -199,7 +201,11 @@ def main() -> None:
     if options.json is not None and options.json.exists():
         before = json.loads(options.json.read_text())
         record["rows"] = before["rows"] if before["code_version"] == record["code_version"] else []
-    record["rows"] += gpu_rows(options.cases, deadline=options.deadline)
+    if options.rows:
+        tile_conv.CONV.clear()
+        tile_conv.GRADIENT.clear()
+    for row in gpu_rows(options.cases, deadline=options.deadline):
+        record["rows"].append({**row, "engine": row["engine"] + "-rows"} if options.rows else row)
     if options.json is not None:
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -7,6 +7,7 @@ nn.Conv2d's parameters and gives its result everywhere else. Sums are always tak
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -63,6 +64,12 @@ GRADIENT = {
     32: Launch(block=32, warps=4, stages=2, tiles=8, pair=False, form="row"),
     64: Launch(block=64, warps=8, stages=2, tiles=4, pair=False, form="row"),
 }
+
+
+def launch_tag() -> str:
+    """Names these settings: what torch has compiled and kept on a disk rests on the shapes that follow from them."""
+    tables = (CONV, STRIDED, GRADIENT, tile_conv.CONV, tile_conv.GRADIENT)
+    return f"deepauc {zlib.crc32(repr(tables).encode()):08x}"
 
 
 def _power_of_two(n: int) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from deepauc.data.task import ArrayInputs
+from deepauc.models.small_conv import launch_tag
 from deepauc.optim.pesg import PESG
 from deepauc.training.feed import images_on_device, rows_needed
 from deepauc.training.forward import Ends, Forward, make_ends, make_forward, program_key
@@ -55,6 +56,7 @@ class FastEngine:
         self.start_up_seconds = 0.0
         # A study compiles many stages; past torch's limit of 8 it would silently run them uncompiled.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
+        torch.compiler.config.cache_key_tag = launch_tag()
         self.stacked = stacked
         self._steps: list[RunStep] = []  # in the order of the trainers
         self._units: list[SingleStep | StackedStep] = []
