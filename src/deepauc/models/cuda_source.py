@@ -5,7 +5,10 @@ Triton makes most kernels here. This is for those whose readings of shared memor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -39,7 +42,7 @@ class Kernel:
 def kernel(file: Path, name: str, macros: tuple[tuple[str, int], ...], shared: int, device: int) -> Kernel:
     """The function `name` of a source file with these macros, for this device."""
     source = "".join(f"#define {key} {value}\n" for key, value in macros) + file.read_text(encoding="utf-8")
-    binary = _compiled(source, torch.cuda.get_device_capability(device))
+    binary = _kept(source, torch.cuda.get_device_capability(device))
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with torch.cuda.device(device):
         _set_context(device)
@@ -64,6 +67,23 @@ def available(device: int) -> bool:
 
 def macros(values: Mapping[str, int | bool]) -> tuple[tuple[str, int], ...]:
     return tuple((key, int(value)) for key, value in values.items())
+
+
+def _kept(source: str, capability: tuple[int, int]) -> bytes:
+    """The binary, from a folder in the user's cache where another process has compiled it."""
+    name = hashlib.sha256(f"{torch.version.cuda} {capability} {source}".encode()).hexdigest()
+    folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "deepauc" / "kernels"
+    file = folder / f"{name}.cubin"
+    try:
+        return file.read_bytes()
+    except OSError:
+        binary = _compiled(source, capability)
+    with contextlib.suppress(OSError):  # nothing can be kept here: it is compiled every time
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{name}.{os.getpid()}"
+        part.write_bytes(binary)
+        part.replace(file)
+    return binary
 
 
 def _compiled(source: str, capability: tuple[int, int]) -> bytes:
