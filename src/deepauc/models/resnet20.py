@@ -29,7 +29,8 @@ def shortcut_a(x: Tensor, *, stride: int, extra_channels: int) -> Tensor:
     (N, C, H, W) -> (N, C + extra, ceil(H / stride), ceil(W / stride)). It has no parameters.
     """
     before = extra_channels // 2
-    return F.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, before, extra_channels - before))
+    # Averages of one pixel: their gradient keeps the layout (channels_last), that of a slice does not.
+    return F.pad(F.avg_pool2d(x, 1, stride), (0, 0, 0, 0, before, extra_channels - before))
 
 
 class BasicBlock(nn.Module):
