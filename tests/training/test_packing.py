@@ -1,13 +1,15 @@
-"""Packed runs: told to stop, every one of them goes on where it was."""
+"""Packed runs: told to stop, every one of them goes on where it was; losses of one network share its program."""
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
 from deepauc.models.build import SmallCNNSpec
-from deepauc.objectives.baselines import CrossEntropy
+from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.optim.standard import SGDSpec
+from deepauc.training import fast_step
 from deepauc.training.checkpoint import load_state
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
@@ -46,3 +48,24 @@ def test_an_interrupt_saves_every_run_of_a_pack(image_task, tmp_path, monkeypatc
     for run, single in zip(train_together(jobs, device="cpu"), alone, strict=True):
         assert (run.path / "scores.csv").read_bytes() == (single.path / "scores.csv").read_bytes()
         assert (run.path / "history.csv").read_bytes() == (single.path / "history.csv").read_bytes()
+
+
+def test_losses_of_one_network_share_its_program(image_task, tmp_path, monkeypatch):
+    made, make_network = [], fast_step.make_network
+
+    def noted(*arguments, **options):
+        made.append(make_network(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(fast_step, "_NETWORKS", {})
+    monkeypatch.setattr(fast_step, "_FORWARDS", {})
+    monkeypatch.setattr(fast_step, "make_network", noted)
+    objectives = [CrossEntropy(), Focal(gamma=1.0), Focal(gamma=2.0)]
+    recipes = [
+        Recipe(model=recipe(0.1).model, stages=(replace(recipe(0.1).stages[0], objective=objective),))
+        for objective in objectives
+    ]
+    jobs = [Job(recipe=r, task=image_task, seed=0, run_dir=tmp_path / str(i)) for i, r in enumerate(recipes)]
+    runs = train_together(jobs, device="cpu")
+    assert (len(made), len(fast_step._FORWARDS)) == (1, 3)
+    assert len({run.history[-1]["loss"] for run in runs}) == 3

@@ -13,11 +13,21 @@ from collections.abc import Sequence
 
 import torch
 
+from deepauc.data.counter import hash_key
 from deepauc.data.task import ArrayInputs
 from deepauc.models.small_conv import launch_tag
 from deepauc.optim.pesg import PESG
 from deepauc.training.feed import images_on_device, rows_needed
-from deepauc.training.forward import Ends, Forward, make_ends, make_forward, program_key
+from deepauc.training.forward import (
+    Ends,
+    Forward,
+    Network,
+    make_ends,
+    make_forward,
+    make_network,
+    network_program_key,
+    program_key,
+)
 from deepauc.training.run_step import RunStep, Snapshot
 from deepauc.training.stacked_step import StackedStep, network_key, worth_stacking
 from deepauc.training.trainer import Epoch, Trainer
@@ -25,6 +35,7 @@ from deepauc.training.trainer import Epoch, Trainer
 WARM_UP_STEPS = 3
 PROGRAMS = 256
 # Of this process: the next pack of a study compiles nothing again.
+_NETWORKS: dict[tuple[bool, str], Network] = {}
 _FORWARDS: dict[tuple[bool, str], Forward] = {}
 _ENDS: dict[tuple[bool, str], Ends] = {}
 
@@ -84,6 +95,9 @@ class FastEngine:
         # A new stage has a new optimizer, whatever its spec says.
         if [trainer.optimizer for trainer in self.trainers] != [step.optimizer for step in self._steps]:
             self._prepare(epochs)
+        # For dropout, if any: a resumed run draws what it would have drawn. Packed runs share the generator.
+        seeds = [trainer.stream.seed for trainer in self.trainers]
+        torch.manual_seed(hash_key(*seeds, epochs[0].number, epochs[0].start) >> 1)
         for step, epoch in zip(self._steps, epochs, strict=True):
             step.begin_epoch(epoch)
         renewals = [set(step.renewals(epoch)) for step, epoch in zip(self._steps, epochs, strict=True)]
@@ -137,8 +151,15 @@ class FastEngine:
         key = (self.compiled, program_key(stage, trainer))
         if key not in _FORWARDS:
             options = (trainer.trained, trainer.objective, stage, trainer.preprocessing)
-            _FORWARDS[key] = make_forward(*options, compiled=self.compiled)
+            _FORWARDS[key] = make_forward(*options, compiled=self.compiled, network=self._network(step))
         return _FORWARDS[key]
+
+    def _network(self, step: RunStep) -> Network:
+        trainer, stage = step.trainer, step.stage
+        key = (self.compiled, network_program_key(stage, trainer))
+        if key not in _NETWORKS:
+            _NETWORKS[key] = make_network(trainer.trained, stage, trainer.preprocessing, compiled=self.compiled)
+        return _NETWORKS[key]
 
     def _ends(self, step: RunStep) -> Ends:
         trainer, stage = step.trainer, step.stage

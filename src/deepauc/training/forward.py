@@ -20,19 +20,34 @@ from deepauc.training.trainer import Trainer
 from deepauc.training.views import repeated, view_loss
 
 Forward = Callable[..., tuple[Tensor, Tensor, Tensor]]
+Network = Callable[..., tuple[Tensor, Tensor]]
+
+
+def make_network(model: nn.Module, stage: Stage, preprocessing: Preprocessing, *, compiled: bool) -> Network:
+    """(weights, constants, images, labels, changes) -> the network's output in float32, and labels as mixed."""
+    outputs = _network(model, stage, preprocessing)
+    return torch.compile(outputs, dynamic=False) if compiled else outputs
 
 
 def make_forward(
-    model: nn.Module, objective: nn.Module, stage: Stage, preprocessing: Preprocessing, *, compiled: bool
+    model: nn.Module,
+    objective: nn.Module,
+    stage: Stage,
+    preprocessing: Preprocessing,
+    *,
+    compiled: bool,
+    network: Network | None = None,
 ) -> Forward:
     """Images of a batch -> (loss, bounded scores, labels); on views, where the views match instead of scores.
 
     Weights come as arguments, so that runs share one compiled form; model and objective are templates for them. The
-    network and the loss are compiled apart: half a minute for the network, once, and a moment for each loss.
+    network and the loss are compiled apart: half a minute for the network, once, and a moment for each loss. network:
+    what `make_network` gave for another loss.
     """
-    outputs, value = _network(model, stage, preprocessing), _loss(objective, stage)
+    outputs = network or make_network(model, stage, preprocessing, compiled=compiled)
+    value = _loss(objective, stage)
     if compiled:
-        outputs, value = torch.compile(outputs, dynamic=False), torch.compile(value, dynamic=False)
+        value = torch.compile(value, dynamic=False)
 
     def forward(
         weights: dict[str, Tensor],
@@ -66,8 +81,7 @@ def make_ends(objective: nn.Module, stage: Stage, preprocessing: Preprocessing, 
     return Ends(inputs, value)
 
 
-def _network(model: nn.Module, stage: Stage, preprocessing: Preprocessing) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(weights, constants, images, labels, changes) -> the network's output in float32, and labels as mixed."""
+def _network(model: nn.Module, stage: Stage, preprocessing: Preprocessing) -> Network:
     inputs_of = _inputs(stage, preprocessing)
     template = empty_copy(model)
     if stage.precision == "bfloat16":
@@ -136,10 +150,15 @@ def program_key(stage: Stage, trainer: Trainer) -> str:
     """What the compiled program depends on; margin and prior come in as tensors."""
     objective = trainer.objective
     own = f"{type(objective).__name__} {objective.normalise}" if isinstance(objective, SaddleLoss) else repr(objective)
+    return repr((own, stage.resolved_bound, network_program_key(stage, trainer)))
+
+
+def network_program_key(stage: Stage, trainer: Trainer) -> str:
+    """The same for what comes before the loss."""
     shapes = (trainer.recipe.model, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels)
     head = stage.projection if stage.on_views else None
-    form = (stage.resolved_bound, stage.augment, stage.precision, stage.views, head, trainer.preprocessing.images)
-    return repr((own, trainer.device.type, form, shapes))
+    form = (stage.augment, stage.precision, stage.views, head, trainer.preprocessing.images)
+    return repr((trainer.device.type, form, shapes))
 
 
 def _saddle_value(
