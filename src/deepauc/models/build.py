@@ -76,7 +76,9 @@ class TimmSpec:
                     "the network keeps its own, as EfficientNet does its SiLU."
                 )
             device = next(model.parameters()).device
-            assert_no_relu(model, torch.zeros(2, in_channels, *self._example_size(model), device=device))
+            if (self, in_channels, device.type) not in _WITHOUT_RELU:
+                assert_no_relu(model, torch.zeros(2, in_channels, *self._example_size(model), device=device))
+                _WITHOUT_RELU.add((self, in_channels, device.type))
         return model
 
     def _create(self, *, in_channels: int, num_outputs: int) -> nn.Module:
@@ -109,6 +111,8 @@ class TimmSpec:
         return (16, 16) if self.small_stem else (96, 96)
 
 
+# Networks that were looked through in this process: the weights of another seed call nothing else.
+_WITHOUT_RELU: set[tuple[TimmSpec, int, str]] = set()
 _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
 ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec

@@ -62,14 +62,16 @@ class GradientTile:
         return max(4 * (bordered + self.height * self.width * channels), joined)
 
 
+# Measured on an H200 (benchmarks/tile_conv.py, results/speed/tile_conv.json): the best of 24 runs side by side whose
+# call alone is not much longer than by rows of taps.
 CONV = {
     16: Tile(height=8, width=32, warps=4, rows=2, each=2, blocks=5),
-    32: Tile(height=16, width=16, warps=8, rows=2, each=1, blocks=2),
+    32: Tile(height=8, width=16, warps=4, rows=2, each=2, blocks=4),
 }
 GRADIENT = {
-    16: GradientTile(height=8, width=32, warps=4, outs=16, taps=9, each=4, blocks=4),
-    32: GradientTile(height=8, width=16, warps=6, outs=32, taps=3, each=4, blocks=3),
-    64: GradientTile(height=8, width=8, warps=12, outs=64, taps=3, each=4, blocks=1),
+    16: GradientTile(height=8, width=32, warps=6, outs=16, taps=3, each=4, blocks=4),
+    32: GradientTile(height=16, width=16, warps=6, outs=32, taps=3, each=2, blocks=2),
+    64: GradientTile(height=8, width=8, warps=6, outs=32, taps=3, each=8, blocks=2),
 }
 
 
