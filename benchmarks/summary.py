@@ -95,12 +95,33 @@ def same_result_table(record: dict[str, Any]) -> list[str]:
     return [*lines, "", f"Fast less plain: {statistics.mean(more):+.4f}, standard error {error:.4f}."]
 
 
+def tile_table(record: dict[str, Any]) -> list[str]:
+    """Rows of taps, and the tiles from the fastest packed on."""
+    lines = [
+        f"{record['unit'].capitalize()}.",
+        "",
+        "| channels | what | tile | alone | packed |",
+        "|---:|---|---|---:|---:|",
+    ]
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in record["rows"]:
+        groups.setdefault((row["channels"], row["kind"]), []).append(row)
+    for (channels, kind), rows in groups.items():
+        for row in sorted(rows, key=lambda row: row["packed"]):
+            tile = row["tile"] or {"rows of taps": ""}
+            named = ", ".join(f"{name} {value}".strip() for name, value in tile.items())
+            lines.append(f"| {channels} | {kind} | {named} | {row['alone']:.1f} | {row['packed']:.1f} |")
+    return lines
+
+
 ENGINE = (
     ("fast-step", "A whole training step on one GPU", fast_step_table),
     ("fast-step-history", "The same step on the way there", fast_step_history_table),
     ("throughput", "Beside other people's loops", throughput_table),
     ("lanes", "Fewer streams than runs", fast_step_table),
     ("stacked-resnet", "ResNet20's runs in shared kernels", fast_step_table),
+    ("tile-step", "Convolutions by tiles, a step", fast_step_table),
+    ("tile_conv", "Convolutions by tiles, one by one", tile_table),
     ("same-result", "The plain loop and the fast engine", same_result_table),
 )
 
