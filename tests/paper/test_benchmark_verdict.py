@@ -80,6 +80,7 @@ def final(cell, loss, seed, auc, *, recipe="paper", config=None, selection=None,
         "cut": {} if cut is None else cut,
         "fixed": {"network": cell.network},
         "task": {"rows": {"train": 100}},
+        "recipe": {"stages": [{"epochs": 100}]},
         "auc": {"test": [auc, auc - 0.01, auc + 0.01]},
         "alpha_zero_share": zero if loss == "auc_m" else None,
         "score_histogram": {"train": train or histogram, "test": histogram},
@@ -182,6 +183,15 @@ def test_no_overfitting_is_told_where_the_training_auc_is_not_higher(tmp_path):
     add(book, C10_R, {"auc_m": 0.70, "ce": 0.74})
     add(book, C10_D, {"auc_m": 0.61}, selection=old)
     assert "Overfitted" not in benchmark_page.page(tmp_path)
+
+
+def test_a_loss_that_falls_after_the_length_it_was_tuned_at_is_told(tmp_path):
+    book = RecordBook(tmp_path / "paper-tables")
+    chosen = {"validation_auc": [0.74, 0.76]}
+    add(book, C10_R, {"auc_s": 0.60, "ce": 0.66}, cut={"tune_epochs": 20}, selection=chosen)
+    add(book, C2_R, {"auc_s": 0.60}, selection=chosen)  # tuned at full length
+    text = benchmark_page.page(tmp_path)
+    assert "validation AUC there): C10-R-1 AUC-S (`paper`), 0.750 after 20 epochs and 0.600 after 100." in text
 
 
 def test_a_learning_rate_of_its_own_is_told_from_what_is_inherited(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from deepauc.data.imbalance import positives_for
+from deepauc.paper.benchmark_overfit import length_text, overfit_text, train_aucs
 from deepauc.paper.benchmark_settings import (
     as_declared,
     cut_text,
@@ -18,7 +19,7 @@ from deepauc.paper.benchmark_settings import (
 from deepauc.paper.benchmark_tables import CELLS, LOSSES, NOT_RUN, REMARKS, Cell, cell_study
 from deepauc.paper.benchmark_verdict import COMPARED, interval_text, paired, verdict_section
 from deepauc.paper.recipes import RECIPES, TITLES
-from deepauc.paper.score_histograms import BinnedAuc, binned_auc
+from deepauc.paper.score_histograms import binned_auc
 from deepauc.paper.study_figures import cells_without_curves, picture_links
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
@@ -52,7 +53,8 @@ def page(results: Path) -> str:
         *verdict_section(book),
         "## All cells",
         markdown_table(HEADER, rows) if rows else "No final run is recorded yet.",
-        *_overfit_text(book),
+        *overfit_text(book),
+        *length_text(book),
     ]
     if differences:
         parts += [
@@ -158,7 +160,7 @@ def _row(cell: Cell, recipe: str, loss: str, records: Sequence[Record], book: Re
     values = [record["auc"]["test"][0] for record in records]
     mean, spread = cell.published(loss)
     shares = [r["alpha_zero_share"] for r in records if r["alpha_zero_share"] is not None and loss == "auc_m"]
-    train = _train_aucs(records)
+    train = train_aucs(records)
     remark = f" ({REMARKS[cell.benchmark]})" if cell.benchmark in REMARKS else ""
     return [
         cell.name + remark,
@@ -174,40 +176,6 @@ def _row(cell: Cell, recipe: str, loss: str, records: Sequence[Record], book: Re
         f"{fmean(record['seconds'] for record in records):.0f}",
         tuning_text(cell, recipe, loss, records, book),
         cut_text(cell, recipe, loss, records, book),
-    ]
-
-
-def _train_aucs(records: Sequence[Record]) -> list[BinnedAuc]:
-    """AUC on the training images of each run, from its histogram."""
-    kept = [record["score_histogram"]["train"] for record in records if "train" in record.get("score_histogram", {})]
-    return [found for histogram in kept if (found := binned_auc(histogram)) is not None]
-
-
-def _overfit_text(book: RecordBook) -> list[str]:
-    """Runs with a setting from elsewhere that fit their training images better than its owner, and the test worse."""
-    found = []
-    for cell in CELLS:
-        for recipe in RECIPES:
-            for loss in LOSSES:
-                records = book.final(cell.study_name(recipe, loss))
-                parent = inheritance(cell, recipe, loss, records[0]) if records else None
-                owners = book.final(parent.study) if parent is not None else []
-                mine, theirs = _train_aucs(records), _train_aucs(owners)
-                if parent is None or "lr" not in parent.axes or not mine or not theirs:
-                    continue
-                test, other = (fmean(record["auc"]["test"][0] for record in some) for some in (records, owners))
-                if fmean(one.low for one in mine) > fmean(one.high for one in theirs) and test < other:
-                    train, theirs_train = (fmean(one.value for one in some) for some in (mine, theirs))
-                    found.append(
-                        f"{cell.name} {TITLES[loss]} (`{recipe}`), training AUC {train:.2f} and test AUC {test:.3f}, "
-                        f"against {theirs_train:.2f} and {other:.3f} in {parent.place}"
-                    )
-    if not found:
-        return []
-    return [
-        "Overfitted at an inherited learning rate, by these records (training AUC above that of the cell the setting "
-        "comes from, even if every pair inside a bin spoke against it, and test AUC below it): "
-        f"{'; '.join(found)}."
     ]
 
 
