@@ -8,6 +8,7 @@ import pytest
 from deepauc.cli.main import run
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
+from deepauc.reporting.report import write_report
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_compare_two_columns_of_one_file(deepauc, foreign):
     assert found["labels"][0]["p_value"] == pytest.approx(expected.p_value)
     code, out, _ = deepauc(*arguments)
     assert "row by row: without ids" in out
-    assert "clustered by patient" in out
+    assert "clustered by group" in out
 
 
 def test_compare_runs_on_their_test_part(deepauc, run_folders):
@@ -147,6 +148,26 @@ def test_bad_input_is_one_line_with_a_remedy(refused, foreign, tmp_path):
     assert "--id-column" in refused("compare", short, three)
 
 
+def test_evaluate_shows_high_specificities_where_negatives_are_many(deepauc, tmp_path):
+    generator, rows = np.random.default_rng(0), 4400
+    labels = (np.arange(rows) % 44 == 0).astype(int)
+    columns = {
+        "part": np.where(np.arange(rows) < rows // 2, "validation", "test"),
+        "label": labels,
+        "score": generator.normal(2 * labels),
+    }
+    path = write_csv(tmp_path / "scores.csv", columns)
+    _, out, _ = deepauc("evaluate", path)
+    assert " 99.5 % |" in out
+    assert "left out" not in out
+    short = write_csv(
+        tmp_path / "short.csv", {name: values[rows // 2 - 300 : rows // 2 + 300] for name, values in columns.items()}
+    )
+    _, out, _ = deepauc("evaluate", short)
+    assert " 99.5 % |" not in out
+    assert "test, label, left out: a specificity of 98 %, 99 %, 99.5 %." in out
+
+
 def test_report_says_where_it_is(deepauc, run_folders, spots_task, tmp_path):
     task = spots_task()
     metadata = write_csv(tmp_path / "meta.csv", {"file": task.ids, "sex": task.metadata["sex"]})
@@ -163,6 +184,24 @@ def test_report_says_where_it_is(deepauc, run_folders, spots_task, tmp_path):
     assert "deepauc report" in text
     assert f"--baseline {run_folders / 'auc'}" in text
     assert not (run_folders / "ce" / "report.html").exists()
+
+
+def test_report_says_at_once_what_it_does(deepauc, run_folders, tmp_path):
+    code, out, errors = deepauc("report", run_folders / "ce", "--out", tmp_path)
+    assert (code, errors) == (0, "")
+    assert out.splitlines()[0] == f"Writing the report of {run_folders / 'ce'}"
+    _, out, _ = deepauc("report", run_folders / "ce", "--out", tmp_path, "--quiet")
+    assert out == f"Report: {tmp_path / 'report.html'}\n"
+
+
+def test_report_counts_its_steps(run_folders, tmp_path):
+    told = []
+    written = write_report(run_folders / "multi", out=tmp_path, progress=lambda done, of: told.append((done, of)))
+    done, of = zip(*told, strict=True)
+    assert len(told) == len(written.findings.labels) + len(written.figures)
+    assert list(done) == sorted(set(done))
+    assert set(of) == {done[-1]}
+    assert done[2] == done[-1] / 2  # three labels judged: the figures are to come
 
 
 def test_report_refuses_what_is_no_run(refused, run_folders, tmp_path):

@@ -193,6 +193,29 @@ def test_numbers(deepauc, tmp_path):
     assert read(tmp_path / "s.csv")[0]["id"] == "2"  # the line in the file
 
 
+def test_rows_seen_in_training_are_counted_by_their_ids(deepauc, tmp_path):
+    """Numbers as ids count where both tables name a column of them; numbers of lines never do."""
+    features = np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32)
+    task = Task(
+        name="n",
+        kind="binary",
+        source=ArrayInputs(features),
+        labels=np.arange(40) % 3 == 0,
+        label_names=("y",),
+        parts={"train": np.arange(30), "test": np.arange(30, 40)},
+        ids=np.arange(40) + 2,
+    )
+    (tmp_path / "n.csv").write_text("key,a\n" + "".join(f"{n + 2},{x!r}\n" for n, (x,) in enumerate(features.tolist())))
+    for name, id_column, expected in (("lines", None, 0), ("keys", "key", 30)):
+        notes = {"data": {"image_column": None, "feature_columns": ["a"], "id_column": id_column}}
+        recipe = Recipe(model=MLPSpec(hidden=(4,)), stages=stages()[:1])
+        folder = train(recipe, task, seed=0, run_dir=tmp_path / name, notes=notes).path
+        words = (folder, "--table", tmp_path / "n.csv", "--out", tmp_path / "s.csv", "--json")
+        assert json.loads(deepauc(*words)[1])["rows_seen_in_training"] == 0
+        found = json.loads(deepauc(*words, "--id-column", "key")[1])
+        assert found["rows_seen_in_training"] == expected
+
+
 def test_faults(deepauc, runs, new, tmp_path):
     (new / "bad.csv").write_text("file\n0.png\nnone.png\n")
     out = ("--out", tmp_path / "s.csv")

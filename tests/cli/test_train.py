@@ -306,6 +306,72 @@ def test_numbers_instead_of_images_and_json(deepauc, no_report, tmp_path, write_
     assert re.search(r"sick +0\.\d{3} \[", text)
 
 
+def test_rows_of_numbers_keep_their_ids(deepauc, no_report, tmp_path, write_table):
+    generator = np.random.default_rng(0)
+    rows = [
+        {
+            "payment": 70_000 + number,
+            "x": f"{generator.normal() + (number % 4 == 0):.3f}",
+            "fraud": int(number % 4 == 0),
+        }
+        for number in range(80)
+    ]
+    table, out = write_table(tmp_path / "payments.csv", rows), tmp_path / "run"
+    words = ("--table", table, "--feature-column", "x", "--label-column", "fraud", "--id-column", "payment")
+    code, _, errors = deepauc(*words, "--out", out, "--epochs", 1)
+    assert (code, errors) == (0, "")
+    with (out / "scores.csv").open() as file:
+        known = {row["id"]: row["part"] for row in csv.DictReader(file)}
+    assert set(known) == {str(row["payment"]) for row in rows}
+    assert json.loads((out / "run.json").read_text())["data"]["id_column"] == "payment"
+    code, text, _ = deepauc(*words, "--print-config", "--epochs", 1)
+    assert 'id_column = "payment"' in text
+
+    columns = ("--id-column", "payment", "--out", tmp_path / "scores.csv")
+    with pytest.raises(SystemExit) as end:
+        run(list(map(str, ("predict", out, "--table", table, *columns, "--json"))))
+    assert end.value.code == 0
+    with (tmp_path / "scores.csv").open() as file:
+        assert [row["id"] for row in csv.DictReader(file)] == [str(row["payment"]) for row in rows]
+
+
+def test_groups_that_are_no_patients_are_called_groups(deepauc, tmp_path, write_table):
+    """From the first line of `train` to the report and the card."""
+    generator = np.random.default_rng(0)
+    rows = [
+        {
+            "account": f"a{number // 2}",
+            "x": f"{generator.normal() + (number % 8 < 2):.3f}",
+            "fraud": int(number % 8 < 2),
+        }
+        for number in range(320)
+    ]
+    table, out = write_table(tmp_path / "payments.csv", rows), tmp_path / "run"
+    words = ("--feature-column", "x", "--label-column", "fraud", "--group-column", "account")
+    code, said, _ = deepauc("--table", table, *words, "--out", out, "--epochs", 1)
+    assert code == 0
+    assert "  groups (account): 160, at most 2 rows of one" in said
+    assert "each group in one part only" in said
+    with pytest.raises(SystemExit):
+        run(["export", str(out), "--card", str(out / "card.md")])
+    report, card = ((out / name).read_text(encoding="utf-8") for name in ("report.md", "card.md"))
+    for text in ("clustered by group", "none of the 160 groups is in two parts", "Groups (account)"):
+        assert text in report
+    assert "[by group]" in card
+    assert "- groups (account): 160" in card
+    for line in (said + report + card).splitlines():  # a warning of what deepauc is not, and this test's own folder
+        assert not re.search(r"\bpatients?\b", line) or re.search("[Mm]edical device|cleared for", line), line
+
+
+def test_images_are_called_by_their_files(deepauc, data, tmp_path):
+    code, _, errors = deepauc(
+        "--table", data / "data.csv", *IMAGES, "--id-column", "patient", "--out", tmp_path / "run"
+    )
+    assert code == 2
+    assert not (tmp_path / "run").exists()
+    assert errors == "deepauc: --id-column goes with --feature-column: rows of images are called by their files.\n"
+
+
 def test_several_labels_with_empty_cells_and_a_split_without_validation(
     deepauc, no_report, data, tmp_path, write_table
 ):

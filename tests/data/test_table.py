@@ -103,6 +103,21 @@ def test_features_weights_groups_metadata(tmp_path):
     assert task.ids.tolist() == ["2", "3", "4", "5", "6", "7"]
 
 
+def test_ids_of_rows_of_numbers(tmp_path):
+    text = "payment,f,g,target\n 0017,1,2,0\nb,3,4,1\nc,5,6,0\n"
+    task, _ = read_table(write(tmp_path, text), **NUMBERS, id_column="payment")
+    assert task.ids.tolist() == ["0017", "b", "c"]
+    assert task.source.shape == (2,)
+    assert task.data_hash() == read_table(tmp_path / "table.csv", **NUMBERS)[0].data_hash()
+    text += ",7,8,1\nb,9,9,1\n"
+    problems = problems_of(write(tmp_path, text), **NUMBERS, id_column="payment")
+    assert found(problems) == [(5, "payment", "missing id"), (6, "payment", "duplicate id")]
+    assert "'b' is line 3 too" in problems[1].message
+    inputs = read_inputs(tmp_path / "table.csv", feature_columns=["f"], id_column="payment", skip_bad=True)
+    assert inputs.ids.tolist() == ["0017", "b", "c", "b"]  # to be scored, a row may come twice
+    assert inputs.report.skipped == (5,)
+
+
 def test_several_labels(tmp_path):
     path = write(tmp_path, "f,a,b\n1,0,1\n2,1,\n3,,\n4,,0\n5,1,1\n")
     options = {"feature_columns": ["f"], "label_columns": ["b", "a"]}
@@ -473,6 +488,8 @@ def test_parquet(tmp_path):
         ({"label_columns": ["target"], "kind": "binary"}, "either an image column or feature columns"),
         ({**NUMBERS, "image_column": "f"}, "either an image column or feature columns"),
         ({**NUMBERS, "feature_columns": ["f", "target"]}, "'target' cannot have two meanings"),
+        ({**NUMBERS, "id_column": "f"}, "'f' cannot have two meanings"),
+        ({**NUMBERS, "feature_columns": [], "image_column": "f", "id_column": "g"}, "called by their files"),
         ({**NUMBERS, "metadata_columns": ["target"]}, "give the answer away"),
         ({**NUMBERS, "kind": "multiclass"}, "'binary' or 'multilabel'"),
     ],

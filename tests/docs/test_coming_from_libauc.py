@@ -264,9 +264,17 @@ def test_a_stage_and_the_next_agree_from_the_same_reference():
 
 
 def test_their_optimizers_state_is_no_state_of_ours():
-    (_, optimizer), (_, their_optimizer) = (make(nn.Parameter(torch.ones(3))) for make in (ours(), theirs()))
-    with pytest.raises(ValueError):
-        optimizer.load_state_dict(their_optimizer.state_dict())
+    loss_fn, optimizer = ours()(nn.Parameter(torch.ones(3)))
+    their_loss, their_optimizer = theirs()(nn.Parameter(torch.ones(3)))
+    state = their_optimizer.state_dict()
+    with pytest.raises(ValueError, match=r"the state of LibAUC's PESG.*a, b and alpha mean the same.*a new PESG"):
+        optimizer.load_state_dict(state)
+    with torch.no_grad():
+        their_loss.alpha.fill_(0.7)
+    loss_fn.load_state_dict(
+        {name: state["param_groups"][0][name].detach() for name in ("a", "b", "alpha")}
+    )  # as it says
+    assert loss_fn.alpha.item() == pytest.approx(0.7)
 
 
 def test_momentum():

@@ -92,10 +92,11 @@ def test_reliability_curve():
 def test_temperature_minimises_the_cross_entropy():
     scores, labels, rng = problem()
     weights = rng.random(labels.size) + 0.1
-    positives, negatives = labels.sum(), (1 - labels).sum()
-    targets = np.where(labels == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
 
     def cross_entropy(v, w, x=scores):
+        of_classes = [np.ones(labels.size)[labels == y] if w is None else w[labels == y] for y in (1, 0)]
+        positives, negatives = (each.sum() ** 2 / (each**2).sum() for each in of_classes)  # Kish's numbers of rows
+        targets = np.where(labels == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
         z = v[0] * x + (v[1] if len(v) == 2 else 0)
         return np.average(np.logaddexp(0, z) - targets * z, weights=w)
 
@@ -112,6 +113,20 @@ def test_temperature_minimises_the_cross_entropy():
     assert only_slope.intercept == 0
     assert only_slope.slope == pytest.approx(best[0], rel=1e-3)
     assert only_slope.temperature == pytest.approx(1 / best[0], rel=1e-3)
+
+
+def test_targets_follow_the_weights():
+    scores, labels = np.array([0.0, 0.1, 0.2, 0.8, 0.9, 1.0]), np.array([0, 0, 0, 1, 1, 1])
+    alone = fit_temperature(scores[[0, 5]], labels[[0, 5]])
+    without = fit_temperature(scores, labels, weights=[1, 0, 0, 0, 0, 1])  # a weight of 0: as if it was not there
+    np.testing.assert_allclose(without.apply([0.0, 1.0]), [1 / 3, 2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(without.apply(scores), alone.apply(scores), rtol=1e-6)
+    plain = fit_temperature(scores, labels)
+    for factor in (1e-200, 0.01, 7.0):  # no common factor says that there are more rows
+        scaled = fit_temperature(scores, labels, weights=np.full(6, factor))
+        np.testing.assert_allclose(scaled.apply(scores), plain.apply(scores), rtol=1e-4)
+    uneven = fit_temperature(scores, labels, weights=[1, 1, 1, 1, 1, 100])
+    assert uneven.apply(1.0) < plain.apply(1.0)  # the positives are hardly more than one row: less is sure
 
 
 def test_recalibration_mends_what_it_should_on_another_part():

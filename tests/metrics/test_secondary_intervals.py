@@ -236,7 +236,11 @@ def test_a_calibrated_model_is_not_denied_its_calibration_and_a_poor_one_is():
         ([0, 0, 0, 0], {}, "0 positives and 4 negatives"),
         ([0, 0, 0, 1], {}, "two positives and two negatives; there are 1 and 3"),
         ([1, 1, 0, np.nan], {}, "two positives and two negatives; there are 2 and 1"),
-        ([1, 1, 0, 0], {"groups": [1, 1, 2, 3]}, "two patients with a positive and two with a negative; there are 1"),
+        (
+            [1, 1, 0, 0],
+            {"groups": [1, 1, 2, 3]},
+            r"two groups \(patients\) with a positive and two with a negative; there are 1",
+        ),
         ([1, 1, 0, 0], {"groups": [1, 2, 3, 4], "stratified": True}, "leave one of the two out"),
         ([1, 1, 0, 0], {"level": 95}, "between 0 and 1"),
         ([1, 1, 0, 0], {"n_resamples": 10}, "at least 100"),

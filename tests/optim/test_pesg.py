@@ -198,6 +198,20 @@ def test_resume_to_the_bit(dtype, stop):
         assert all(torch.equal(mine[k], theirs[k]) and mine[k].dtype == theirs[k].dtype for k in mine)
 
 
+def test_the_state_of_another_optimizer_is_refused_with_a_remedy():
+    _, model, objective = problem()
+    optimizer = PESG(model.parameters(), objective)
+    before = optimizer.state_dict()
+    numbers = [n for group in before["param_groups"] for n in group["params"]]
+    options = {"lr": 0.1, "momentum": 0.9, "margin": 1.0, "epoch_decay": 0.002, "a": 0.0, "b": 0.0, "alpha": 0.0}
+    with pytest.raises(ValueError, match=r"LibAUC's PESG.*'a', 'b', 'alpha'.*a new PESG"):
+        optimizer.load_state_dict({"state": {}, "param_groups": [{**options, "params": numbers}]})
+    sgd = torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.1)
+    with pytest.raises(ValueError, match=r"another optimizer.*a new PESG"):
+        optimizer.load_state_dict(sgd.state_dict())
+    assert optimizer.state_dict() == before
+
+
 def test_deepcopy_and_pickle_go_on_alike():
     data, model, objective = problem()
     optimizer = PESG(model.parameters(), objective, lr=0.1, gamma=0.02)

@@ -137,7 +137,10 @@ def test_one_positive_row_or_patient_leaves_the_figures_without_limits_and_says_
     one = judged(sample(1, 60))
     assert "at least two positives" in one.auc.why
     few = sample(20, 60, groups=np.array(["a"] * 20 + [f"b{i}" for i in range(60)]))
-    for found, why in ((one, "two positives and two negatives; there are 1 and 60"), (judged(few), "two patients")):
+    for found, why in (
+        (one, "two positives and two negatives; there are 1 and 60"),
+        (judged(few), "two groups (patients)"),
+    ):
         for state in states_of(found):
             assert isinstance(state.brier, float)
             for limits in (state.brier_interval, state.expected_calibration_error_interval):

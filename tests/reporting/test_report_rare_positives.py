@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from deepauc.reporting.evaluation import Sample, evaluate_label
-from deepauc.reporting.figures import histogram_picture, precision_recall_picture, reliability_picture
+from deepauc.metrics.intervals import wilson_limits
+from deepauc.reporting.evaluation import Sample, evaluate_label, specificities
+from deepauc.reporting.figures import histogram_picture, precision_recall_picture, reliability_picture, roc_picture
+from deepauc.reporting.label_sections import label_topics
 from deepauc.reporting.subgroups import Metadata
 from deepauc.reporting.tables import small_text
 
@@ -126,3 +128,40 @@ def test_lines_as_ids_are_explained():
     with pytest.raises(ValueError) as other:
         metadata.aligned(np.array(["a.png", "3"]))
     assert str(other.value).endswith("name the right column with --id-column.")
+
+
+def test_many_negatives_bring_thresholds_of_high_specificity(found):
+    scores, negative = rare_scores(), rare_labels() == 0
+    assert [row.asked_specificity for row in found.operating_points] == [0.8, 0.9, 0.95, 0.98, 0.99, 0.995]
+    assert found.operating_points_left_out is None
+    for row in found.operating_points[3:]:
+        assert np.mean(scores[negative] < row.threshold) >= row.asked_specificity
+        alarms = int(np.sum(scores[negative] >= row.threshold))
+        assert alarms == row.false_positives >= 10
+        hits = int(np.sum(scores[~negative] >= row.threshold))
+        assert (row.sensitivity.low, row.sensitivity.high) == pytest.approx(wilson_limits(hits, 32, 0.95))
+    picture = roc_picture("r", found.curves, found.auc, found.operating_points, None)
+    assert "specificity of 80 %, 90 %, 95 %, 98 %, 99 %, 99.5 %." in picture.caption
+    text = str(label_topics(found, "", other=None, objective="AUCMargin"))
+    assert "99.5 %" in text
+    assert "Left out" not in text
+
+
+@pytest.mark.parametrize(
+    ("negatives", "highest"), [(40, 0.95), (499, 0.95), (500, 0.98), (999, 0.98), (1000, 0.99), (2000, 0.995)]
+)
+def test_a_specificity_needs_ten_negatives_above_its_threshold(negatives, highest):
+    assert specificities(negatives)[:3] == (0.8, 0.9, 0.95)
+    assert specificities(negatives)[-1] == highest
+
+
+def test_what_too_few_negatives_leave_out_is_said():
+    """The judged part has 3,000 negatives, validation 600: its threshold at 99 % would rest on six of them."""
+    many, few = ((np.arange(rows) % 101 == 0).astype(float) for rows in (3031, 606))
+    draw = np.random.default_rng(1)
+    sample, validation = (Sample(scores=draw.normal(2 * labels), labels=labels) for labels in (many, few))
+    label = evaluate_label(sample, name="fraud", part="test", validation=validation, curves=False)
+    assert [row.asked_specificity for row in label.operating_points] == [0.8, 0.9, 0.95, 0.98]
+    why = "Left out: a specificity of 99 %, 99.5 %. At least 10 negatives must lie above such a threshold, which takes "
+    why += "1,000 negatives or more in validation and in the judged part; the smaller of the two has 600."
+    assert why in str(label_topics(label, "", other=None, objective="AUCMargin"))

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import re
 import shutil
 import threading
 import time
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
 
@@ -477,6 +479,25 @@ def test_tuning_needs_a_validation_part(tmp_path):
 
     outcome, _ = run([replace(a_study(), task=Whole(imratio=0.1))], tmp_path)
     assert "validation" in outcome.unavailable["m"]
+
+
+def test_what_has_no_single_auc_is_refused_before_training(tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Odd(DigitsSource):
+        one_class: bool
+
+        def load(self, seed, *, tuning, place):
+            task = super().load(seed, tuning=tuning, place=place)
+            if self.one_class:
+                rows = task.part("test")
+                return task.with_parts({**task.parts, "test": rows[task.labels[rows] == 0]})
+            names, labels = ("odd", "small"), np.stack([task.labels, 1 - task.labels], axis=1)
+            return replace(task, kind="multilabel", labels=labels, label_names=names)
+
+    for one_class, said in ((True, "test part .* one class only"), (False, "has 2 labels")):
+        study = replace(a_study(), task=Odd(imratio=0.1, one_class=one_class))
+        outcome, _ = run([study], tmp_path / str(one_class))
+        assert re.search(said, outcome.unavailable["m"])
 
 
 def test_the_smoke_study_in_its_smallest_form(tmp_path):

@@ -33,7 +33,8 @@ def compare(
 ) -> None:
     """The paired test of two AUCs on the same samples.
 
-    DeLong's, clustered where patients are named. Rows are joined on ids where both files have them, else by order.
+    DeLong's, clustered where groups (patients) are named. Rows are joined on ids where both files have them, else by
+    order.
     """
     from deepauc.reporting.findings import Absent, to_json
     from deepauc.reporting.scores_file import read_scores
@@ -69,7 +70,7 @@ def compare(
         rows.append([name, f"{one.auc:.3f}", f"{one.baseline_auc:.3f}", difference, p_text(one.p_value)])
         if quiet:
             output.result(f"{name}  {difference}  {p_text(one.p_value)}")
-    test = "clustered by patient" if found.clustered else "DeLong"
+    test = f"clustered by {found.group_word}" if found.clustered else "DeLong"
     where = "all rows" if part is None else f"the {part} part"
     output.say(f"{found.rows:,} rows ({where}), paired {found.paired_by}. Test: {test}.")
     if any(not isinstance(one, Absent) and one.same_scores for one in found.labels):

@@ -12,15 +12,17 @@ import numpy as np
 import typer
 
 from deepauc.cli.console import Output, printable
-from deepauc.cli.short_help import HELP_ALL, ShortHelp
+from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 from deepauc.cli.table_options import (
     LABELS,
     AllowOutside,
     FeatureColumns,
     GroupColumn,
+    IdColumn,
     ImageColumn,
     MetadataColumns,
     RareAllowOutside,
+    RareIdColumn,
     RareWeightColumn,
     SplitColumn,
     WeightColumn,
@@ -122,6 +124,7 @@ def check(
     group_column: GroupColumn = None,
     split_column: SplitColumn = None,
     weight_column: WeightColumn = None,
+    id_column: IdColumn = None,
     allow_outside: AllowOutside = False,
     as_json: AsJson = False,
 ) -> None:
@@ -140,6 +143,7 @@ def check(
             image_column=image_column,
             feature_columns=feature_column or (),
             group_column=group_column,
+            id_column=id_column,
             split_column=split_column,
             weight_column=weight_column,
             allow_outside=allow_outside,
@@ -162,9 +166,12 @@ def pack(
     group_column: GroupColumn = None,
     split_column: SplitColumn = None,
     weight_column: RareWeightColumn = None,
+    id_column: RareIdColumn = None,
     metadata_column: MetadataColumns = None,
     size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize a table's images; 224 is 224x224.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave rows with a problem out.")
+    ] = False,
     allow_outside: RareAllowOutside = False,
     imratio: Imratio = None,
     seed: Seed = 0,
@@ -191,6 +198,7 @@ def pack(
                     image_column=image_column,
                     feature_columns=feature_column or (),
                     group_column=group_column,
+                    id_column=id_column,
                     split_column=split_column,
                     weight_column=weight_column,
                     metadata_columns=metadata_column or (),
@@ -205,7 +213,7 @@ def pack(
         skipped = report.skipped
         task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed)
     else:
-        columns = (label_column, image_column, feature_column, group_column, split_column, weight_column)
+        columns = (label_column, image_column, feature_column, group_column, id_column, split_column, weight_column)
         if any((*columns, metadata_column, size, skip_bad, allow_outside)):
             raise ValueError(f"these options go with a table, and there is no file {source}.")
         task = _named_task(source, root=root, imratio=imratio, seed=seed)

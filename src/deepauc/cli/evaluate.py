@@ -18,7 +18,7 @@ LabelColumns = Annotated[
 ScoreColumns = Annotated[
     list[str] | None, typer.Option("--score-column", metavar="COLUMN", help="Its scores; repeatable; default: score.")
 ]
-GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients; default: group, if there.")]
+GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Groups (patients); default: group, if there.")]
 PartColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts; default: part, if there.")]
 Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive class, where labels are not 0/1.")]
 
@@ -36,8 +36,8 @@ def evaluate(
 ) -> None:
     """AUC with intervals from any file of scores and labels.
 
-    DeLong's interval and a bootstrap, over patients where they are named. With parts called validation and test, also
-    the sensitivity on test at thresholds from validation.
+    DeLong's interval and a bootstrap, over groups (patients) where they are named. With parts called validation and
+    test, also the sensitivity on test at thresholds from validation.
     """
     from deepauc.reporting.findings import AucResult
     from deepauc.reporting.scores_file import read_scores
@@ -65,10 +65,10 @@ def evaluate(
 
 
 def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None:
-    from deepauc.reporting.figures import figure_text, interval_text
+    from deepauc.reporting.figures import figure_text, interval_text, specificity_text
     from deepauc.reporting.findings import Absent, Calibration
 
-    rows, operating, calibration = [], [], []
+    rows, operating, calibration, left_out = [], [], [], []
     for one in found:
         counts = one.counts
         head = [one.part, one.name, f"{counts.rows:,}", f"{counts.positives:,}"]
@@ -90,16 +90,19 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
         if not isinstance(one.operating_points, Absent):
             operating += [
                 [
-                    *(one.name, f"{100 * row.asked_specificity:.0f} %", f"{row.threshold:.6g}"),
+                    *(one.name, specificity_text(row), f"{row.threshold:.6g}"),
                     *(interval_text(row.sensitivity), interval_text(row.specificity)),
                 ]
                 for row in one.operating_points
             ]
+            if one.operating_points_left_out is not None:
+                left_out.append(f"{one.part}, {one.name}, left out: {one.operating_points_left_out.why}")
         if within and isinstance(one.calibration, Calibration):
             before = one.calibration.before
             error = figure_text(before.expected_calibration_error, before.expected_calibration_error_interval)
             calibration.append([one.part, one.name, figure_text(before.brier, before.brier_interval), error])
-    header = ["part", "label", "rows", "positives", "patients", "AUC [DeLong]", "[by patient]", "[bootstrap]"]
+    word = found[0].counts.group_word
+    header = ["part", "label", "rows", "positives", f"{word}s", "AUC [DeLong]", f"[by {word}]", "[bootstrap]"]
     output.table([*header, "average precision"], rows, title="AUC with 95 % intervals")
     if operating:
         output.table(
@@ -107,6 +110,8 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
             operating,
             title="On test, at thresholds from validation",
         )
+        for text in left_out:
+            output.say(text)
     if calibration:
         output.table(["part", "label", "Brier", "ECE"], calibration, title="Scores taken as probabilities")
     for text in dict.fromkeys(f"{one.part}, {one.name}: {text}" for one in found for text in one.cautions):
@@ -116,5 +121,6 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
 def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:
     from deepauc.reporting.findings import to_json
 
-    kept = ("name", "part", "counts", "auc", "operating_points", "cautions", *(("calibration",) if within else ()))
+    operating = ("operating_points", "operating_points_left_out")
+    kept = ("name", "part", "counts", "auc", *operating, "cautions", *(("calibration",) if within else ()))
     return {name: to_json(getattr(one, name)) for name in kept}

@@ -78,7 +78,7 @@ def deepauc(
 
 app.command()(demo)
 app.command(cls=ShortHelp)(train)
-app.command()(predict)
+app.command(cls=ShortHelp)(predict)
 app.command()(export)
 app.command()(evaluate)
 app.command()(compare)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.table_options import AllowOutside, FeatureColumns, GroupColumn, ImageColumn
+from deepauc.cli.short_help import HELP_ALL, RARE
+from deepauc.cli.table_options import FeatureColumns, GroupColumn, IdColumn, ImageColumn, RareAllowOutside
 from deepauc.cli.table_report import refuse_table
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def predict(
         list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels to copy; repeatable.")
     ] = None,
     group_column: GroupColumn = None,
+    id_column: IdColumn = None,
     tta: Annotated[
         int,
         typer.Option(min=0, metavar="N", show_default=False, help="Mean over N changed copies of each image."),
@@ -42,13 +44,17 @@ def predict(
         bool, typer.Option("--probability", help="Recalibrated on validation; mean of several runs.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Of --tta; default: 0.")] = 0,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda; default: what there is.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
+    ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
-    allow_outside: AllowOutside = False,
+    allow_outside: RareAllowOutside = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the scores are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Score a table by trained runs; no labels needed. Columns default to theirs."""
+    del help_all  # it has shown itself by now
     if scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
@@ -68,6 +74,7 @@ def predict(
                 feature_columns=feature_column or (),
                 label_columns=label_column or (),
                 group_column=group_column,
+                id_column=id_column,
                 tta=tta,
                 scale=scale,  # type: ignore[arg-type]  # checked above
                 probability=probability,
@@ -81,7 +88,7 @@ def predict(
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
         refuse_table(output, error.problems, may_skip=not skip_bad)
     found.write(out)
-    _show(output, found, out, seen=_rows_seen(runs, found.ids.tolist()))
+    _show(output, found, out, seen=_rows_seen(runs, found.ids.tolist(), named=id_column is not None))
 
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
@@ -97,16 +104,28 @@ def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
             raise ValueError(f"--out {out} is a file of the run, which would be lost: name another file.")
 
 
-def _rows_seen(runs: Sequence[Path], ids: Sequence[str]) -> int:
-    """How many of these ids are rows that a run was trained or chosen on, as its scores.csv has them."""
-    if all(name.isdigit() for name in ids):  # numbers of lines, which say nothing
-        return 0
+def _rows_seen(runs: Sequence[Path], ids: Sequence[str], *, named: bool) -> int:
+    """How many of these ids are rows that a run was trained or chosen on, as its scores.csv has them.
+
+    named: the table has a column of ids. Else numbers are those of lines, which say nothing, here or in the run.
+    """
+    numbers = all(name.isdigit() for name in ids)
     known: set[str | None] = set()
     for run in runs:
+        if numbers and not (named and _has_id_column(run)):
+            continue
         # Damage there is no reason to withhold the scores of new rows.
         with suppress(OSError, ValueError, csv.Error), (run / "scores.csv").open(encoding="utf-8", newline="") as file:
             known |= {row.get("id") for row in csv.DictReader(file) if row.get("part") in ("train", "validation")}
     return sum(name in known for name in ids)
+
+
+def _has_id_column(run: Path) -> bool:
+    from deepauc.training.folder import RunFolder
+
+    with suppress(OSError, ValueError):
+        return bool((RunFolder(run).record().get("data") or {}).get("id_column"))
+    return False
 
 
 def _show(output: Output, found: TablePrediction, out: Path, *, seen: int) -> None:

@@ -47,6 +47,7 @@ def report(
     from deepauc.reporting.report import write_report
     from deepauc.reporting.subgroups import read_metadata
     from deepauc.reporting.thumbnails import ImageTable
+    from deepauc.training.run import Run
 
     if subgroup_column and metadata is None:
         raise ValueError("--subgroup-column names columns of a table: name that too, with --metadata table.csv.")
@@ -61,15 +62,18 @@ def report(
     images = None
     if table is not None:
         images = ImageTable(path=table, image_column=image_column, allow_outside=allow_outside)
-    written = write_report(
-        run,
-        baseline=baseline,
-        metadata=columns,
-        cases=cases,
-        thumbnails=images,
-        out=out,
-        command=command_line(context),
-    )
+    Run(run)  # refused, where it is none, before anything is said
+    with output.progress(f"Writing the report of {run}") as advance:
+        written = write_report(
+            run,
+            baseline=baseline,
+            metadata=columns,
+            cases=cases,
+            thumbnails=images,
+            out=out,
+            command=command_line(context),
+            progress=advance,
+        )
     rows = []
     for one in written.findings.labels:
         if isinstance(one.auc, Absent):

@@ -13,7 +13,11 @@ LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1;
 FeatureColumns = Annotated[
     list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
 ]
-GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients.")]
+GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients, customers: what rows belong to.")]
+IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Names of rows of numbers; default: lines.")]
+RareIdColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Names of rows of numbers; default: lines.")
+]
 SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
 WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
 RareWeightColumn = Annotated[

@@ -20,6 +20,7 @@ from deepauc.cli.device import checked_device
 from deepauc.cli.table_report import refuse_table
 from deepauc.cli.training_progress import stage_lengths, training_progress
 from deepauc.cli.training_summary import show_choices, show_data, show_results
+from deepauc.data.group_word import group_word
 from deepauc.data.problems import TableError
 from deepauc.data.task import Task
 from deepauc.reporting.kept_stage import score_last_stage
@@ -158,7 +159,7 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output, fol
             plan = fit_into(plan, prepared.task, pace, minutes=settings.plan.minutes, tune=settings.tune)
         recipe, choices = plan.recipe, plan.choices
     unlabelled = count_unlabelled(prepared.task, recipe)
-    without_label = unlabelled_choice(unlabelled)
+    without_label = unlabelled_choice(unlabelled, group_word=group_word(settings.data.group_column))
     return _Job(
         settings=settings,
         prepared=prepared,

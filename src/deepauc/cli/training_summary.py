@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deepauc.cli.console import Output
+from deepauc.cli.console import Output, printable
+from deepauc.data.group_word import group_word
 from deepauc.data.task import Task
 from deepauc.reporting.figures import interval_text
 from deepauc.reporting.findings import Interval
@@ -21,6 +22,7 @@ from deepauc.training.run import Run
 def show_data(output: Output, prepared: Prepared) -> None:
     """What the table holds, and what is odd about it."""
     report, task = prepared.report, prepared.task
+    word = group_word(report.group_column)
     output.say(f"Data: {report.rows:,} rows, {report.labelled:,} labelled, {report.unlabelled:,} unlabelled")
     for name in task.label_names:
         positives, negatives = report.positives[name], report.negatives[name]
@@ -31,7 +33,8 @@ def show_data(output: Output, prepared: Prepared) -> None:
     if report.groups is not None:
         largest = report.largest_group
         most = f", at most {largest.rows:,} rows of one" if largest is not None and largest.rows > 1 else ""
-        output.say(f"  patients: {report.groups:,}{most}")
+        named = "" if word == "patient" else f" ({printable(str(report.group_column))})"
+        output.say(f"  {word}s{named}: {report.groups:,}{most}")
     if report.sizes:
         sizes = sorted(report.sizes.items(), key=lambda item: -item[1])
         shown = ", ".join(f"{h} x {w} ({count:,})" for (h, w), count in sizes[:3])
@@ -49,10 +52,12 @@ def show_data(output: Output, prepared: Prepared) -> None:
             f"  few: {part} has {few} of a class of {name}; an AUC's interval needs two of each, and many to be narrow"
         )
     for kind, count in prepared.leaks.items():
-        output.say(f"  LEAK: {count:,} x the same {kind} in two parts; the figures will be too good")
+        what = word if kind == "patient" else kind
+        output.say(f"  LEAK: {count:,} x the same {what} in two parts; the figures will be too good")
     if not prepared.leaks:
         output.say(
-            "  leaks between parts: none found" + ("" if task.groups is not None else " (no patients are named)")
+            "  leaks between parts: none found"
+            + ("" if task.groups is not None else " (no groups are named, such as patients)")
         )
 
 
@@ -150,7 +155,9 @@ def _paired_tests(report: Path) -> list[dict[str, Any]]:
                         "label": one["label"],
                         "part": other["part"],
                         "against": other["objective"],
-                        "test": "clustered by patient" if other["clustered"] else "DeLong",
+                        "test": f"clustered by {other.get('group_word', 'patient')}"
+                        if other["clustered"]
+                        else "DeLong",
                         **one["difference"],
                         "p_value": one["p_value"],
                     }

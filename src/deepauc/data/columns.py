@@ -83,10 +83,25 @@ def parse_features(cells: Sequence[str], lines: Sequence[int], column: str) -> t
 def parse_groups(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:
     """Names, without the blanks around them; an empty one could be anybody's."""
     groups = np.array([cell.strip() for cell in cells], dtype=str)
-    message = "the cell is empty: name the patient (any name that occurs once will do for an unknown one)"
+    message = "the cell is empty: name the patient or group (any name that occurs once will do for an unknown one)"
     return groups, [
         _problem(lines[row], column, "missing group", message) for row in np.flatnonzero(groups == "").tolist()
     ]
+
+
+def id_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, may_repeat: bool) -> list[Problem]:
+    """Rows without a name, and, unless they may repeat, those with the name of an earlier one."""
+    first: dict[str, int] = {}
+    problems = []
+    for cell, line in zip(cells, lines, strict=True):
+        name = cell.strip()
+        if not name:
+            message = "the cell is empty: give every row a name of its own"
+            problems.append(_problem(line, column, "missing id", message))
+        elif first.setdefault(name, line) != line and not may_repeat:
+            message = f"{shown(name)} is line {first[name]} too: an id names one row, what several share is a group"
+            problems.append(_problem(line, column, "duplicate id", message))
+    return problems
 
 
 def parse_metadata(cells: Sequence[str]) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from deepauc.data.group_word import group_word
 from deepauc.data.splits import Leak
 
 ProblemKind = Literal[
@@ -19,6 +20,8 @@ ProblemKind = Literal[
     "bad weight",
     "bad split value",
     "missing group",
+    "missing id",
+    "duplicate id",
     "wrong number of fields",
     "duplicate row",
     "patient in two splits",
@@ -83,6 +86,7 @@ class TableReport:
     duplicates: tuple[tuple[int, ...], ...]  # rows whose inputs are identical, under whatever name
     leaks: tuple[Leak, ...]  # patients and identical inputs in two parts
     largest_group: LargestGroup | None = None
+    group_column: str | None = None
     disputed: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` whose labels differ
     shared: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` that several patients have
 
@@ -91,6 +95,7 @@ class TableReport:
         return not self.problems
 
     def __str__(self) -> str:
+        word = group_word(self.group_column)
         lines = [f"{self.path}: {self.rows:,} rows, {self.labelled:,} labelled, {self.unlabelled:,} unlabelled"]
         for name, positives in self.positives.items():
             known = positives + self.negatives[name]
@@ -109,11 +114,12 @@ class TableReport:
         if self.sizes:  # numbers repeat by chance, pictures do not
             lines += [
                 f"identical images: rows {', '.join(map(str, rows))}"
-                f"{' (of several patients)' * (rows in self.shared)}"
+                f"{f' (of several {word}s)' * (rows in self.shared)}"
                 f"{' WITH DIFFERENT LABELS' * (rows in self.disputed)}"
                 for rows in self.duplicates
             ]
-        lines += [f"leak: {leak}" for leak in self.leaks if leak.what != "features"]
+        named = {"patient": word, "image": "image"}
+        lines += [f"leak: {named[leak.what]}{str(leak)[len(leak.what) :]}" for leak in self.leaks if leak.what in named]
         if same := sum(leak.what == "features" for leak in self.leaks):
             lines.append(f"identical features in two parts: {same:,} sets of rows")
         if self.skipped:
@@ -129,7 +135,7 @@ class TableReport:
         text = f", the largest {shown(largest.name)} with {largest.rows:,} rows"
         if largest.name.lower() not in _NOBODY and largest.rows < max(10, SUSPICIOUS_SHARE * self.rows):
             return text
-        return f"{text}: if that is not one patient, give each of its rows a name of its own"
+        return f"{text}: if that is not one {group_word(self.group_column)}, give each of its rows a name of its own"
 
 
 def format_problems(problems: Iterable[Problem]) -> str:

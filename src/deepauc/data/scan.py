@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.cells import Cells, read_cells
-from deepauc.data.columns import NO_PART, parse_features, parse_groups, parse_labels, parse_parts, parse_weights
+from deepauc.data.columns import (
+    NO_PART,
+    id_problems,
+    parse_features,
+    parse_groups,
+    parse_labels,
+    parse_parts,
+    parse_weights,
+)
 from deepauc.data.decode import Window
 from deepauc.data.image_files import ImageColumn, examine_column
 from deepauc.data.problems import Problem
@@ -31,6 +39,7 @@ class TableColumns:
     image: str | None = None
     features: tuple[str, ...] = ()
     group: str | None = None
+    id: str | None = None
     split: str | None = None
     weight: str | None = None
     metadata: tuple[str, ...] = ()
@@ -38,7 +47,9 @@ class TableColumns:
     def __post_init__(self) -> None:
         if (self.image is None) == (not self.features):
             raise ValueError("name either an image column or feature columns.")
-        single = [name for name in (self.image, self.group, self.split, self.weight) if name is not None]
+        if self.image is not None and self.id is not None:
+            raise ValueError("rows of images are called by their files: leave the id column out.")
+        single = [name for name in (self.image, self.group, self.id, self.split, self.weight) if name is not None]
         counts = Counter([*self.labels, *self.features, *single])
         if twice := [name for name, count in counts.items() if count > 1]:
             raise ValueError(f"column {twice[0]!r} cannot have two meanings at once.")
@@ -47,7 +58,7 @@ class TableColumns:
 
     def wanted(self) -> list[str]:
         """All of them, each once."""
-        given = [self.image, *self.labels, *self.features, self.group, self.split, self.weight, *self.metadata]
+        given = [self.image, *self.labels, *self.features, self.group, self.id, self.split, self.weight, *self.metadata]
         return list(dict.fromkeys(name for name in given if name is not None))
 
 
@@ -97,6 +108,8 @@ def scan_table(
     if columns.group is not None:
         groups, found = parse_groups(text[columns.group], lines, columns.group)
         problems += found
+    if columns.id is not None:
+        problems += id_problems(text[columns.id], lines, columns.id, may_repeat=allow_duplicates)
     if columns.weight is not None:
         weights, found = parse_weights(cells.numbers(columns.weight), lines, columns.weight)
         problems += found

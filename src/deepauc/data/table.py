@@ -35,6 +35,7 @@ def check_table(
     image_column: str | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
+    id_column: str | None = None,
     split_column: str | None = None,
     weight_column: str | None = None,
     metadata_columns: Sequence[str] = (),
@@ -49,6 +50,7 @@ def check_table(
         image=image_column,
         features=tuple(feature_columns),
         group=group_column,
+        id=id_column,
         split=split_column,
         weight=weight_column,
         metadata=tuple(metadata_columns),
@@ -73,6 +75,7 @@ def read_table(
     image_column: str | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
+    id_column: str | None = None,
     split_column: str | None = None,
     weight_column: str | None = None,
     metadata_columns: Sequence[str] = (),
@@ -86,18 +89,21 @@ def read_table(
     """A Task from a table, and the report of the pass that checked it; a TableError lists all that is wrong.
 
     kind: `binary` (one label column) or `multilabel`. image_column: paths relative to the table's folder; those that
-    leave it need `allow_outside`. split_column: train, validation (valid, val) or test; without it every row is in
-    train. size: (height, width), one side, or a function from {(height, width): number of files} to a size or None;
-    needed where the files differ in size. window: the two values that deep grey is mapped from, instead of each
-    image's own minimum and maximum. metadata_columns: kept for fusion and subgroups, as numbers where all are numbers.
-    skip_bad: leave rows with a problem out; `report.skipped` names them. allow_duplicates: rows that repeat an
-    earlier one are no problem. progress: called with (rows checked, rows in all).
+    leave it need `allow_outside`. id_column: names of rows of numbers, each its own, carried along and no input;
+    without it such rows are called by their lines, and images always by their files. split_column: train, validation
+    (valid, val) or test; without it every row is in train. size: (height, width), one side, or a function from
+    {(height, width): number of files} to a size or None; needed where the files differ in size. window: the two values
+    that deep grey is mapped from, instead of each image's own minimum and maximum. metadata_columns: kept for fusion
+    and subgroups, as numbers where all are numbers. skip_bad: leave rows with a problem out; `report.skipped` names
+    them. allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress: called with (rows
+    checked, rows in all).
     """
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
         image=image_column,
         features=tuple(feature_columns),
         group=group_column,
+        id=id_column,
         split=split_column,
         weight=weight_column,
         metadata=tuple(metadata_columns),
@@ -146,6 +152,7 @@ def read_inputs(
     image_column: str | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
+    id_column: str | None = None,
     metadata_columns: Sequence[str] = (),
     size: Size | None = None,
     window: Window | None = None,
@@ -159,6 +166,7 @@ def read_inputs(
         image=image_column,
         features=tuple(feature_columns),
         group=group_column,
+        id=id_column,
         metadata=tuple(metadata_columns),
     )
     scan = scan_table(
@@ -217,9 +225,8 @@ def _metadata(scan: Scan, rows: Indices) -> dict[str, Array]:
 
 
 def _id(scan: Scan, row: int) -> str:
-    if scan.columns.image is None:
-        return str(scan.lines[row])
-    return scan.cells.columns[scan.columns.image][row].strip()
+    named = scan.columns.image or scan.columns.id
+    return str(scan.lines[row]) if named is None else scan.cells.columns[named][row].strip()
 
 
 def _parts(scan: Scan, rows: Indices) -> dict[str, Indices]:
@@ -282,6 +289,7 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
         negatives={name: int((labels[:, place] == 0).sum()) for place, name in enumerate(names)},
         parts={name: len(members) for name, members in _parts(scan, rows).items()},
         groups=None if scan.groups is None else len(np.unique(scan.groups[rows])),
+        group_column=scan.columns.group,
         sizes=_sizes(scan, keep),
         channels=_channels(scan, keep),
         problems=tuple(problems),

@@ -125,9 +125,9 @@ def require_resamplable(column: Column, what: str, *, stratified: bool) -> None:
     if column.groups is not None:
         if stratified:
             raise ValueError(
-                "stratified=True draws rows within each class, groups draw whole patients: leave one of the two out."
+                "stratified=True draws rows within each class, groups draw whole groups: leave one of the two out."
             )
-        of = "patients with a positive and two with a negative"
+        of = "groups (patients) with a positive and two with a negative"
         positive = column.positive
         have = (np.unique(column.groups[positive]).size, np.unique(column.groups[~positive]).size)
     if min(have) < 2:

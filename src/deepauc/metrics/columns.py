@@ -148,7 +148,9 @@ def group_numbers(groups: ArrayLike, rows: int) -> npt.NDArray[np.intp]:
     """Patients of any type (N,), numbered 0 .. G - 1."""
     array = to_numpy(groups)
     if array.shape != (rows,):
-        raise ValueError(f"groups have shape {array.shape}; they must be ({rows},), one patient a row of the scores.")
+        raise ValueError(
+            f"groups have shape {array.shape}; they must be ({rows},), one group (patient) a row of the scores."
+        )
     if array.dtype == object:
         missing = np.array([not isinstance(g, str) and str(g) in MISSING for g in array.tolist()], dtype=bool)
         array = array.astype(str)
@@ -156,7 +158,7 @@ def group_numbers(groups: ArrayLike, rows: int) -> npt.NDArray[np.intp]:
         missing = array != array  # noqa: PLR0124  (true for NaN alone)
     if missing.any():
         raise ValueError(
-            f"groups are missing in {int(missing.sum())} rows; give every row a patient of its own instead."
+            f"groups are missing in {int(missing.sum())} rows; give every row a group (patient) of its own instead."
         )
     return np.unique(array, return_inverse=True)[1]
 

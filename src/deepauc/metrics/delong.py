@@ -78,7 +78,7 @@ def variance(placed: Placements, where: str = "") -> float:
     with_negatives = np.unique(placed.negative_groups).size
     if min(with_positives, with_negatives) < 2:
         raise ValueError(
-            "an interval or test on AUROC needs at least two patients with a positive and two with a negative"
+            "an interval or test on AUROC needs at least two groups (patients) with a positive and two with a negative"
             f"{where}; there are {with_positives} and {with_negatives}."
         )
     patients = of_positives.size

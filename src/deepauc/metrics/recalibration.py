@@ -85,9 +85,10 @@ def fit_temperature(
 
     `intercept=False` is temperature scaling to the letter (Guo et al., 2017), meant for logits of cross-entropy; an
     AUC loss leaves the scores' origin free, so the default fits it too. Targets are Platt's (1999), (n+ + 1)/(n+ + 2)
-    and 1/(n- + 2), which keep the slope finite where the classes are separable. Where the scores rank the classes
-    backwards the slope is held at 0: every row then gets the share of positives, since a recalibration must not
-    turn the order round.
+    and 1/(n- + 2), which keep the slope finite where the classes are separable; with weights n+ and n- are Kish's
+    (1965) effective numbers of rows, (sum w)^2 / sum w^2, which no common factor of the weights changes. Where the
+    scores rank the classes backwards the slope is held at 0: every row then gets the share of positives, since a
+    recalibration must not turn the order round.
     """
     return _fit(scores, labels, weights, lambda column: _temperature_of(column, intercept))
 
@@ -138,8 +139,9 @@ def _temperature_of(column: Column, fit_intercept: bool) -> TemperatureScaling:
     x = column.scores.astype(np.float64)
     centre, scale = (float(x.mean()) if fit_intercept else 0.0), float(x.std()) or 1.0
     z = ((x - centre) / scale)[:, None]
-    targets = np.where(column.positive, (column.positives + 1) / (column.positives + 2), 1 / (column.negatives + 2))
     weights = np.ones(x.size) if column.weights is None else column.weights
+    positives, negatives = (_effective_rows(weights[rows]) for rows in (column.positive, ~column.positive))
+    targets = np.where(column.positive, (positives + 1) / (positives + 2), 1 / (negatives + 2))
     # A target t between 0 and 1 is one positive row of weight t and one negative row of weight 1 - t.
     model = LogisticRegression(C=np.inf, fit_intercept=fit_intercept, tol=1e-10, max_iter=1000)
     model.fit(
@@ -154,6 +156,12 @@ def _temperature_of(column: Column, fit_intercept: bool) -> TemperatureScaling:
     return TemperatureScaling(
         slope=slope, intercept=float(model.intercept_[0]) - slope * centre if fit_intercept else 0.0
     )
+
+
+def _effective_rows(weights: Floats) -> float:
+    """Kish's (sum w)^2 / sum w^2: n for n equal weights, and a row of weight 0 is as good as not there."""
+    shares = weights / weights.max()  # tiny weights must not underflow when squared
+    return float(shares.sum() ** 2 / (shares @ shares))
 
 
 def _isotonic_of(column: Column) -> IsotonicScaling:

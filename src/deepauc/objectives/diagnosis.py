@@ -42,7 +42,7 @@ def diagnose(
     margin: Tensor,
     constrain_alpha: bool,
 ) -> Diagnosis:
-    """Closed forms from class moments taken about the class means; everything float64, scores (N,) or (N, L)."""
+    """Closed forms from class moments taken about the class means; all in `precise_dtype`, scores (N,) or (N, L)."""
     positive = weights * labels
     negative = weights * (1 - labels)
     n_positive, n_negative = positive.sum(0), negative.sum(0)

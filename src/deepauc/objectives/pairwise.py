@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from deepauc.labels import NON_FINITE_SCORES
 from deepauc.objectives.input_check import InputCheck
+from deepauc.objectives.precision import precise_dtype
 
 Surrogate = Literal["square", "squared_hinge", "hinge", "logistic"]
 
@@ -98,7 +99,9 @@ class PairwiseAUCLoss(nn.Module):
                 f"margin has {len(self.margin)} values for {num_labels} labels: give one number, or one per label."
             )
         if self._margin_there is None or self._margin_there.device != scores.device:
-            self._margin_there = torch.tensor(self.margin, dtype=torch.float64, device=scores.device)
+            self._margin_there = torch.tensor(
+                self.margin, dtype=precise_dtype(scores.device.type), device=scores.device
+            )
         return self._margin_there
 
 
@@ -135,7 +138,8 @@ def _selected(
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient, label by label, from the entries that have a role."""
     num_labels = 1 if scores.ndim == 1 else scores.shape[1]
-    loss = scores.new_zeros((), dtype=torch.float64)
+    precise = precise_dtype(scores.device.type)
+    loss = scores.new_zeros((), dtype=precise)
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
     for label in range(num_labels):
         column = ... if scores.ndim == 1 else (slice(None), label)
@@ -145,10 +149,10 @@ def _selected(
         positives = (y > 0).nonzero().squeeze(1)
         if len(negatives) == 0 or len(positives) == 0:
             continue
-        t, a = h.index_select(0, negatives).double(), h.index_select(0, positives).double()
-        v, u = 1 - y.index_select(0, negatives).double(), y.index_select(0, positives).double()
+        t, a = h.index_select(0, negatives).to(precise), h.index_select(0, positives).to(precise)
+        v, u = 1 - y.index_select(0, negatives).to(precise), y.index_select(0, positives).to(precise)
         if w is not None:
-            v, u = v * w.index_select(0, negatives), u * w.index_select(0, positives)
+            v, u = v * w.index_select(0, negatives).to(precise), u * w.index_select(0, positives).to(precise)
         pairs = (v.sum() * u.sum()).item()
         if pairs == 0:
             continue
@@ -169,7 +173,7 @@ def _masked(
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient of all labels at once, without the host ever looking at a tensor."""
     y = _rows(labels)
-    w = (y == y).double()  # noqa: PLR0124  (0 where y is NaN)
+    w = (y == y).to(y.dtype)  # noqa: PLR0124  (0 where y is NaN)
     y = torch.where(w > 0, y, 0)
     if weights is not None:
         w *= _rows(weights)
@@ -186,7 +190,7 @@ def _masked(
 def _over_pairs(
     t: Tensor, v: Tensor, a: Tensor, u: Tensor, surrogate: Surrogate, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """sum_ij u_i v_j l(t_j - a_i) along the last axis, and its gradients in t and a; all in float64.
+    """sum_ij u_i v_j l(t_j - a_i) along the last axis, and its gradients in t and a; all in `precise_dtype`.
 
     t (..., Q): the negatives' scores plus the margin, and their masses v; a (..., P): the positives', and u.
     """
@@ -251,7 +255,7 @@ def _to_behind(running: Tensor) -> Tensor:
 
 
 def _stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or x.dtype != torch.float64:
         return torch.sort(x, dim=-1, stable=True)
     # On the CPU torch sorts integers by radix, five times as fast as floats. A float's bits, all but the first turned
     # round where it is negative, order as the float does; the map is its own inverse. Adding 0 turns -0 into 0.
@@ -264,7 +268,7 @@ def _ordered_bits(bits: Tensor) -> Tensor:
 
 
 def _logistic(t: Tensor, v: Tensor, a: Tensor, u: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """log(1 + e^z), at most CHUNK_PAIRS pairs at a time: functions of z in `dtype`, all else in float64."""
+    """log(1 + e^z), at most CHUNK_PAIRS pairs at a time: functions of z in `dtype`, all else as t is."""
     value = t.new_zeros(())
     slope_t, slope_a = torch.zeros_like(t), torch.zeros_like(a)
     chunk = CHUNK_PAIRS if t.device.type == "cpu" else DEVICE_CHUNK_PAIRS
@@ -284,7 +288,7 @@ def _logistic(t: Tensor, v: Tensor, a: Tensor, u: Tensor, dtype: torch.dtype) ->
 
 def _exact_centre(mean: Tensor) -> Tensor:
     """The mean rounded to float32: its difference to a float32 score is exact in float64, so that ties stay ties."""
-    return mean.float().double()
+    return mean.float().to(mean.dtype)
 
 
 def _reciprocal(total: Tensor) -> Tensor:
@@ -293,8 +297,8 @@ def _reciprocal(total: Tensor) -> Tensor:
 
 
 def _rows(values: Tensor) -> Tensor:
-    """(N,) or (N, L) -> (1, N) or (L, N) in float64."""
-    return values.double().reshape(len(values), -1).T.contiguous()
+    """(N,) or (N, L) -> (1, N) or (L, N) in `precise_dtype`."""
+    return values.to(precise_dtype(values.device.type)).reshape(len(values), -1).T.contiguous()
 
 
 def _require_finite_scores(scores: Tensor, labels: Tensor) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from deepauc.labels import NON_FINITE_SCORES, require_valid_labels
 from deepauc.objectives.diagnosis import Diagnosis, diagnose
 from deepauc.objectives.input_check import InputCheck, prepare
+from deepauc.objectives.precision import precise_dtype
 from deepauc.objectives.saddle import PerLabel, auc_saddle, auc_saddle_one_label
 
 DIVERGED_FACTOR = 1e3
@@ -86,7 +87,8 @@ class SaddleLoss(nn.Module):
         require_valid_labels(labels, soft=self.soft_labels)
         self.input_check.read()
         self.project_()
-        h, y, w = prepare(scores.detach().double(), labels.detach(), weights, may_miss=True)
+        precise = precise_dtype(scores.device.type)
+        h, y, w = prepare(scores.detach().to(precise), labels.detach(), weights, may_miss=True)
         assert w is not None
         if not h.isfinite().all():
             raise ValueError(NON_FINITE_SCORES)
@@ -94,10 +96,10 @@ class SaddleLoss(nn.Module):
             h,
             y,
             w,
-            self.a.detach().double(),
-            self.b.detach().double(),
-            self.alpha.detach().double(),
-            margin=torch.tensor(self.margin, dtype=torch.float64, device=scores.device),
+            self.a.detach().to(precise),
+            self.b.detach().to(precise),
+            self.alpha.detach().to(precise),
+            margin=torch.tensor(self.margin, dtype=precise, device=scores.device),
             constrain_alpha=self.constrain_alpha,
         )
 

@@ -131,6 +131,7 @@ class PESG(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but the state keeps its precision: the float32 reference of a bf16 parameter stays float32."""
+        _require_own_state(state_dict)
         super().load_state_dict(state_dict)
         parameters = [p for group in self.param_groups for p in group["params"]]
         numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
@@ -209,6 +210,22 @@ class PESGSpec:
             gamma=self.gamma,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
+        )
+
+
+def _require_own_state(state_dict: dict[str, Any]) -> None:
+    """Raise ValueError for another optimizer's state, LibAUC's PESG by name: its reference and momentum are others."""
+    groups = state_dict.get("param_groups", [])
+    if any({"a", "b", "alpha"} <= group.keys() for group in groups):  # LibAUC keeps the loss's own among the options
+        raise ValueError(
+            "this is the state of LibAUC's PESG, whose reference and momentum mean something else here. a, b and alpha "
+            "mean the same: take them over by loss_fn.load_state_dict({name: state['param_groups'][0][name].detach() "
+            "for name in ('a', 'b', 'alpha')}), load the network's weights, and begin with a new PESG."
+        )
+    if any("gamma" not in group or "dual" not in group for group in groups):
+        raise ValueError(
+            "this is the state of another optimizer, not of PESG: load the network's weights alone, and begin with a "
+            "new PESG."
         )
 
 

@@ -91,12 +91,14 @@ def leak_texts(leaks: LeakFinding) -> list[str]:
     found = []
     if leaks.patients_in_two_parts:
         found.append(
-            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} patients are in two parts: the values in "
-            "this report are too good. The command deepauc data check names them."
+            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two parts: the "
+            "values in this report are too good. The command deepauc data check names them."
         )
     kinds = dict(leaks.recorded or {})
     if leaks.patients_in_two_parts:
         kinds.pop("patient", None)  # the same ones, counted at training
+    if "patient" in kinds:
+        kinds[leaks.group_word] = kinds.pop("patient")
     if kinds:
         words = ", ".join(f"{count:,} × the same {shown(kind)}" for kind, count in kinds.items())
         found.append(
@@ -109,16 +111,20 @@ def leak_texts(leaks: LeakFinding) -> list[str]:
 def leaks_section(findings: RunFindings) -> Section:
     """Patients in two parts, from the scores; identical inputs, where training recorded its check."""
     leaks = findings.leaks
+    word = leaks.group_word
     blocks: list[Block] = []
     if leaks.patients_in_two_parts is None:
         blocks.append(
             Missing(
-                "patient leak check", "the data name no patients (--group-column), so leaks between parts are unseen."
+                "patient leak check",
+                "the data name no patients or other groups (--group-column), so leaks between parts are unseen.",
             )
         )
     elif leaks.patients_in_two_parts == 0:
         blocks.append(
-            Paragraph(f"Patients: none of the {leaks.patients:,} patients is in two parts (read off scores.csv).")
+            Paragraph(
+                f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two parts (read off scores.csv)."
+            )
         )
     blocks += [Caution(text) for text in leak_texts(leaks)]
     if leaks.recorded is None:
@@ -128,7 +134,7 @@ def leaks_section(findings: RunFindings) -> Section:
             )
         )
     elif not leaks.recorded:
-        blocks.append(Paragraph("Recorded at training: no patient and no identical input was found in two parts."))
+        blocks.append(Paragraph(f"Recorded at training: no {word} and no identical input was found in two parts."))
     return Section(anchor="leaks", title="Leak check", blocks=tuple(blocks))
 
 
@@ -149,10 +155,17 @@ def cases_section(findings: RunFindings) -> Section:
         anchor="cases",
         title="Largest errors",
         blocks=(
-            Caution("Ids may name patients: mind with whom this page is shared."),
+            Caution("Ids may name patients or customers: mind with whom this page is shared."),
             DataTable(caption="Highest-scored negatives and lowest-scored positives", header=header, rows=rows),
         ),
     )
+
+
+def _groups_title(findings: RunFindings) -> str:
+    """`Patients`, or `Groups (account)` of a column that is named otherwise."""
+    word = findings.leaks.group_word
+    column = _dictionary(findings.record.get("data")).get("group_column")
+    return f"{word.capitalize()}s" + ("" if word == "patient" else f" ({shown(str(column))})")
 
 
 def data_section(findings: RunFindings) -> Section:
@@ -172,7 +185,7 @@ def data_section(findings: RunFindings) -> Section:
                 Cell("—") if counts.patients is None else Cell(f"{counts.patients:,}", counts.patients),
             )
         )
-    header = ("Part", "Label", "Labelled rows", "Positives", "Share", "Label missing", "Patients")
+    header = ("Part", "Label", "Labelled rows", "Positives", "Share", "Label missing", _groups_title(findings))
     task = _dictionary(findings.record.get("task"))
     shape = " × ".join(str(side) for side in task.get("shape", ())) or "not recorded"
     pairs = [("Task", shown(findings.task) or "not recorded"), ("Kind", shown(findings.kind))]

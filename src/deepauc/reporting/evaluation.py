@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -51,6 +51,8 @@ WHOLE = "all"  # the name of a table that has no parts
 RESAMPLES = 2000
 BAND_RESAMPLES = 1000  # for bands, average precision and calibration
 SPECIFICITIES = (0.80, 0.90, 0.95)
+HIGH_SPECIFICITIES = (0.98, 0.99, 0.995)  # for rare positives, where even 95 % means more false alarms than positives
+NEGATIVES_ABOVE = 10  # so many must lie above a threshold of high specificity: fewer do not tell 99 % from 98 %
 DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
 CALIBRATION_BINS = 10
 THRESHOLDS = np.concatenate([np.arange(1, 10) / 1000, np.arange(1, 100) / 100])
@@ -69,11 +71,12 @@ class Sample:
     scores: Floats
     labels: Floats
     groups: npt.NDArray[np.str_] | None = None
+    group_word: str = "patient"  # what one of them is called
 
     def labelled(self) -> Sample:
         known = ~np.isnan(self.labels)
         groups = None if self.groups is None else self.groups[known]
-        return Sample(scores=self.scores[known], labels=self.labels[known], groups=groups)
+        return replace(self, scores=self.scores[known], labels=self.labels[known], groups=groups)
 
 
 def evaluate_label(
@@ -96,6 +99,7 @@ def evaluate_label(
     if obstacle is not None:
         return _nothing(name, part, counts, obstacle)
     held_out = _usable_validation(validation)
+    fewest = counts.negatives if isinstance(held_out, Absent) else min(counts.negatives, _negatives(held_out))
     auc = attempt(lambda: _auc(sample, counts))
     return LabelEvaluation(
         name=name,
@@ -104,7 +108,8 @@ def evaluate_label(
         auc=auc,
         curves=attempt(lambda: _curves(sample)) if curves else Absent("not asked for."),
         histogram=_histogram(sample),
-        operating_points=_operating_points(sample, held_out, counts),
+        operating_points=_operating_points(sample, held_out, counts, specificities(fewest)),
+        operating_points_left_out=None if isinstance(held_out, Absent) else _left_out(fewest),
         calibration=_calibration(sample, held_out, counts, probabilities),
         decision=_decision(sample, held_out),
         cautions=_cautions(counts),
@@ -142,6 +147,7 @@ def count_rows(sample: Sample) -> Counts:
         missing=missing,
         patients=None if groups is None else int(np.unique(groups).size),
         patients_with_positive=None if groups is None else int(np.unique(groups[positive]).size),
+        group_word=sample.group_word,
     )
 
 
@@ -242,7 +248,30 @@ def _without_outliers(scores: Floats) -> tuple[float, float]:
     return max(least, low - reach), min(most, high + reach)
 
 
-def _operating_points(sample: Sample, validation: Sample | Absent, counts: Counts) -> tuple[OperatingRow, ...] | Absent:
+def specificities(negatives: int) -> tuple[float, ...]:
+    """Those that so many negatives can tell apart: n (1 - s) >= NEGATIVES_ABOVE, and always those up to 95 %."""
+    high = [s for s in HIGH_SPECIFICITIES if negatives * (1 - s) >= NEGATIVES_ABOVE - 1e-6]
+    return (*SPECIFICITIES, *high)
+
+
+def _left_out(fewest: int) -> Absent | None:
+    left = [s for s in HIGH_SPECIFICITIES if s not in specificities(fewest)]
+    if not left:
+        return None
+    return Absent(
+        f"a specificity of {', '.join(f'{100 * s:g} %' for s in left)}. At least {NEGATIVES_ABOVE} negatives must lie "
+        f"above such a threshold, which takes {NEGATIVES_ABOVE / (1 - left[0]):,.0f} negatives or more in validation "
+        f"and in the judged part; the smaller of the two has {fewest:,}."
+    )
+
+
+def _negatives(sample: Sample) -> int:
+    return int((sample.labels == 0).sum())
+
+
+def _operating_points(
+    sample: Sample, validation: Sample | Absent, counts: Counts, asked: tuple[float, ...]
+) -> tuple[OperatingRow, ...] | Absent:
     if isinstance(validation, Absent):
         return validation
     groups = sample.groups if counts.clustered else None
@@ -263,7 +292,7 @@ def _operating_points(sample: Sample, validation: Sample | Absent, counts: Count
             false_negatives=int(point.false_negatives),
         )
 
-    return attempt(lambda: tuple(row(specificity) for specificity in SPECIFICITIES))
+    return attempt(lambda: tuple(row(specificity) for specificity in asked))
 
 
 def _calibration(
@@ -327,7 +356,7 @@ def _cautions(counts: Counts) -> tuple[str, ...]:
         )
     elif counts.clustered and counts.patients_with_positive is not None and counts.patients_with_positive <= FEW:
         found.append(
-            f"The {counts.positives} positive rows come from only {counts.patients_with_positive} patients: read every "
-            "interval here as too narrow. " + COVERAGE_NOTE
+            f"The {counts.positives} positive rows come from only {counts.patients_with_positive} "
+            f"{counts.group_word}s: read every interval here as too narrow. " + COVERAGE_NOTE
         )
     return tuple(found)

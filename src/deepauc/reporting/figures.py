@@ -24,6 +24,7 @@ from deepauc.reporting.findings import (
 from deepauc.reporting.plots import BLUE, VERMILION
 from deepauc.reporting.tables import auc_text, small_text
 
+MARKERS = "osD^vP"  # one a threshold
 DASHED, DOTTED = (0, (5, 2)), (0, (1, 1.5))
 
 
@@ -51,7 +52,7 @@ def roc_picture(
                 label=other[0],
             )
         axes.plot(curves.fpr, curves.tpr, color=BLUE, linewidth=2, label="this run")
-        for place, (row, marker) in enumerate(zip(marks, "osD", strict=False)):
+        for place, (row, marker) in enumerate(zip(marks, MARKERS, strict=False)):
             axes.plot(
                 1 - row.specificity.value,
                 row.sensitivity.value,
@@ -61,7 +62,7 @@ def roc_picture(
                 markerfacecolor="none",
                 linestyle="none",
                 zorder=5 + place,
-                label=f"threshold at {row.asked_specificity:.0%}".replace("%", " %"),
+                label=f"threshold at {specificity_text(row)}",
             )
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         axes.set(xlabel="1 - specificity (false positive rate)", ylabel="sensitivity (true positive rate)")
@@ -69,13 +70,19 @@ def roc_picture(
 
     height = curves.roc_band.value[np.searchsorted(curves.roc_band.x, 0.1)]
     area = "" if isinstance(auc, Absent) else f" AUC {interval_text(auc.headline)}."
-    marked = " Marks: thresholds chosen on validation for a specificity of 80, 90 and 95 %." if marks else ""
+    asked = ", ".join(specificity_text(row) for row in marks)
+    marked = f" Marks: thresholds chosen on validation for a specificity of {asked}." if marks else ""
     return Picture(
         name=name,
         caption=f"ROC curve with a pointwise 95 % band.{marked}",
         alt=f"ROC curve.{area} At a false positive rate of 10 % the sensitivity is {height:.2f}.",
         draw=draw,
     )
+
+
+def specificity_text(row: OperatingRow) -> str:
+    """`95 %`, `99.5 %`: what a threshold was asked for."""
+    return f"{100 * row.asked_specificity:g} %"
 
 
 def precision_recall_picture(name: str, curves: Curves, auc: AucResult, prevalence: float) -> Picture:
@@ -207,7 +214,7 @@ def decision_picture(name: str, decision: DecisionCurve, prevalence: float) -> P
         said = f"is better than both at threshold probabilities from {useful[0]:.2g} to {useful[1]:.2g}"
     return Picture(
         name=name,
-        caption="Decision curve of the recalibrated probabilities: net benefit a patient, in true positives.",
+        caption="Decision curve of the recalibrated probabilities: net benefit a row, in true positives.",
         alt=f"Decision curve. Acting on the model {said}.",
         draw=draw,
     )

@@ -43,6 +43,7 @@ class Counts:
     missing: int
     patients: int | None
     patients_with_positive: int | None
+    group_word: str = "patient"  # what the report calls a patient: `group` where the column is named otherwise
 
     @property
     def clustered(self) -> bool:
@@ -140,6 +141,7 @@ class LabelEvaluation:
     calibration: Calibration | Absent
     decision: DecisionCurve | Absent
     cautions: tuple[str, ...]
+    operating_points_left_out: Absent | None = None  # rows that there are too few negatives for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +178,7 @@ class BaselineFinding:
     clustered: bool
     labels: tuple[Paired | Absent, ...]
     cautions: tuple[str, ...]
+    group_word: str = "patient"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +219,7 @@ class LeakFinding:
     patients: int | None
     patients_in_two_parts: int | None
     recorded: Mapping[str, int] | None  # kind -> how many; empty: looked for and not found
+    group_word: str = "patient"
 
 
 @dataclass(frozen=True, kw_only=True)

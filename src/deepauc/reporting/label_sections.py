@@ -15,6 +15,7 @@ from deepauc.reporting.figures import (
     precision_recall_picture,
     reliability_picture,
     roc_picture,
+    specificity_text,
     useful_range,
 )
 from deepauc.reporting.findings import (
@@ -61,19 +62,20 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
     auc, counts = label.auc, label.counts
     rows = [_interval_row("DeLong, rows taken as independent", auc.delong)]
     if auc.delong_by_patient is not None:
-        rows.append(_interval_row("DeLong, clustered by patient (Obuchowski)", auc.delong_by_patient))
-    over = "over patients" if counts.clustered else "over rows"
+        rows.append(_interval_row(f"DeLong, clustered by {counts.group_word} (Obuchowski)", auc.delong_by_patient))
+    over = f"over {counts.group_word}s" if counts.clustered else "over rows"
     rows.append(_interval_row(f"Bootstrap {over} (BCa, 2,000 samples)", auc.bootstrap))
     table = DataTable(
         caption="AUC with 95 % confidence intervals",
         header=("Method", "AUC", "from", "to"),
         rows=tuple(rows),
     )
-    patients = "The table names no patients, so rows are taken as independent."
+    patients = "The table names no patients or other groups, so rows are taken as independent."
     if counts.patients is not None:
-        patients = "Every patient has one row, so both methods are by patient."
+        patients = f"Every {counts.group_word} has one row, so both methods are by {counts.group_word}."
         if counts.clustered:
-            patients = f"{counts.patients:,} patients have {counts.rows:,} rows: quote an interval by patient."
+            word = counts.group_word
+            patients = f"{counts.patients:,} {word}s have {counts.rows:,} rows: quote an interval by {word}."
     share, limits = counts.positives / counts.rows, auc.average_precision_interval
     missing: tuple[Block, ...] = ()
     method = ""
@@ -135,6 +137,7 @@ def _thresholds(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
             "Each threshold was chosen on validation and is judged here on rows that had no part in the choice, which "
             "is why the specificity reached differs from the one asked for. A score at or above it counts as positive. "
             f"Predictive values hold for this part's share of positives ({share})."
+            + ("" if label.operating_points_left_out is None else f" Left out: {label.operating_points_left_out.why}")
         )
     beside: tuple[Block, ...] = (words,)
     if isinstance(label.histogram, Histogram):
@@ -159,7 +162,7 @@ def _thresholds(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
 def _operating_row(row: OperatingRow) -> tuple[Cell, ...]:
     positives, negatives = row.true_positives + row.false_negatives, row.true_negatives + row.false_positives
     return (
-        Cell(f"{row.asked_specificity:.0%}".replace("%", " %"), row.asked_specificity),
+        Cell(specificity_text(row), row.asked_specificity),
         Cell(f"{row.threshold:.4g}", row.threshold),
         share_cell(row.sensitivity),
         share_cell(row.specificity),
@@ -190,7 +193,9 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
         missing = (*missing, Missing("intervals of Brier score and calibration error", limits.why))
         brackets: tuple[Paragraph, ...] = ()
     else:
-        brackets = (Paragraph(_BRACKETS.format(over="patients" if label.counts.clustered else "rows")),)
+        brackets = (
+            Paragraph(_BRACKETS.format(over=f"{label.counts.group_word}s" if label.counts.clustered else "rows")),
+        )
     table = DataTable(
         caption=f"Calibration on the {label.part} part before and after recalibration",
         header=("", *(name for name, _ in states)),

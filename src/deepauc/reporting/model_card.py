@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.data.group_word import group_word
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.reporting.evaluation import attempt
@@ -139,7 +140,8 @@ def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) ->
     caution = ""
     if all(one.part != "test" for one in figures):
         caution = "\n\nThere is no test part: choices may have been made on these rows, so the values may be too good."
-    table = markdown_table(["part", "label", "AUC [DeLong, 95 %]", "[by patient]", "made again by"], rows)
+    word = _group_word(record.get("data") or {})
+    table = markdown_table(["part", "label", "AUC [DeLong, 95 %]", f"[by {word}]", "made again by"], rows)
     return f"{table}{_guard(run, record)}{caution}"
 
 
@@ -184,14 +186,18 @@ def _data(run: Run, record: Mapping[str, Any]) -> str:
     rows = [[part, f"{count:,}"] for part, count in record["task"]["rows"].items()]
     lines = [markdown_table(["part", "labelled rows"], rows) + f"\n\nCounted again by `{_evaluate(run, None)}`."]
     data = record.get("data") or {}
+    word = _group_word(data)
     for label, positives in (data.get("positives") or {}).items():
         known = positives + data["negatives"][label]
         lines.append(f"- {_text(label)}: {positives:,} of {known:,} positive ({positives / max(1, known):.2%})")
     if data.get("groups") is not None:
-        lines.append(f"- patients: {data['groups']:,}")
+        named = "" if word == "patient" else f" ({_text(data['group_column'])})"
+        lines.append(f"- {word}s{named}: {data['groups']:,}")
     leaks = record.get("leaks")
     if leaks is not None:
-        found = ", ".join(f"{count:,} x the same {kind}" for kind, count in leaks.items())
+        found = ", ".join(
+            f"{count:,} x the same {word if kind == 'patient' else kind}" for kind, count in leaks.items()
+        )
         lines.append(f"- in two parts: {found or 'nothing found'}")
     if data.get("table"):
         lines.append(f"- what the table holds is listed again by `{_check(data, record['task']['labels'])}`")
@@ -233,10 +239,15 @@ def _evaluate(run: Run, part: str | None, scores: str = "scores.csv") -> str:
     return command if part is None else f"{command} --part {part}"
 
 
+def _group_word(data: Mapping[str, Any]) -> str:
+    column = data.get("group_column")
+    return group_word(None if column is None else str(column))
+
+
 def _check(data: Mapping[str, Any], labels: Sequence[str]) -> str:
     words = ["deepauc", "data", "check", Path(str(data["table"])).name]
     words += [word for name in labels for word in ("--label-column", str(name))]
-    for option in ("image_column", "group_column", "split_column", "weight_column"):
+    for option in ("image_column", "group_column", "id_column", "split_column", "weight_column"):
         if data.get(option):
             words += [f"--{option.replace('_', '-')}", str(data[option])]
     words += [word for name in data.get("feature_columns") or () for word in ("--feature-column", str(name))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from deepauc.reporting.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_s
 from deepauc.training.checkpoint import write_atomically
 
 FIGURES = "report-figures"
+HALF = 100  # steps that judging is reported as, and drawing as many: either takes about half of the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,31 +41,40 @@ def write_report(
     thumbnails: ImageTable | None = None,
     out: str | Path | None = None,
     command: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> WrittenReport:
     """Judge a finished run and write its report, into the run folder unless `out` names another.
 
     baseline: another run on the same samples, for the paired test. metadata: columns to look at subgroups by. cases:
     how many of the largest errors of each kind to name by id (ids may name patients, so none by default). thumbnails:
     the table of the run's images, to show those errors with Grad-CAM overlays, four of each kind where `cases` is 0;
-    they are patients' images, so none by default. command: what the report says it was made by. The same folder gives
-    the same bytes again.
+    they are patients' images, so none by default. command: what the report says it was made by. progress: called
+    with (steps done, steps in all). The same folder gives the same bytes again.
     """
     folder = Path(run_dir) if out is None else Path(out)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder for the report, which is made if it is not there.")
     if thumbnails is not None:
         cases = cases or DEFAULT_CASES
-    findings = evaluate_run(run_dir, baseline=baseline, metadata=metadata, cases=cases)
+
+    def advance(before: int, done: int, of: int) -> None:
+        if progress is not None:
+            progress(before + HALF * done // of, 2 * HALF)
+
+    findings = evaluate_run(
+        run_dir, baseline=baseline, metadata=metadata, cases=cases, progress=lambda done, of: advance(0, done, of)
+    )
     images = None if thumbnails is None else thumbnails_section(run_dir, findings, thumbnails)
     document = run_document(findings, command=command, thumbnails=images)
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     figures = []
     svg = {}
-    for picture in document.pictures:
+    for number, picture in enumerate(document.pictures, start=1):
         rendering = render(picture)
         svg[picture.name] = rendering.svg
         figures.append(folder / FIGURES / f"{picture.name}.png")
         write_atomically(figures[-1], rendering.png)
+        advance(HALF, number, len(document.pictures))
     for image in document.thumbnails:
         figures.append(folder / FIGURES / f"{image.name}.png")
         write_atomically(figures[-1], image.png)

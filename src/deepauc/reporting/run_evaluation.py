@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.data.group_word import group_word
 from deepauc.reporting.evaluation import attempt, count_rows
 from deepauc.reporting.findings import (
     Absent,
@@ -50,12 +51,14 @@ def evaluate_run(
     baseline: str | Path | None = None,
     metadata: Metadata | None = None,
     cases: int = 0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> RunFindings:
     """Judge a finished run on its test part, or on validation where there is none.
 
     baseline: another run on the same samples, for the paired test; by default the run's own first stage, where training
     has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
-    negatives and lowest-scored positives to name by id (ids may name patients: none by default).
+    negatives and lowest-scored positives to name by id (ids may name patients: none by default). progress: called with
+    (labels judged, labels in all).
     """
     run = Run(Path(run_dir))
     record = run.record
@@ -63,7 +66,7 @@ def evaluate_run(
         baseline = run.path / FIRST_STAGE
     table = _scores_of(run.path / "scores.csv", record)
     part = next((name for name in ("test", "validation") if name in table.part_names), None)
-    labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False)
+    labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False, progress=progress)
     aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
     judged = None if part is None else table.part(part)
     subgroups: Any = Absent(NO_METADATA)
@@ -104,7 +107,9 @@ def _scores_of(path: Path, record: Mapping[str, Any]) -> ScoreTable:
         raise ValueError(f"{path} has no column 'part'; `deepauc evaluate` reads any csv of scores.")
     names = _label_names(table, _mapping(record.get("task")))
     # The file holds float32 in nine digits: as such, thresholds are those of the bundle to the bit.
-    return replace(table, label_names=names, scores=table.scores.astype(np.float32).astype(np.float64))
+    column = _mapping(record.get("data")).get("group_column")
+    word = group_word(None if column is None else str(column))
+    return replace(table, label_names=names, group_word=word, scores=table.scores.astype(np.float32).astype(np.float64))
 
 
 def _label_names(table: ScoreTable, task: Mapping[str, Any]) -> tuple[str, ...]:
@@ -125,7 +130,7 @@ def _part_note(part: str | None) -> str:
         )
     return (
         "This run has neither a test nor a validation part. The AUC of rows the network was trained on says nothing "
-        "about new patients, so it is not shown: train with --split-column, or with parts held out."
+        "about new ones, so it is not shown: train with --split-column, or with parts held out."
     )
 
 
@@ -179,6 +184,7 @@ def _compared(
         part=part,
         paired_by=found.paired_by,
         clustered=found.clustered,
+        group_word=found.group_word,
         labels=found.labels,
         cautions=tuple(cautions),
     )
@@ -230,7 +236,12 @@ def _leaks(table: ScoreTable, record: Mapping[str, Any]) -> LeakFinding:
         pairs = np.unique(np.stack(numbers, axis=1), axis=0)
         counts = np.unique(pairs[:, 0], return_counts=True)[1]
         patients, both = int(counts.size), int((counts > 1).sum())
-    return LeakFinding(patients=patients, patients_in_two_parts=both, recorded=_recorded_leaks(record.get("leaks")))
+    return LeakFinding(
+        patients=patients,
+        patients_in_two_parts=both,
+        recorded=_recorded_leaks(record.get("leaks")),
+        group_word=table.group_word,
+    )
 
 
 def _recorded_leaks(found: Any) -> Mapping[str, int] | None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.cells import read_cells, separator_of
+from deepauc.data.group_word import group_word
 
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]
@@ -35,6 +36,7 @@ class ScoreTable:
     ids: Strings | None = None  # (n,)
     parts: Strings | None = None
     groups: Strings | None = None  # patients; a row without one is a patient of its own
+    group_word: str = "patient"  # what one of them is called
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -113,6 +115,7 @@ def read_scores(
         name: None if column is None else np.array([cell.strip() for cell in cells.columns[column]], dtype=np.str_)
         for name, column in extra.items()
     }
+    word = group_word(extra["groups"])
     return ScoreTable(
         source=str(path),
         label_names=names,
@@ -121,7 +124,8 @@ def read_scores(
         lines=lines,
         ids=columns["ids"],
         parts=columns["parts"],
-        groups=_patients(columns["groups"], notes),
+        groups=_groups(columns["groups"], word, notes),
+        group_word=word,
         notes=tuple(notes),
     )
 
@@ -238,13 +242,13 @@ def _scores(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np
     return values
 
 
-def _patients(groups: Strings | None, notes: list[str]) -> Strings | None:
-    """Patients of all rows, or None where no row names one."""
+def _groups(groups: Strings | None, word: str, notes: list[str]) -> Strings | None:
+    """Groups (patients) of all rows, or None where no row names one."""
     if groups is None or not (groups != "").any():
         return None
     empty = groups == ""
     if empty.any():
-        notes.append(f"{int(empty.sum())} rows name no patient: each of them counts as a patient of its own.")
-        own = np.array([f"row {i} (no patient)" for i in range(len(groups))], dtype=np.str_)
+        notes.append(f"{int(empty.sum())} rows name no {word}: each of them counts as a {word} of its own.")
+        own = np.array([f"row {i} (no {word})" for i in range(len(groups))], dtype=np.str_)
         return np.where(empty, own, groups)
     return groups

@@ -126,9 +126,9 @@ def _kept_blocks(findings: RunFindings) -> list[Block]:
 
 def _headline(label: LabelEvaluation, auc: AucResult) -> Headline:
     counts = label.counts
-    method = "DeLong, clustered by patient" if auc.delong_by_patient else "DeLong"
-    over = "bootstrap over patients" if counts.clustered else "bootstrap"
-    patients = f" of {counts.patients:,} patients" if counts.patients is not None else ""
+    method = f"DeLong, clustered by {counts.group_word}" if auc.delong_by_patient else "DeLong"
+    over = f"bootstrap over {counts.group_word}s" if counts.clustered else "bootstrap"
+    patients = f" of {counts.patients:,} {counts.group_word}s" if counts.patients is not None else ""
     return Headline(
         value=f"{auc.headline.value:.3f}",
         label=f"AUC on the {label.part} part · {shown(label.name)}",
@@ -248,7 +248,7 @@ _NOT_KEPT_WORDS = _Words(
 
 
 def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _Words) -> list[Block]:
-    test = "clustered by patient (Obuchowski)" if baseline.clustered else "DeLong"
+    test = f"clustered by {baseline.group_word} (Obuchowski)" if baseline.clustered else "DeLong"
     blocks: list[Block] = [
         Paragraph(
             f"{words.what.format(name=shown(baseline.name), objective=shown(baseline.objective))}, on the same rows of "
@@ -311,11 +311,11 @@ def _subgroups(findings: RunFindings) -> Section:
     if isinstance(found, Absent):
         blocks: list[Block] = [Missing("subgroups", found.why)]
     else:
-        several = len(findings.label_names) > 1
+        several, word = len(findings.label_names) > 1, findings.leaks.group_word
         blocks = [
             Paragraph(
-                "AUC within each group, with its 95 % interval (DeLong, clustered by patient where patients have "
-                "several rows). Groups are small and many: a difference seen here is a question, not an answer; no "
+                f"AUC within each subgroup, with its 95 % interval (DeLong, clustered by {word} where {word}s have "
+                "several rows). Subgroups are small and many: a difference seen here is a question, not an answer; no "
                 "correction for looking often was made."
             )
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,17 +30,28 @@ class TableComparison:
     paired_by: str
     clustered: bool
     labels: tuple[Paired | Absent, ...]
+    group_word: str = "patient"
 
 
 def sample_of(table: ScoreTable, number: int) -> Sample:
     """One label of a table."""
-    return Sample(scores=table.scores[:, number], labels=table.labels[:, number], groups=table.groups)
+    return Sample(
+        scores=table.scores[:, number], labels=table.labels[:, number], groups=table.groups, group_word=table.group_word
+    )
 
 
 def evaluate_part(
-    table: ScoreTable, part: str | None, *, curves: bool, probabilities: bool
+    table: ScoreTable,
+    part: str | None,
+    *,
+    curves: bool,
+    probabilities: bool,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[LabelEvaluation, ...]:
-    """Every label of a part (None: of the whole table); thresholds for test come from validation, where it is there."""
+    """Every label of a part (None: of the whole table); thresholds for test come from validation, where it is there.
+
+    progress: called with (labels done, labels in all).
+    """
     judged = table if part is None else table.part(part)
     found = []
     for number, name in enumerate(table.label_names):
@@ -60,6 +72,8 @@ def evaluate_part(
                 curves=curves,
             )
         )
+        if progress is not None:
+            progress(number + 1, len(table.label_names))
     return tuple(found)
 
 
@@ -78,6 +92,7 @@ def compare_tables(a: ScoreTable, b: ScoreTable, *, part: str | None, common: bo
         positives=tuple(int(np.nansum(pairing.a.labels[:, number])) for number in labels),
         paired_by=pairing.how,
         clustered=clustered,
+        group_word=(pairing.a if pairing.a.groups is not None else pairing.b).group_word,
         labels=tuple(_paired(pairing, number, clustered) for number in labels),
     )
 

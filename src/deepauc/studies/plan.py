@@ -15,7 +15,7 @@ from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
 from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.selection import NothingToChoose, Trial
-from deepauc.studies.sources import Place, TaskSource, without_test
+from deepauc.studies.sources import Place, TaskSource, comparable, without_test
 from deepauc.studies.study import Inherits, Phase, Study
 from deepauc.training.plain import to_plain
 from deepauc.training.recipe import Recipe
@@ -101,7 +101,7 @@ class TaskShelf:
         tuning = phase == "tuning"
         if (source, seed, tuning) not in self._tasks:
             task = source.load(seed, tuning=tuning, place=self.place)
-            self._tasks[source, seed, tuning] = without_test(task) if tuning else task
+            self._tasks[source, seed, tuning] = comparable(without_test(task) if tuning else task)
         return self._tasks[source, seed, tuning]
 
     def steps(self, task: Task, recipe: Recipe, seed: int) -> tuple[tuple[int, int, int], ...]:

@@ -72,6 +72,21 @@ def without_test(task: Task) -> Task:
     return task.with_parts({part: rows for part, rows in task.parts.items() if part != "test"})
 
 
+def comparable(task: Task) -> Task:
+    """The task, if its settings can be compared by one AUC; said before anything is trained."""
+    if task.num_labels != 1:
+        raise ValueError(
+            f"task {task.name!r} has {task.num_labels} labels, and a study compares settings by one AUC: declare one "
+            "for each label, with the others' columns left out."
+        )
+    for part in sorted(task.parts.keys() & {"validation", "test"}):
+        if len(np.unique(task.labels[task.part(part)])) < 2:
+            raise ValueError(
+                f"the {part} part of task {task.name!r} has one class only, so it has no AUC: split it by class."
+            )
+    return task
+
+
 def fold_task(
     task: Task, *, fold: int, folds: int = 5, split_seed: int = 0, outside: npt.ArrayLike = (), tuning: bool = False
 ) -> Task:

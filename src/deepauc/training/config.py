@@ -50,6 +50,7 @@ class DataSettings:
     label_columns: tuple[str, ...] = ()
     feature_columns: tuple[str, ...] = ()
     group_column: str | None = None
+    id_column: str | None = None
     split_column: str | None = None
     weight_column: str | None = None
     image_size: tuple[int, int] | None = None  # height, width

@@ -75,6 +75,7 @@ def predict_table(
     feature_columns: Sequence[str] = (),
     label_columns: Sequence[str] = (),
     group_column: str | None = None,
+    id_column: str | None = None,
     tta: int = 0,
     scale: Literal["sigmoid", "rank"] = "sigmoid",
     probability: bool = False,
@@ -87,6 +88,7 @@ def predict_table(
     """Score a table that needs no labels. Columns that are not named are called as the first run's were.
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
+    id_column: names of rows that are numbers, copied too; without it they are called by their lines.
     probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which was fitted on
     validation without tta; of several runs, the mean of these probabilities whatever the scale of the scores.
     progress: called with (done, in all): each row counts once when it is read, and once for each time it is scored.
@@ -107,6 +109,7 @@ def predict_table(
         image_column=image_column,
         feature_columns=feature_columns,
         group_column=group_column,
+        id_column=id_column,
         metadata_columns=list(dict.fromkeys([*label_columns, *sorted(metadata)])),
         size=bundles[0].shape[:2] if len(bundles[0].shape) == 3 else (lambda sizes: next(iter(sizes), None)),
         skip_bad=skip_bad,

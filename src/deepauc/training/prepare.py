@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.data.group_word import group_word
 from deepauc.data.problems import TableReport
 from deepauc.data.splits import check_leaks, equal_sets, split_by_fractions
 from deepauc.data.table import read_table
@@ -44,6 +45,7 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
         image_column=data.image_column,
         feature_columns=data.feature_columns,
         group_column=data.group_column,
+        id_column=data.id_column,
         split_column=data.split_column,
         weight_column=data.weight_column,
         size=data.image_size or (lambda sizes: planned_size(sizes, device_kind)),
@@ -55,7 +57,7 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
         task = replace(task, source=InMemoryInputs(task.source, progress=progress))
     # Numbers repeat by chance, pictures do not.
     identical = bool(report.duplicates) and data.image_column is not None
-    task, split = _with_parts(task, settings.split, identical=identical)
+    task, split = _with_parts(task, settings.split, identical=identical, word=group_word(data.group_column))
     return Prepared(task=task, report=report, split=split, leaks=_leaks(task, identical=identical))
 
 
@@ -66,9 +68,11 @@ def _require_complete(data: DataSettings) -> None:
         raise ValueError("which column holds the labels? Name it: --label-column target.")
     if (data.image_column is None) == (not data.feature_columns):
         raise ValueError("name the column of image files (--image-column), or columns of numbers (--feature-column).")
+    if data.image_column is not None and data.id_column is not None:
+        raise ValueError("--id-column goes with --feature-column: rows of images are called by their files.")
 
 
-def _with_parts(task: Task, split: SplitSettings, *, identical: bool) -> tuple[Task, Choice]:
+def _with_parts(task: Task, split: SplitSettings, *, identical: bool, word: str) -> tuple[Task, Choice]:
     """The task with a validation and, unless the table has a split of its own, a test part."""
     if "validation" in task.parts:
         test = (
@@ -86,7 +90,7 @@ def _with_parts(task: Task, split: SplitSettings, *, identical: bool) -> tuple[T
     grouped = split_by_fractions(replace(task, groups=groups), fractions=fractions, seed=split.seed)
     task = task.with_parts(grouped.parts)
     shares = " / ".join(f"{share:.0%}" for share in fractions.values())
-    kept = [*(["patient"] * (task.groups is not None)), *(["set of identical images"] * identical)]
+    kept = [*([word] * (task.groups is not None)), *(["set of identical images"] * identical)]
     reason += f": {shares} of the rows, the share of positives alike in all parts"
     reason += f", each {' and each '.join(kept)} in one part only" if kept else ""
     reason += f". Seed {split.seed} of the split is apart from --seed: runs with other seeds share the test part"
@@ -146,6 +150,7 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "label_columns": list(data.label_columns),
         "feature_columns": list(data.feature_columns),
         "group_column": data.group_column,
+        "id_column": data.id_column,
         "split_column": data.split_column,
         "weight_column": data.weight_column,
         "split": None

@@ -49,13 +49,13 @@ def count_unlabelled(task: Task, recipe: Recipe) -> UnlabelledRows:
     )
 
 
-def unlabelled_choice(found: UnlabelledRows) -> Choice | None:
-    """For people; None where every row has a label."""
+def unlabelled_choice(found: UnlabelledRows, *, group_word: str = "patient") -> Choice | None:
+    """For people; None where every row has a label. group_word: what a group is called."""
     if not found.rows:
         return None
     left = []
     if found.of_held_out_patient:
-        left.append(f"{found.of_held_out_patient:,} never join: their patient is in validation or test")
+        left.append(f"{found.of_held_out_patient:,} never join: their {group_word} is in validation or test")
     if found.held_out:
         left.append(f"{found.held_out:,} never join: the table puts them, or the same image, into validation or test")
     if found.joined:
