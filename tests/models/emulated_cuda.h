@@ -14,7 +14,7 @@
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
-#define SHARED_MEMORY(name) static u16 name[120000] __attribute__((aligned(16)))
+#define SHARED_MEMORY(name) u16* const name = shared_memory
 
 using std::min;
 struct float2 { float x, y; };
@@ -23,6 +23,16 @@ struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+
+// As much as the launch asked for; what is written beyond it is noticed.
+constexpr int MOST_SHARED = 120000;
+static u16 shared_memory[MOST_SHARED] __attribute__((aligned(16)));
+static_assert(SHARED_BYTES / 2 < MOST_SHARED, "room to notice");
+static void mark_beyond() { std::fill(shared_memory + SHARED_BYTES / 2, shared_memory + MOST_SHARED, 0xa5a5); }
+static void check_beyond() {
+  for (int i = SHARED_BYTES / 2; i < MOST_SHARED; i++)
+    if (shared_memory[i] != 0xa5a5) abort();
+}
 
 struct Index { int x, y; };
 struct Fiber { ucontext_t context; char* stack; bool done; Index thread; };
@@ -129,6 +139,7 @@ static void one_thread() {
 static void run_blocks(int across, int down) {
   constexpr int STACK = 1 << 16;
   gridDim = {across, down};
+  mark_beyond();
   fibers.resize(THREADS);
   for (auto& fiber : fibers)
     if (!fiber.stack) fiber.stack = (char*)malloc(STACK);
@@ -155,4 +166,5 @@ static void run_blocks(int across, int down) {
         }
     }
   }
+  check_beyond();
 }

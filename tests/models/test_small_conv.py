@@ -3,16 +3,18 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from deepauc.models import conv_norm
+from deepauc.models import conv_norm, cuda_source
 from deepauc.models.conv_norm import conv_norm_act
 from deepauc.models.norm_gradient import norm_gradients
 from deepauc.models.resnet20 import ResNet20Spec
-from deepauc.models.small_conv import SmallConv2d, small_conv_norm_gradient, use_small_convs
+from deepauc.models.small_conv import SmallConv2d, small_conv_norm_gradient, suits, use_small_convs
+from deepauc.models.small_conv_launch import has_room, launch_tag
 
 SMALL_TILES = """
 import dataclasses
@@ -139,6 +141,60 @@ def test_only_fitting_convolutions_are_replaced_and_nothing_changes_on_a_cpu():
     )  # fmt: skip
     assert use_small_convs(kept) == 0
     assert not any(isinstance(m, SmallConv2d) for m in kept)
+
+
+@pytest.mark.parametrize(
+    ("input_type", "autocast", "taken"),
+    [
+        (torch.bfloat16, None, True),
+        (torch.float32, None, False),
+        (torch.float32, torch.bfloat16, True),
+        (torch.float32, torch.float16, False),
+        (torch.bfloat16, torch.float16, False),
+    ],
+)
+def test_the_kernels_take_what_is_done_in_bfloat16(monkeypatch, input_type, autocast, taken):
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: autocast is not None)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda kind: autocast)
+    conv = SmallConv2d(3, 16, 3, padding=1, bias=False)
+
+    def takes(*shape):
+        return conv.takes(SimpleNamespace(is_cuda=True, dtype=input_type, shape=shape, ndim=len(shape)))
+
+    assert takes(128, 3, 32, 32) == taken
+    assert not takes(3, 32, 32)  # an image that is no batch
+    assert takes(32, 3, 1024, 1024) == taken
+    assert not takes(33, 3, 1024, 1024)  # more than 2**29 numbers come out
+
+
+def test_devices_the_kernels_are_not_made_for(monkeypatch):
+    capability = (7, 5)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert suits(torch.device("cpu"))
+    assert not suits(torch.device("cuda", 0))
+    capability = (9, 4)
+    assert suits(torch.device("cuda", 0))
+    monkeypatch.setattr(torch.version, "hip", "7.2")
+    assert not suits(torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize(("shared", "room"), [(232_448, True), (101_376, False), (None, False)])
+def test_loads_ahead_only_where_shared_memory_is_enough(monkeypatch, shared, room):
+    found = SimpleNamespace() if shared is None else SimpleNamespace(shared_memory_per_block_optin=shared)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    has_room.cache_clear()
+    assert has_room(torch.device("cuda", 0)) == room
+    has_room.cache_clear()
+    assert has_room(torch.device("cpu"))
+
+
+def test_the_tag_tells_whether_there_are_tiles(monkeypatch):
+    tags = set()
+    for there in (True, False):
+        monkeypatch.setattr(cuda_source, "available", lambda device, there=there: there)
+        tags.add(launch_tag(torch.device("cuda", 0)))
+    assert len(tags) == 2
+    assert launch_tag(torch.device("cpu")) in tags
 
 
 @pytest.mark.gpu

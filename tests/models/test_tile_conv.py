@@ -38,7 +38,7 @@ def emulated(tmp_path, monkeypatch):
         if (name, macros) not in built:
             names = [field.split()[-1] for field in TYPES[name].split(";") if field.strip()]
             given = ", ".join(f"given.{field.lstrip('*')}" for field in names)
-            defines = "".join(f"#define {key} {value}\n" for key, value in macros)
+            defines = "".join(f"#define {key} {value}\n" for key, value in (*macros, ("SHARED_BYTES", shared)))
             header = f'typedef unsigned short u16;\n#include "{Path(__file__).with_name("emulated_cuda.h")}"\n'
             launch = LAUNCH.format(fields=TYPES[name], name=name, values=given)
             source = tmp_path / f"{len(built)}.cpp"
@@ -81,6 +81,8 @@ TILES = [
     (16, Tile(height=4, width=32, warps=4, rows=1, each=2, blocks=1), (3, 4, 32)),
     (32, Tile(height=8, width=16, warps=4, rows=2, each=4, blocks=1), (3, 16, 16)),
     (64, Tile(height=8, width=8, warps=4, rows=1, each=2, blocks=1), (3, 8, 8)),
+    (16, tile_conv.CONV[16], (1, 24, 32)),  # one block of two tiles, one of one
+    (32, tile_conv.CONV[32], (1, 24, 16)),
 ]
 
 
@@ -139,6 +141,9 @@ def test_the_transpose_through_an_activation_and_a_norm(emulated, channels, tile
         (32, GradientTile(height=8, width=16, warps=12, outs=32, taps=3, each=4, blocks=1), (3, 16, 16)),
         (64, GradientTile(height=8, width=8, warps=12, outs=64, taps=3, each=2, blocks=1), (3, 8, 8)),
         (64, GradientTile(height=8, width=8, warps=6, outs=32, taps=3, each=2, blocks=1), (2, 8, 16)),
+        (16, tile_conv.GRADIENT[16], (5, 8, 32)),
+        (32, tile_conv.GRADIENT[32], (1, 16, 16)),
+        (64, tile_conv.GRADIENT[64], (9, 8, 8)),
     ],
 )
 def test_the_gradient_of_a_weight(emulated, channels, tile, shape):
@@ -149,6 +154,46 @@ def test_the_gradient_of_a_weight(emulated, channels, tile, shape):
     functional.conv2d(x.float(), weight, padding=1).backward(dy.float())
     found = sums.sum(0).reshape(channels, 3, 3, channels).permute(0, 3, 1, 2)
     torch.testing.assert_close(found, weight.grad, rtol=1e-4, atol=1e-3)
+
+
+def displaced(values):
+    """The same in memory that begins two or four bytes off, as a view into a larger buffer does."""
+    room = torch.empty(values.numel() + 1, dtype=values.dtype)
+    return room[1:].as_strided(values.shape, values.stride()).copy_(values)
+
+
+@needs_compiler
+def test_other_types_of_weights_and_views_into_buffers(emulated):
+    torch.manual_seed(0)
+    channels, tile, shape = TILES[1]
+    dy, extra, activated, before = (last(shape[0], channels, *shape[1:]) for _ in range(4))
+    weight = (torch.randn(channels, channels, 3, 3) / channels).to(torch.bfloat16)
+    norm = [(torch.rand(channels) + 0.1).to(torch.bfloat16) for _ in range(4)]
+    form = dict.fromkeys(("FLIP", "NORM", "EXTRA", "ACTIVATED", "ELU"), True) | {"MOMENTS": False}
+    found = []
+    for all_bfloat16 in (False, True):
+        images = [extra, activated, before]
+        x, w, of = dy, weight.float(), [t.float() for t in norm]
+        if all_bfloat16:
+            x, w, *images = (displaced(t) for t in (dy, weight, *images))
+            of = norm
+        y, sums = torch.empty_like(dy), torch.empty(len(by_block(dy, tile)), 2, 1, channels)
+        tile_conv.convolve(x, w, y, sums, [*images, *of], form, tile)
+        gradient = tile_conv.weight_gradient(x, images[2], w, GradientTile(
+            height=4, width=32, warps=4, outs=16, taps=9, each=2, blocks=1))  # fmt: skip
+        found.append((y, sums, gradient))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_images_of_another_type_are_refused(emulated, dtype):
+    x, weight = torch.zeros(1, 16, 8, 32, dtype=dtype), torch.zeros(16, 16, 3, 3)
+    form = dict.fromkeys(("FLIP", "NORM", "EXTRA", "ACTIVATED", "ELU", "MOMENTS"), False)
+    with pytest.raises(ValueError, match="bfloat16"):
+        tile_conv.convolve(x, weight, x, weight, [weight] * 7, form, tile_conv.CONV[16])
+    with pytest.raises(ValueError, match="bfloat16"):
+        tile_conv.weight_gradient(last(1, 16, 8, 32), x, weight, tile_conv.GRADIENT[16])
 
 
 def test_tiles_fill_an_image_on_a_device_that_can(monkeypatch):
@@ -179,3 +224,17 @@ def test_on_a_gpu(channels):
     wanted = torch.autograd.grad(theirs, (exact_x, exact_w), dy.float())
     for a, b in zip(got, wanted, strict=True):
         torch.testing.assert_close(a.float(), b, rtol=0.01, atol=0.02)
+
+
+@pytest.mark.gpu
+def test_views_into_buffers_and_an_empty_batch_on_a_gpu():
+    torch.manual_seed(0)
+    x = last(5, 16, 32, 32).cuda()
+    weight = (torch.randn(16, 16, 3, 3) / 16).to(torch.bfloat16).cuda()
+    room = torch.empty(x.numel() + 1, dtype=x.dtype, device="cuda")
+    view = room[1:].as_strided(x.shape, x.stride()).copy_(x)
+    assert view.data_ptr() % 16
+    expected = small_conv.small_conv(x, weight.float(), 1)
+    assert torch.equal(small_conv.small_conv(view, weight, 1), expected)
+    assert small_conv.small_conv(x[:0], weight, 1).shape == (0, 16, 32, 32)
+    assert not small_conv.small_conv_weight_gradient(x[:0], x[:0], weight, 1).any()

@@ -5,7 +5,7 @@ import torch
 
 from deepauc.optim import pesg_fused
 from deepauc.optim.pesg_fused import FusedUpdate, _same_dense_layout, _Table
-from deepauc.optim.pesg_update import Primal
+from deepauc.optim.pesg_update import Primal, Rates
 
 
 def primal(seed):
@@ -77,3 +77,28 @@ def test_the_kernel_is_for_cuda_only_and_layouts_must_agree():
     assert not _same_dense_layout(x[:, :, :, ::2], x[:, :, :, ::2])
     pointwise = torch.zeros(2, 3, 1, 1)
     assert _same_dense_layout(pointwise, pointwise.contiguous(memory_format=torch.channels_last))
+
+
+def test_the_kernel_goes_to_the_device_of_the_parameters(pinned, monkeypatch):
+    """Triton launches on the current device, which may be another one."""
+    current = [None]
+
+    class OnDevice:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            current[0] = self.device
+
+        def __exit__(self, *problem):
+            current[0] = None
+
+    launched = []
+    kernel = {(n,): lambda *_, **__: launched.append(current[0]) for n in range(100)}
+    monkeypatch.setattr(torch.cuda, "device", OnDevice)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(pesg_fused, "_kernel", lambda: kernel)
+    monkeypatch.setattr(pesg_fused, "_triton_type", str)
+    items = primal(0)
+    FusedUpdate().update(items, Rates(lr=0.1, gamma=0.0, weight_decay=0.0, momentum=0.0))
+    assert launched == [items[0].value.device]

@@ -2,17 +2,15 @@
 
 import csv
 import gc
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from deepauc.data.augment import Augment
-from deepauc.models.build import FactorySpec, SmallCNNSpec
+from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.pairwise import Pairwise
@@ -198,29 +196,3 @@ def test_accumulation_is_refused(image_task, tmp_path):
     with pytest.raises(ValueError, match="accumulate=1"):
         train(Recipe(model=MODEL, stages=(stage,)), image_task, seed=0, run_dir=tmp_path / "a", engine="fast",
               device="cpu")  # fmt: skip
-
-
-def with_dropout(in_channels, num_outputs):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, 16), nn.Dropout(0.5), nn.Linear(16, num_outputs))
-
-
-@pytest.mark.parametrize("engine", ["plain", "fast"])
-def test_dropout_follows_from_the_seed_alone_and_survives_a_resume(image_task, tmp_path, monkeypatch, engine):
-    monkeypatch.setitem(sys.modules, "nets", sys.modules[__name__])
-    stage = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=4, batch_size=16)
-    run = {"recipe": Recipe(model=FactorySpec(factory="nets:with_dropout"), stages=(stage,)), "task": image_task}
-    options = {"seed": 1, "engine": engine, "device": "cpu"}
-    found = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)  # whatever the process has drawn before
-        found.append(train(**run, **options, run_dir=tmp_path / str(seed)).scores("test")[0])
-
-    def stop(progress):
-        if progress.iteration >= 12:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(**run, **options, run_dir=tmp_path / "stopped", progress=stop)
-    found.append(train(**run, **options, run_dir=tmp_path / "stopped").scores("test")[0])
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])

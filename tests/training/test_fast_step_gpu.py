@@ -1,12 +1,15 @@
 """On a CUDA device: the captured, compiled step against the plain loop, and packed runs against runs alone."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from deepauc.data.augment import Augment
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.models.build import ResNet20Spec
+from deepauc.models.build import FactorySpec, ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
@@ -14,6 +17,7 @@ from deepauc.objectives.pairwise import Pairwise
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
+from deepauc.training.fast_step import FastEngine
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
@@ -121,4 +125,44 @@ def test_mixup_with_soft_labels_fast_follows_plain(tmp_path, objective, bound):
     )  # fmt: skip
     made = Recipe(model=ResNet20Spec(), stages=(stage,))
     runs = [train(made, task(), seed=0, run_dir=tmp_path / e, device="cuda", engine=e) for e in ("plain", "fast")]
+    np.testing.assert_allclose(*([float(row["loss"]) for row in run.history] for run in runs), rtol=0.05)
+
+
+def with_dropout(in_channels, num_outputs):
+    layers = nn.Flatten(), nn.Linear(32 * 32 * in_channels, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, num_outputs)
+    return nn.Sequential(*layers)
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """How many runs each captured graph has."""
+    counts, capture = [], FastEngine._captured
+    monkeypatch.setattr(FastEngine, "_captured", lambda self, units: counts.append(len(units)) or capture(self, units))
+    return counts
+
+
+def test_packed_runs_without_dropout_share_a_graph(tmp_path, captured):
+    stage = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.02), epochs=1, batch_size=64, precision="bfloat16")
+    made = Recipe(model=ResNet20Spec(), stages=(stage,))
+    train_together([Job(recipe=made, task=task(), seed=s, run_dir=tmp_path / str(s)) for s in (0, 1, 2)], device="cuda")
+    assert captured == [3]
+
+
+def test_dropout_of_packed_runs_is_that_of_runs_alone(tmp_path, monkeypatch, captured):
+    monkeypatch.setitem(sys.modules, "nets", sys.modules[__name__])
+    stage = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.02), epochs=2, batch_size=64)
+    made = Recipe(model=FactorySpec(factory="nets:with_dropout"), stages=(stage,))
+    jobs = [Job(recipe=made, task=task(), seed=s, run_dir=tmp_path / str(s)) for s in (0, 1)]
+    packed = train_together(jobs, device="cuda")
+    assert captured == [1, 1]
+    for job, run in zip(jobs, packed, strict=True):
+        alone = train(made, job.task, seed=job.seed, run_dir=tmp_path / f"alone{job.seed}", device="cuda")
+        np.testing.assert_allclose(run.scores("test")[0], alone.scores("test")[0], atol=1e-4)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="only one CUDA device")
+def test_on_a_device_that_is_not_current(tmp_path):
+    runs = [
+        train(recipe(), task(), seed=0, run_dir=tmp_path / d, device=d, engine="fast") for d in ("cuda:0", "cuda:1")
+    ]
     np.testing.assert_allclose(*([float(row["loss"]) for row in run.history] for run in runs), rtol=0.05)

@@ -141,9 +141,9 @@ def test_the_fast_engine_is_timed_too(image_task, monkeypatch):
     """On a CPU its steps are not captured, but run by the same code; a clock that ticks once a step."""
     now, replay = [0.0], timing.FastEngine._replay
 
-    def tick(engine):
+    def tick(engine, *step):
         now[0] += 3.0
-        replay(engine)
+        replay(engine, *step)
 
     monkeypatch.setattr(timing, "_is_fast", lambda _: True)
     monkeypatch.setattr(timing.FastEngine, "_replay", tick)

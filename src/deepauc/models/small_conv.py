@@ -7,69 +7,21 @@ nn.Conv2d's parameters and gives its result everywhere else. Sums are always tak
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from deepauc.models import tile_conv
+from deepauc.models.small_conv_launch import CONV, GRADIENT, REGISTERS, STRIDED, TWO_BLOCK, Launch, has_room
 
 CHANNELS = (16, 32, 64)
 IMAGE_CHANNELS = (1, 3)
-TWO_BLOCK = 64
 JOIN_BLOCK = 8
-REGISTERS = 128  # a thread, so that two programs of 8 warps share a multiprocessor
 MOST_AT_ONCE = 512  # large images have thousands of programs: they are added up in turns
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """How a kernel is launched: groups of pixels a tile, warps, loads in flight, tiles a program, and the form.
-
-    pair: two pixels a group. form: rows of taps, or tap by tap; of the weight's gradient: all rows of taps in one
-    program, or one. ahead: the rows are loaded before the first product, which takes more shared memory.
-    """
-
-    block: int
-    warps: int
-    stages: int
-    tiles: int = 1
-    pair: bool = True
-    form: Literal["rows", "taps", "row", "tiles"] = "rows"
-    ahead: bool = True
-
-
-# By measurement on an H200 (benchmarks/small_conv.py), for one run alone and for many side by side.
-CONV = {
-    1: Launch(block=128, warps=4, stages=1),
-    3: Launch(block=128, warps=4, stages=1),
-    16: Launch(block=256, warps=8, stages=1),
-    32: Launch(block=64, warps=4, stages=1, tiles=2),
-    64: Launch(block=128, warps=8, stages=1, form="taps"),
-}
-STRIDED = {
-    1: Launch(block=128, warps=4, stages=1, pair=False),
-    3: Launch(block=128, warps=4, stages=1, pair=False),
-    16: Launch(block=128, warps=4, stages=1, form="taps"),
-    32: Launch(block=64, warps=4, stages=1, form="taps"),
-    64: Launch(block=128, warps=8, stages=1, form="taps"),
-}
-GRADIENT = {
-    1: Launch(block=64, warps=4, stages=2, tiles=4),
-    3: Launch(block=64, warps=4, stages=2, tiles=4),
-    16: Launch(block=64, warps=4, stages=2, tiles=8),
-    32: Launch(block=32, warps=4, stages=2, tiles=8, pair=False, form="row"),
-    64: Launch(block=64, warps=8, stages=2, tiles=4, pair=False, form="row"),
-}
-
-
-def launch_tag() -> str:
-    """Names these settings: what torch has compiled and kept on a disk rests on the shapes that follow from them."""
-    tables = (CONV, STRIDED, GRADIENT, tile_conv.CONV, tile_conv.GRADIENT)
-    return f"deepauc {zlib.crc32(repr(tables).encode()):08x}"
+MOST_NUMBERS = 2**29  # of an image: the kernels count in 32 bits, sums of a weight gradient are up to 3 times as many
 
 
 def _power_of_two(n: int) -> int:
@@ -269,7 +221,7 @@ def _convolve(
     if how.form == "taps" or (transposed and stride > 1):
         conv_taps_kernel[(-(-grid[0] // how.block),)](x, weight, y, found, *tensors, *grid, **form, **launch)
     else:
-        row = {"GROUP": group, "ROW": _row(x.shape[1], group, stride), "AHEAD": how.ahead}
+        row = {"GROUP": group, "ROW": _row(x.shape[1], group, stride), "AHEAD": how.ahead and has_room(x.device)}
         conv_rows_kernel[(programs,)](x, weight, y, found, *tensors, *grid, how.tiles, **form, **row, **launch)
     return y, found
 
@@ -363,13 +315,22 @@ class SmallConv2d(nn.Conv2d):
     """An nn.Conv2d that takes the kernels above for bfloat16 on a CUDA device."""
 
     def takes(self, input: Tensor) -> bool:
-        """Whether the kernels are for this input."""
-        return input.is_cuda and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cuda"))
+        """Whether the kernels are for this input: images of what nn.Conv2d would do in bfloat16."""
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else input.dtype
+        numbers = input.shape[0] * input.shape[-2] * input.shape[-1] * max(self.in_channels, self.out_channels)
+        return input.is_cuda and dtype == torch.bfloat16 and input.ndim == 4 and numbers <= MOST_NUMBERS
 
     def forward(self, input: Tensor) -> Tensor:
         if self.takes(input):
             return small_conv(input.to(torch.bfloat16), self.weight, self.stride[0])
         return super().forward(input)
+
+
+def suits(device: torch.device) -> bool:
+    """Whether the kernels are made for this device: older ones have no products of bfloat16, ROCm other options."""
+    if device.type != "cuda":
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def use_small_convs(model: nn.Module) -> int:

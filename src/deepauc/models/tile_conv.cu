@@ -1,28 +1,41 @@
 // 3x3 convolutions of few channels, stride 1, padding 1, on NHWC bfloat16; compiled by `tile_conv` with macros for the form.
 //
 // A block takes TH x TW pixels of an image with their border into shared memory once; the nine taps are nine shifted
-// readings of it. Products are m16n8k16 of tensor cores; a group g = lane / 4 and a member t = lane % 4 of it hold rows g,
-// g + 8 and columns 2t, 2t + 1 of a result. Channel 2 TILES t + 2 j + e is column 2t + e of result j, so that a thread has
-// C / 4 channels in a row. Chunks are 16 bytes. Rows in shared memory are C + 8 numbers long: eight of them lie in different banks.
+// readings of it: for one tap, a convolution is the product of (pixels, input channels) and (input channels, output
+// channels), and the nine products are added up. bfloat16 numbers are u16 here, two of them a u32, the first one low.
+//
+// Products are m16n8k16 of tensor cores: 16 pixels, 8 output channels, 16 input channels, by the 32 lanes of a warp
+// together. Of a result (16 x 8, float32) group g = lane / 4 and its member t = lane % 4 hold rows g, g + 8 and columns
+// 2t, 2t + 1. `ldmatrix` (load_four) fetches the operands as four 8 x 8 matrices: lane l gives the address of row l % 8 of
+// matrix l / 8, and gets two numbers of each. Which output channel is which column is ours to choose: channel
+// 2 TILES t + 2 j + e is column 2t + e of result j, so that a thread has C / 4 channels in a row and can write them at once.
+//
+// Shared memory has 32 banks of 4 bytes, and ldmatrix reads eight rows of 16 bytes (a chunk) at a time. Rows of C numbers
+// would begin in the same few banks and wait for each other; rows of C + 8 numbers do not.
+//
+// Macros: C channels, in and out; HEIGHT x WIDTH images; TH x TW a tile; THREADS a block, BLOCKS of which are to fit on a
+// multiprocessor; EACH tiles a block, one after the other. CONV: ROWS of 16 pixels a warp multiplies at a time; FLIP, MOMENTS,
+// NORM, EXTRA, ACTIVATED, ELU are told at the kernel. GRADIENT: OUTS, TAPS, JOINED, told there too.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
 
-constexpr int CHUNKS = C / 8;           // of a pixel
+constexpr int CHUNKS = C / 8;           // of a pixel: 8 numbers each, what one asynchronous copy moves
 constexpr int TILES = C / 8;            // of 8 channels in a product's result
-constexpr int SIDE = TW + 2;
+constexpr int SIDE = TW + 2;            // a line of a tile with its border
 constexpr int PIXELS = TH * TW;
 constexpr int BORDERED = (TH + 2) * SIDE;
 constexpr int ROW = C + 8;              // a row of C numbers and what keeps the next ones in other banks
 constexpr int MINE = C / 4;             // channels of a thread
 constexpr int WARPS = THREADS / 32;
-constexpr int ACROSS = WIDTH / TW;      // tiles
-constexpr int AN_IMAGE = ACROSS * (HEIGHT / TH);
+constexpr int ACROSS = WIDTH / TW;      // tiles in a line of them,
+constexpr int AN_IMAGE = ACROSS * (HEIGHT / TH);  // and in an image
 static_assert(HEIGHT % TH == 0 && WIDTH % TW == 0 && TW % 8 == 0 && TW * CHUNKS % 32 == 0, "tiles fill an image");
 
 // Where channel c lies among the columns of all results.
 __device__ __forceinline__ int column(int c) { return c / 2 % TILES * 8 + c / (2 * TILES) * 2 + c % 2; }
 
+// What only a GPU has; a test defines EMULATED and brings the same functions for a CPU.
 #ifndef EMULATED
 #define SHARED_MEMORY(name) extern __shared__ __align__(16) u16 name[]
 
@@ -44,10 +57,13 @@ __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// 16 bytes from global to shared memory while the threads go on; both must be aligned to 16. Not there: zeros, and
+// `from` is not read.
 __device__ __forceinline__ void copy_chunk(u16* to, const u16* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
+// Copies since the last end_copies are a batch; await_copies waits until no more than LEFT batches are under way.
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
@@ -96,7 +112,8 @@ __device__ __forceinline__ Place locate(int number) {
   return {top, left, image, image + top * WIDTH + left};
 }
 
-// A tile with a border of one pixel, 0 outside of the image.
+// A tile with a border of one pixel, 0 outside of the image: a line of the tile a warp, whose lanes have neighbouring chunks,
+// then the two columns beside it. `image` is long: a batch may have more than 2^31 numbers, an image has not.
 __device__ __forceinline__ void copy_tile(u16* tile, const u16* x, const Place& at) {
   const u16* image = x + at.image * C;
   const int top = at.top, left = at.left;
@@ -137,6 +154,8 @@ tile_conv(const u16* x, const float* weight, u16* y, float* moments, const u16* 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, member = lane % 4;
   const int begin = blockIdx.x * EACH, end = min(begin + EACH, tiles);
 
+  // The first tile is on its way while the weights are rounded: taps[tap][column of output channel][input channel], or, to
+  // FLIP, taps[tap][output channel][column of input channel], as the roles of the channels are exchanged.
   copy_tile(loaded, x, locate(begin));
   end_copies();
   constexpr int FOURS = 9 * C * C / 4, AT_ONCE = 9;
@@ -176,6 +195,7 @@ tile_conv(const u16* x, const float* weight, u16* y, float* moments, const u16* 
 #endif
   }
 
+  // One tap's weights, 16 input channels from 16 k on, for all output channels: b[j / 2] has what results j and j + 1 need.
   auto load_taps = [&](u32 (&b)[TILES / 2][4], int tap, int k) {
 #pragma unroll
     for (int j = 0; j < TILES; j += 2) {
@@ -186,12 +206,13 @@ tile_conv(const u16* x, const float* weight, u16* y, float* moments, const u16* 
 #endif
     }
   };
-#if C == 16
+#if C == 16  // few enough to stay in registers for all tiles
   u32 kept[9][TILES / 2][4];
 #pragma unroll
   for (int tap = 0; tap < 9; tap++) load_taps(kept[tap], tap, 0);
 #endif
 
+  // Two tiles in turn: the next is copied while this one is multiplied.
 #pragma unroll 1
   for (int number = begin; number < end; number++) {
     const Place here = locate(number);
@@ -208,7 +229,7 @@ tile_conv(const u16* x, const float* weight, u16* y, float* moments, const u16* 
     for (int step = 0; step < PIXELS / 16 / (WARPS * ROWS); step++) {
       const int first = (step * WARPS + warp) * ROWS;
       float total[ROWS][TILES][4];
-      const u16* under[ROWS];  // the pixels under the first tap
+      const u16* under[ROWS];  // the pixel of this lane's row under the first tap; other taps are a fixed way from there
 #pragma unroll
       for (int m = 0; m < ROWS; m++) {
         const int q = (first + m) * 16 + lane % 16;
@@ -269,7 +290,7 @@ tile_conv(const u16* x, const float* weight, u16* y, float* moments, const u16* 
 #endif
           }
 #endif
-          Mine rounded;
+          Mine rounded;  // sums are of what is written, not of what it was before rounding
 #pragma unroll
           for (int i = 0; i < MINE; i += 2) {
             u32 both = rounded.pair[i / 2] = to_bfloat16(value[i], value[i + 1]);
@@ -292,6 +313,7 @@ tile_conv(const u16* x, const float* weight, u16* y, float* moments, const u16* 
   }
 
 #if MOMENTS || NORM
+  // Always in the same order, so that a run repeats to the bit: over the groups of a warp, then over the warps.
 #pragma unroll
   for (int i = 0; i < MINE; i++)
 #pragma unroll
@@ -336,7 +358,8 @@ static_assert(BY_OUT * BY_TAP * BY_PIXEL == WARPS && PIXELS % (16 * BY_PIXEL) ==
 constexpr int LOADED = BORDERED * ROW + PIXELS * C;
 constexpr int SHIFT = CHUNKS == 2 ? 2 : CHUNKS == 4 ? 1 : 0;
 
-// Of a chunk of dy, whose rows have no room to spare: permuted so that eight rows are in eight places.
+// Of a chunk of dy, whose rows are not lengthened, as that memory is short here: chunks change places within rows, in
+// another way in each, so that the same chunk of eight rows in a row lies in different banks.
 __device__ __forceinline__ int place(int row, int chunk) {
   return (row * CHUNKS + (chunk ^ ((row >> SHIFT) & (CHUNKS - 1)))) * 8;
 }
@@ -385,6 +408,7 @@ tile_weight_gradient(const u16* x, const u16* dy, float* sums, int tiles) {
     const u16* gradients = tile + BORDERED * ROW;
 #pragma unroll 1
     for (int step = 0; step < PIXELS / 16 / BY_PIXEL; step++) {
+      // Both operands are read transposed: the product sums over pixels, and pixels are the rows in memory.
       const int m = step * BY_PIXEL + part;
       u32 a[4];
       load_four_transposed(a, gradients + place(m * 16 + lane % 8 + lane / 16 * 8, (outs + of_out) / 8 + lane / 8 % 2));
@@ -405,7 +429,7 @@ tile_weight_gradient(const u16* x, const u16* dy, float* sums, int tiles) {
   }
 
 #if JOINED
-  float* joined = (float*)loaded;  // what the parts have so far
+  float* joined = (float*)loaded;  // what the parts have so far; one after the other, for the same sums every time
 #pragma unroll 1
   for (int turn = 0; turn < BY_PIXEL; turn++) {
     if (part == turn)

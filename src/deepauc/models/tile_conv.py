@@ -75,10 +75,13 @@ GRADIENT = {
 }
 
 
+def possible(device: torch.device) -> bool:
+    """Whether there are such kernels on this device at all."""
+    return device.type == "cuda" and cuda_source.available(_number(device))
+
+
 def _fits(tile: Tile | GradientTile | None, shape: Sequence[int], device: torch.device) -> bool:
-    if tile is None or shape[2] % tile.height or shape[3] % tile.width or device.type != "cuda":
-        return False
-    return cuda_source.available(_number(device))
+    return tile is not None and shape[2] % tile.height == shape[3] % tile.width == 0 and possible(device)
 
 
 def conv_tile(channels: int, shape: tuple[int, ...], stride: int, device: torch.device) -> Tile | None:
@@ -97,6 +100,9 @@ def convolve(
     x: Tensor, weight: Tensor, y: Tensor, sums: Tensor, tensors: list[Tensor], form: dict[str, bool], tile: Tile
 ) -> None:
     """y and sums of a convolution; `tensors` and `form` are those of a norm, FLIP and MOMENTS of `small_conv`."""
+    used = zip(tensors, ("EXTRA", "ACTIVATED", "NORM"), strict=False)
+    _require_bfloat16(x, y, *(image for image, name in used if form[name]))
+    images, channelwise = [_aligned(t) for t in tensors[:3]], [t.float() for t in tensors[3:]]
     n, channels, height, width = y.shape
     tiles = n * (height // tile.height) * (width // tile.width)
     threads = 32 * tile.warps
@@ -104,11 +110,12 @@ def convolve(
               "EACH": tile.each, "BLOCKS": tile.blocks, "HEIGHT": height, "WIDTH": width, **form}  # fmt: skip
     kernel = ("tile_conv", cuda_source.macros(macros), tile.shared(channels), _number(x.device))
     run = cuda_source.kernel(SOURCE, *kernel)
-    run((-(-tiles // tile.each), 1), threads, [x, _last(weight), y, sums, *tensors, tiles])
+    run((-(-tiles // tile.each), 1), threads, [_aligned(x), _by_taps(weight), y, sums, *images, *channelwise, tiles])
 
 
 def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, tile: GradientTile) -> Tensor:
     """Sums of each block, (blocks, K, 3, 3, C): a weight's memory in channels_last."""
+    _require_bfloat16(x, dy)
     n, channels, height, width = dy.shape
     tiles = n * (height // tile.height) * (width // tile.width)
     blocks, by_out = -(-tiles // tile.each), channels // tile.outs
@@ -119,12 +126,24 @@ def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, tile: GradientTile) -
     sums = torch.empty(blocks, weight.numel(), dtype=torch.float32, device=x.device)
     kernel = ("tile_weight_gradient", cuda_source.macros(macros), tile.shared(channels), _number(x.device))
     run = cuda_source.kernel(SOURCE, *kernel)
-    run((blocks, by_out), threads, [x, dy, sums, tiles])
+    run((blocks, by_out), threads, [_aligned(x), _aligned(dy), sums, tiles])
     return sums
 
 
-def _last(weight: Tensor) -> Tensor:
-    return weight.contiguous(memory_format=torch.channels_last)
+def _require_bfloat16(*images: Tensor) -> None:
+    """The kernels get addresses: they would take whatever lies there for bfloat16."""
+    if wrong := {t.dtype for t in images} - {torch.bfloat16}:
+        raise ValueError(f"small convolutions on a GPU are of bfloat16, not {wrong.pop()}: convert the images first.")
+
+
+def _aligned(t: Tensor) -> Tensor:
+    """Numbers are read 16 bytes at a time; a view into the middle of a buffer may begin elsewhere."""
+    return t if t.data_ptr() % 16 == 0 else t.clone()
+
+
+def _by_taps(weight: Tensor) -> Tensor:
+    """The float32 numbers weight[o, tap, i] in a row; of another type, as in a network that is all bfloat16, copied."""
+    return _aligned(weight.float().contiguous(memory_format=torch.channels_last))
 
 
 def _number(device: torch.device) -> int:

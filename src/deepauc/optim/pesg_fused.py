@@ -52,23 +52,24 @@ class FusedUpdate:
         table.send_addresses(primal)
         lr = rates.lr
         on_device = isinstance(lr, Tensor) and lr.device == primal[0].value.device
-        _kernel()[(table.blocks.shape[0],)](
-            table.addresses,
-            table.blocks,
-            table.sizes,
-            lr if on_device else float(lr),
-            rates.gamma,
-            rates.weight_decay,
-            rates.momentum,
-            len(primal),
-            LR_ON_DEVICE=on_device,
-            PROXIMAL=bool(rates.gamma),
-            MOMENTUM=bool(rates.momentum),
-            DTYPE=_triton_type(primal[0].value.dtype),
-            ALIGNED=table.aligned,
-            BLOCK=BLOCK,
-            num_warps=8,
-        )
+        with torch.cuda.device(primal[0].value.device):  # Triton launches on the current one
+            _kernel()[(table.blocks.shape[0],)](
+                table.addresses,
+                table.blocks,
+                table.sizes,
+                lr if on_device else float(lr),
+                rates.gamma,
+                rates.weight_decay,
+                rates.momentum,
+                len(primal),
+                LR_ON_DEVICE=on_device,
+                PROXIMAL=bool(rates.gamma),
+                MOMENTUM=bool(rates.momentum),
+                DTYPE=_triton_type(primal[0].value.dtype),
+                ALIGNED=table.aligned,
+                BLOCK=BLOCK,
+                num_warps=8,
+            )
 
 
 class _Table:

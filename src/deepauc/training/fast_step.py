@@ -9,13 +9,15 @@ Runs of one network share their kernels where that is faster (`stacked_step`); o
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
+from torch._functorch import config as functorch_config
 
 from deepauc.data.counter import hash_key
 from deepauc.data.task import ArrayInputs
-from deepauc.models.small_conv import launch_tag
+from deepauc.models.small_conv_launch import launch_tag
 from deepauc.optim.pesg import PESG
 from deepauc.training.feed import images_on_device, rows_needed
 from deepauc.training.forward import (
@@ -67,11 +69,11 @@ class FastEngine:
         self.start_up_seconds = 0.0
         # A study compiles many stages; past torch's limit of 8 it would silently run them uncompiled.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
-        torch.compiler.config.cache_key_tag = launch_tag()
         self.stacked = stacked
         self._steps: list[RunStep] = []  # in the order of the trainers
         self._units: list[SingleStep | StackedStep] = []
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graphs: list[torch.cuda.CUDAGraph] = []  # one for all units, or one each where they draw numbers
+        self._draws = not self.captures
         self._place_images()
 
     def _place_images(self) -> None:
@@ -89,15 +91,18 @@ class FastEngine:
 
     def run_epoch(self, epochs: Sequence[Epoch]) -> None:
         """The same epoch of every run: all have the same number of steps."""
+        # Triton and a graph's capture go to the current device, which need not be that of the runs.
+        with torch.cuda.device(self.device) if self.captures else nullcontext():
+            self._run_epoch(epochs)
+
+    def _run_epoch(self, epochs: Sequence[Epoch]) -> None:
         spans = {(epoch.start, epoch.stop) for epoch in epochs}
         if len(spans) > 1:
             raise ValueError("packed runs must have the same number of steps in every epoch.")
         # A new stage has a new optimizer, whatever its spec says.
         if [trainer.optimizer for trainer in self.trainers] != [step.optimizer for step in self._steps]:
             self._prepare(epochs)
-        # For dropout, if any: a resumed run draws what it would have drawn. Packed runs share the generator.
-        seeds = [trainer.stream.seed for trainer in self.trainers]
-        torch.manual_seed(hash_key(*seeds, epochs[0].number, epochs[0].start) >> 1)
+        seeds = self._seeds(epochs)
         for step, epoch in zip(self._steps, epochs, strict=True):
             step.begin_epoch(epoch)
         renewals = [set(step.renewals(epoch)) for step, epoch in zip(self._steps, epochs, strict=True)]
@@ -108,7 +113,7 @@ class FastEngine:
                     step.optimizer.new_stage(lr_factor=1.0)
                 if step.feed is not None:
                     step.feed.next()
-            self._replay()
+            self._replay(seeds, t)
             if 0 <= (number := t - (start + stop) // 2) < len(self._steps):
                 self._look_ahead(self._steps[number].trainer, epochs[number])
         for step, epoch in zip(self._steps, epochs, strict=True):
@@ -121,17 +126,24 @@ class FastEngine:
         if trainer.iteration + epoch.stop - epoch.start < trainer.total:
             trainer.stream.look_ahead(epoch.number + 1)
 
-    def _replay(self) -> None:
-        if self._graph is not None:
-            self._graph.replay()
+    def _seeds(self, epochs: Sequence[Epoch]) -> list[list[int]]:
+        """What each unit's random numbers of this epoch follow from: the plain loop's, however runs are packed."""
+        numbers = {step: epoch.number for step, epoch in zip(self._steps, epochs, strict=True)}
+        return [[n for s in unit.steps for n in (s.trainer.stream.seed, numbers[s])] for unit in self._units]
+
+    def _replay(self, seeds: Sequence[Sequence[int]], t: int) -> None:
+        if not self._draws:
+            self._graphs[0].replay()
             return
-        for unit in self._units:
+        work = [graph.replay for graph in self._graphs] if self.captures else self._units
+        for seed, unit in zip(seeds, work, strict=True):
+            torch.manual_seed(hash_key(*seed, t) >> 1)  # dropout, if any
             unit()
 
     def _prepare(self, epochs: Sequence[Epoch]) -> None:
         """Steps of this stage, warmed up and captured. Every weight and state is as before afterwards."""
         began = time.monotonic()
-        self._graph, self._units = None, []
+        self._graphs, self._units = [], []
         for trainer in self.trainers:
             trainer.trained.train()
         self._steps = [RunStep(t, e.stage) for t, e in zip(self.trainers, epochs, strict=True)]
@@ -143,7 +155,8 @@ class FastEngine:
                 self._units.append(SingleStep(step, self._forward(step)))
         self._units += [StackedStep(steps, [self._ends(step) for step in steps]) for steps in together.values()]
         if self.captures:
-            self._capture()
+            with programs_named_by_launch(self.device):
+                self._capture()
         self.start_up_seconds += time.monotonic() - began
 
     def _forward(self, step: RunStep) -> Forward:
@@ -170,28 +183,55 @@ class FastEngine:
 
     def _capture(self) -> None:
         before = [Snapshot(step) for step in self._steps]
+        drawn = [False] * len(self._units)
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
-            for unit in self._units:
+            for number, unit in enumerate(self._units):
                 for _ in range(WARM_UP_STEPS):  # all tables are 0, the learning rate too: no weight moves
                     for step in unit.steps:
                         step.t.zero_()
+                    generator = torch.cuda.get_rng_state(self.device)
                     unit()
+                    # Of the last step only: compiling may draw too.
+                    drawn[number] = not torch.equal(torch.cuda.get_rng_state(self.device), generator)
         torch.cuda.current_stream(self.device).wait_stream(side)
+        # A graph has one seed. Units with dropout have one each, one after the other: packed runs draw as if alone.
+        self._draws = any(drawn)
+        together = [[unit] for unit in self._units] if self._draws else [self._units]
+        self._graphs = [self._captured(units) for units in together]
+        for snapshot in before:
+            snapshot.restore()
+
+    def _captured(self, units: Sequence[SingleStep | StackedStep]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        streams = [torch.cuda.Stream(self.device) for _ in self._units]  # type: ignore[no-untyped-call]
-        with torch.cuda.graph(graph):
+        own, *streams = (torch.cuda.Stream(self.device) for _ in (None, *units))  # type: ignore[no-untyped-call]
+        with torch.cuda.graph(graph, stream=own):  # torch's default is on the device of the process's first capture
             main = torch.cuda.current_stream(self.device)
-            if len(self._units) == 1:
-                self._units[0]()
+            if len(units) == 1:
+                units[0]()
             else:
-                for unit, stream in zip(self._units, streams, strict=True):
+                for unit, stream in zip(units, streams, strict=True):
                     stream.wait_stream(main)
                     with torch.cuda.stream(stream):
                         unit()
                 for stream in streams:
                     main.wait_stream(stream)
-        self._graph = graph
-        for snapshot in before:
-            snapshot.restore()
+        return graph
+
+
+@contextmanager
+def programs_named_by_launch(device: torch.device) -> Iterator[None]:
+    """What torch compiles in here and keeps on a disk is named by the launch settings, beside the user's own tag.
+
+    Settings are a thread's own, and a GPU's backward pass has another thread, where its program would be made without
+    that name: it is made together with the forward program instead.
+    """
+    tag = f"{torch.compiler.config.cache_key_tag} {launch_tag(device)}".strip()
+    # A setting inside torch: where a version has it no more, the tag names the forward program only.
+    known = hasattr(functorch_config, "force_non_lazy_backward_lowering")
+    with (
+        torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
+        functorch_config.patch({"force_non_lazy_backward_lowering": True} if known else {}),
+    ):
+        yield

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from deepauc.models.small_conv import use_small_convs
+from deepauc.models.small_conv import suits, use_small_convs
 from deepauc.models.stacked import empty_copy
 from deepauc.objectives.saddle import auc_saddle
 from deepauc.objectives.saddle_loss import SaddleLoss
@@ -84,7 +84,7 @@ def make_ends(objective: nn.Module, stage: Stage, preprocessing: Preprocessing, 
 def _network(model: nn.Module, stage: Stage, preprocessing: Preprocessing) -> Network:
     inputs_of = _inputs(stage, preprocessing)
     template = empty_copy(model)
-    if stage.precision == "bfloat16":
+    if stage.precision == "bfloat16" and all(suits(weight.device) for weight in model.parameters()):
         use_small_convs(template)
     for module in template.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -150,6 +150,8 @@ def program_key(stage: Stage, trainer: Trainer) -> str:
     """What the compiled program depends on; margin and prior come in as tensors."""
     objective = trainer.objective
     own = f"{type(objective).__name__} {objective.normalise}" if isinstance(objective, SaddleLoss) else repr(objective)
+    if type(objective).__module__.partition(".")[0] != "deepauc":  # one's own loss need not show all its settings
+        own = repr((own, stage.objective, trainer.stream.prior))
     return repr((own, stage.resolved_bound, network_program_key(stage, trainer)))
 
 
@@ -158,7 +160,7 @@ def network_program_key(stage: Stage, trainer: Trainer) -> str:
     shapes = (trainer.recipe.model, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels)
     head = stage.projection if stage.on_views else None
     form = (stage.augment, stage.precision, stage.views, head, trainer.preprocessing.images)
-    return repr((trainer.device.type, form, shapes))
+    return repr((trainer.device.type, suits(trainer.device), form, shapes))
 
 
 def _saddle_value(

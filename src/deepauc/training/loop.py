@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,7 +51,7 @@ def train(
     """
     device = chosen_device(device)
     join_ranks(device)
-    with all_ranks() as ranks:
+    with all_ranks() as ranks, made_current(device):
         return _train(recipe, task, seed, Path(run_dir), device, engine, progress, notes, ranks)
 
 
@@ -134,6 +134,11 @@ def can_be_fast(recipe: Recipe) -> bool:
 def chosen_device(device: str | torch.device | None) -> torch.device:
     """The given one, or a GPU when there is one; under torchrun each process has its own."""
     return own_gpu(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+
+
+def made_current(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels of Triton's are launched on the current GPU, which need not be the one asked for."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def run_identity(recipe: Recipe, task: Task, seed: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from deepauc.data.task import Task
 from deepauc.training.fast_step import FastEngine
 from deepauc.training.interrupt import Interrupted, InterruptFlag
-from deepauc.training.loop import can_be_fast, chosen_device, claim_folder
+from deepauc.training.loop import can_be_fast, chosen_device, claim_folder, made_current
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run, finish_run
 from deepauc.training.trainer import Epoch, Trainer
@@ -42,7 +42,7 @@ def train_together(
     target = chosen_device(device)
     folders = [claim_folder(job.recipe, job.task, seed=job.seed, run_dir=job.run_dir, device=target) for job in jobs]
     devices = [target] if target.type == "cuda" else []
-    with torch.random.fork_rng(devices), InterruptFlag() as interrupt:
+    with made_current(target), torch.random.fork_rng(devices), InterruptFlag() as interrupt:
         active: list[tuple[Trainer, bool]] = []
         for job, folder in zip(jobs, folders, strict=True):
             if not folder.done:
