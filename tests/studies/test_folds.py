@@ -25,6 +25,7 @@ from deepauc.studies.sources import BenchmarkSource, Place
 from deepauc.studies.study import Study
 from deepauc.training.folder import RunFolder
 from deepauc.training.plain import recipe_hash
+from deepauc.training.trainer import Trainer
 
 DIGITS = DigitsSource(imratio=0.2)
 SMALL = {
@@ -238,6 +239,20 @@ def test_packed_runs_give_the_same(done, tmp_path):
     mine, theirs = ({r["run"]: r["auc"]["validation"][0] for r in b.tuning("f")} for b in (book, packed))
     assert mine.keys() == theirs.keys()
     assert all(theirs[name] == pytest.approx(value, abs=5e-3) for name, value in mine.items())
+
+
+def test_the_seconds_of_a_first_stage_count_the_calls_that_were_stopped(tmp_path, monkeypatch):
+    study = a_study(fixed={**SMALL, "first_stage": "simclr", "first_epochs": 2})
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Trainer, "_stop_asked", lambda _: True)  # after the first epoch
+        stopped.setattr(Trainer, "seconds", lambda _: 3000.0)
+        with pytest.raises(KeyboardInterrupt):
+            run([study], tmp_path, pack=6)
+    assert len(list((tmp_path / "runs" / "first-stages").glob(".*.part"))) == 3
+    outcome, book = run([study], tmp_path, pack=6)
+    told = [record["first_stage"]["seconds"] for record in book.tuning("f")]
+    assert len(told) == 6  # three of them in a pack: a thousand seconds each, and a share of this call's
+    assert all(1000 < seconds < 1000 + outcome.seconds for seconds in told)
 
 
 @pytest.mark.parametrize("road", [{}, {"pack": 9}])

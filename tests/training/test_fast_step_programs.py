@@ -19,7 +19,7 @@ from deepauc.models.build import FactorySpec, SmallCNNSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
 from deepauc.training import fast_step
-from deepauc.training.forward import program_key
+from deepauc.training.forward import value_key
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
@@ -96,7 +96,7 @@ def test_losses_of_ones_own_are_told_apart_by_settings_they_do_not_show(image_ta
             objective=stage.objective.build(prior=(0.5,)), stream=SimpleNamespace(batch_size=16, prior=(0.5,)),
             preprocessing=SimpleNamespace(images=True),
         )  # fmt: skip
-        return program_key(stage, trainer)
+        return value_key(stage, trainer)
 
     assert key(1.0) == key(1.0)
     assert key(1.0) != key(2.0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from deepauc.data.augment import Augment
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.optim.standard import SGDSpec
@@ -50,22 +51,23 @@ def test_an_interrupt_saves_every_run_of_a_pack(image_task, tmp_path, monkeypatc
         assert (run.path / "history.csv").read_bytes() == (single.path / "history.csv").read_bytes()
 
 
-def test_losses_of_one_network_share_its_program(image_task, tmp_path, monkeypatch):
+def test_losses_and_augmentations_of_one_network_share_its_program(image_task, tmp_path, monkeypatch):
     made, make_network = [], fast_step.make_network
 
     def noted(*arguments, **options):
         made.append(make_network(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr(fast_step, "_NETWORKS", {})
-    monkeypatch.setattr(fast_step, "_FORWARDS", {})
+    for cache in ("_INPUTS", "_NETWORKS", "_VALUES"):
+        monkeypatch.setattr(fast_step, cache, {})
     monkeypatch.setattr(fast_step, "make_network", noted)
-    objectives = [CrossEntropy(), Focal(gamma=1.0), Focal(gamma=2.0)]
-    recipes = [
-        Recipe(model=recipe(0.1).model, stages=(replace(recipe(0.1).stages[0], objective=objective),))
-        for objective in objectives
+    stage = recipe(0.1).stages[0]
+    stages = [replace(stage, objective=loss) for loss in (CrossEntropy(), Focal(gamma=1.0), Focal(gamma=2.0))]
+    stages.append(replace(stages[0], augment=Augment(brightness=0.3)))
+    jobs = [
+        Job(recipe=Recipe(model=recipe(0.1).model, stages=(one,)), task=image_task, seed=0, run_dir=tmp_path / str(i))
+        for i, one in enumerate(stages)
     ]
-    jobs = [Job(recipe=r, task=image_task, seed=0, run_dir=tmp_path / str(i)) for i, r in enumerate(recipes)]
     runs = train_together(jobs, device="cpu")
-    assert (len(made), len(fast_step._FORWARDS)) == (1, 3)
-    assert len({run.history[-1]["loss"] for run in runs}) == 3
+    assert (len(made), len(fast_step._VALUES), len(fast_step._INPUTS)) == (1, 3, 2)
+    assert len({run.history[-1]["loss"] for run in runs}) == 4

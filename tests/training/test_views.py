@@ -23,7 +23,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training import loop, trainer
 from deepauc.training.checkpoint import load_state
-from deepauc.training.forward import make_forward
+from deepauc.training.forward import Ends, make_forward, make_inputs, make_network, make_value
 from deepauc.training.interrupt import TrainingStopped
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
@@ -356,7 +356,9 @@ def test_forward_is_one_graph_for_the_compiler(image_task, precision):
     stage = views(precision=precision)
     network = ViewNetwork(build_model(MODEL, in_channels=1, num_outputs=1, seed=0), projection=(12, 6), seed=0)
     preprocessing = Preprocessing.of(image_task)
-    forward = make_forward(network, Contrastive().build(prior=()), stage, preprocessing, compiled=False)
+    value = make_value(Contrastive().build(prior=()), stage, compiled=False)
+    ends = Ends(make_inputs(stage, preprocessing, compiled=False), value)
+    forward = make_forward(ends, make_network(network, stage, compiled=False))
     weights = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     weights = {name: t for name, t in weights.items() if not name.endswith("num_batches_tracked")}
     batch = (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from deepauc.training.checkpoint import load_state
 from deepauc.training.first_stage import after_first_stage, first_stage, first_stage_recipe, with_first_stages
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import TrainingStopped
@@ -51,7 +53,7 @@ class FirstStages:
             raise _of(wanted[key], ValueError(self._failed[key]))
         missing = {key: job for key, job in wanted.items() if not self._is_there(key)}
         if missing:
-            began = time.time()
+            began, spent = time.time(), self._spent()
             try:
                 paths = self._train(list(missing.values()), device, side_by_side=side_by_side)
             except (ValueError, TrainingStopped) as error:
@@ -63,8 +65,10 @@ class FirstStages:
                 raise _of(missing[failed], error) from None
             self._known |= dict(zip(missing, paths, strict=True))
             new = [path for path in set(paths) if (path / "DONE").stat().st_mtime >= began]  # others were there
+            resumed = [path for path in new if path.name in spent]
             for path in new:
-                (path / SHARE_FILE).write_text(f"{(time.time() - began) / len(new):.3f}")
+                before = spent[path.name] / len(resumed) if path in resumed else 0.0
+                (path / SHARE_FILE).write_text(f"{(time.time() - began) / len(new) + before:.3f}")
         return [
             replace(job, recipe=after_first_stage(job.recipe, self._known[_key(job)]))
             if shares_first_stage(job.recipe)
@@ -78,6 +82,14 @@ class FirstStages:
             after = [own_stages(job.recipe)[0] for job in with_first_stages(jobs, cache_dir=folder, device=device)]
             return [Path(str(stage.start_from)) for stage in after]
         return [first_stage(job.recipe, job.task, seed=job.seed, cache_dir=folder, device=device) for job in jobs]
+
+    def _spent(self) -> dict[str, float]:
+        """Seconds of unfinished first stages by name: wall time of the packs that earlier calls have stopped."""
+        found = {}
+        for path in (self.runs / FOLDER).glob(".*.part/checkpoint.safetensors"):
+            with suppress(ValueError):  # a damaged one says so where it is resumed
+                found[path.parent.name[1:].removesuffix(".part")] = float(load_state(path)["seconds"])
+        return found
 
     def _first_to_fail(self, missing: dict[str, Job], device: torch.device) -> str | None:
         """Where an error of many does not say whose it is: one after the other until one fails."""

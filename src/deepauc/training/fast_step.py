@@ -23,23 +23,26 @@ from deepauc.training.feed import images_on_device, rows_needed
 from deepauc.training.forward import (
     Ends,
     Forward,
+    Inputs,
     Network,
-    make_ends,
+    inputs_key,
     make_forward,
+    make_inputs,
     make_network,
-    network_program_key,
-    program_key,
+    make_value,
+    network_key,
+    value_key,
 )
 from deepauc.training.run_step import RunStep, Snapshot
-from deepauc.training.stacked_step import StackedStep, network_key, worth_stacking
+from deepauc.training.stacked_step import StackedStep, stacking_key, worth_stacking
 from deepauc.training.trainer import Epoch, Trainer
 
 WARM_UP_STEPS = 3
 PROGRAMS = 256
 # Of this process: the next pack of a study compiles nothing again.
+_INPUTS: dict[tuple[bool, str], Inputs] = {}
 _NETWORKS: dict[tuple[bool, str], Network] = {}
-_FORWARDS: dict[tuple[bool, str], Forward] = {}
-_ENDS: dict[tuple[bool, str], Ends] = {}
+_VALUES: dict[tuple[bool, str], Forward] = {}
 
 
 class SingleStep:
@@ -150,36 +153,30 @@ class FastEngine:
         together: dict[str, list[RunStep]] = {}
         for step in self._steps:
             if self.stacked or (self.stacked is None and worth_stacking(step.trainer, step.stage)):
-                together.setdefault(network_key(step.trainer, step.stage), []).append(step)
+                together.setdefault(stacking_key(step.trainer, step.stage), []).append(step)
             else:
-                self._units.append(SingleStep(step, self._forward(step)))
+                self._units.append(SingleStep(step, make_forward(self._ends(step), self._network(step))))
         self._units += [StackedStep(steps, [self._ends(step) for step in steps]) for steps in together.values()]
         if self.captures:
             with programs_named_by_launch(self.device):
                 self._capture()
         self.start_up_seconds += time.monotonic() - began
 
-    def _forward(self, step: RunStep) -> Forward:
-        trainer, stage = step.trainer, step.stage
-        key = (self.compiled, program_key(stage, trainer))
-        if key not in _FORWARDS:
-            options = (trainer.trained, trainer.objective, stage, trainer.preprocessing)
-            _FORWARDS[key] = make_forward(*options, compiled=self.compiled, network=self._network(step))
-        return _FORWARDS[key]
-
     def _network(self, step: RunStep) -> Network:
         trainer, stage = step.trainer, step.stage
-        key = (self.compiled, network_program_key(stage, trainer))
+        key = (self.compiled, network_key(stage, trainer))
         if key not in _NETWORKS:
-            _NETWORKS[key] = make_network(trainer.trained, stage, trainer.preprocessing, compiled=self.compiled)
+            _NETWORKS[key] = make_network(trainer.trained, stage, compiled=self.compiled)
         return _NETWORKS[key]
 
     def _ends(self, step: RunStep) -> Ends:
         trainer, stage = step.trainer, step.stage
-        key = (self.compiled, program_key(stage, trainer))
-        if key not in _ENDS:
-            _ENDS[key] = make_ends(trainer.objective, stage, trainer.preprocessing, compiled=self.compiled)
-        return _ENDS[key]
+        before, behind = (self.compiled, inputs_key(stage, trainer)), (self.compiled, value_key(stage, trainer))
+        if before not in _INPUTS:
+            _INPUTS[before] = make_inputs(stage, trainer.preprocessing, compiled=self.compiled)
+        if behind not in _VALUES:
+            _VALUES[behind] = make_value(trainer.objective, stage, compiled=self.compiled)
+        return Ends(_INPUTS[before], _VALUES[behind])
 
     def _capture(self) -> None:
         before = [Snapshot(step) for step in self._steps]

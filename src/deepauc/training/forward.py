@@ -19,35 +19,23 @@ from deepauc.training.step import bounded
 from deepauc.training.trainer import Trainer
 from deepauc.training.views import repeated, view_loss
 
+Inputs = Callable[..., tuple[Tensor, Tensor]]
+Network = Callable[..., Tensor]
 Forward = Callable[..., tuple[Tensor, Tensor, Tensor]]
-Network = Callable[..., tuple[Tensor, Tensor]]
 
 
-def make_network(model: nn.Module, stage: Stage, preprocessing: Preprocessing, *, compiled: bool) -> Network:
-    """(weights, constants, images, labels, changes) -> the network's output in float32, and labels as mixed."""
-    outputs = _network(model, stage, preprocessing)
-    return torch.compile(outputs, dynamic=False) if compiled else outputs
+class Ends(NamedTuple):
+    """What stands before and behind a network."""
+
+    inputs: Inputs
+    value: Forward
 
 
-def make_forward(
-    model: nn.Module,
-    objective: nn.Module,
-    stage: Stage,
-    preprocessing: Preprocessing,
-    *,
-    compiled: bool,
-    network: Network | None = None,
-) -> Forward:
+def make_forward(ends: Ends, network: Network) -> Forward:
     """Images of a batch -> (loss, bounded scores, labels); on views, where the views match instead of scores.
 
-    Weights come as arguments, so that runs share one compiled form; model and objective are templates for them. The
-    network and the loss are compiled apart: half a minute for the network, once, and a moment for each loss. network:
-    what `make_network` gave for another loss.
+    The three are compiled apart: half a minute for a network, once, and a moment for each augmentation and each loss.
     """
-    outputs = network or make_network(model, stage, preprocessing, compiled=compiled)
-    value = _loss(objective, stage)
-    if compiled:
-        value = torch.compile(value, dynamic=False)
 
     def forward(
         weights: dict[str, Tensor],
@@ -60,52 +48,13 @@ def make_forward(
         sample_weights: Tensor | None,
         changes: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        scores, labels = outputs(weights, constants, images, labels, changes)
-        return value(scores, labels, sample_weights, variables, prior, margin)
+        inputs, labels = ends.inputs(constants, images, labels, changes)
+        return ends.value(network(weights, inputs), labels, sample_weights, variables, prior, margin)
 
     return forward
 
 
-class Ends(NamedTuple):
-    """What stands before and behind a network that several runs share."""
-
-    inputs: Callable[..., tuple[Tensor, Tensor]]
-    value: Forward
-
-
-def make_ends(objective: nn.Module, stage: Stage, preprocessing: Preprocessing, *, compiled: bool) -> Ends:
-    """(constants, images, labels, changes) -> (inputs, labels), and from the network's output to its loss."""
-    inputs, value = _inputs(stage, preprocessing), _loss(objective, stage)
-    if compiled:
-        inputs, value = torch.compile(inputs, dynamic=False), torch.compile(value, dynamic=False)
-    return Ends(inputs, value)
-
-
-def _network(model: nn.Module, stage: Stage, preprocessing: Preprocessing) -> Network:
-    inputs_of = _inputs(stage, preprocessing)
-    template = empty_copy(model)
-    if stage.precision == "bfloat16" and all(suits(weight.device) for weight in model.parameters()):
-        use_small_convs(template)
-    for module in template.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.num_batches_tracked = None  # nineteen counters, a kernel each; `end_epoch` counts instead
-
-    def outputs(
-        weights: dict[str, Tensor],
-        constants: tuple[Tensor, Tensor],
-        images: Tensor,
-        labels: Tensor,
-        changes: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        inputs, labels = inputs_of(constants, images, labels, changes)
-        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
-            scores = functional_call(template, weights, (inputs,))
-        return scores.float(), labels
-
-    return outputs
-
-
-def _inputs(stage: Stage, preprocessing: Preprocessing) -> Callable[..., tuple[Tensor, Tensor]]:
+def make_inputs(stage: Stage, preprocessing: Preprocessing, *, compiled: bool) -> Inputs:
     """(constants, images, labels, changes) -> what the network eats, and labels as mixed."""
     augment = stage.augment
 
@@ -119,10 +68,27 @@ def _inputs(stage: Stage, preprocessing: Preprocessing) -> Callable[..., tuple[T
             images = images.permute(0, 3, 1, 2) * (1 / 255)
         return preprocessing.standardised(images, *constants), labels
 
-    return inputs
+    return torch.compile(inputs, dynamic=False) if compiled else inputs
 
 
-def _loss(objective: nn.Module, stage: Stage) -> Forward:
+def make_network(model: nn.Module, stage: Stage, *, compiled: bool) -> Network:
+    """(weights, inputs) -> the network's output in float32. Runs share it: the model is a template for weights."""
+    template = empty_copy(model)
+    if stage.precision == "bfloat16" and all(suits(weight.device) for weight in model.parameters()):
+        use_small_convs(template)
+    for module in template.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.num_batches_tracked = None  # nineteen counters, a kernel each; `end_epoch` counts instead
+
+    def outputs(weights: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
+            scores: Tensor = functional_call(template, weights, (inputs,))
+        return scores.float()
+
+    return torch.compile(outputs, dynamic=False) if compiled else outputs
+
+
+def make_value(objective: nn.Module, stage: Stage, *, compiled: bool) -> Forward:
     """(output, labels, sample weights, variables, prior, margin) -> what `make_forward` gives."""
 
     def value(
@@ -143,24 +109,32 @@ def _loss(objective: nn.Module, stage: Stage) -> Forward:
             loss = functional_call(objective, variables, (seen, labels, sample_weights))
         return loss, seen.detach(), labels
 
-    return value
+    return torch.compile(value, dynamic=False) if compiled else value
 
 
-def program_key(stage: Stage, trainer: Trainer) -> str:
-    """What the compiled program depends on; margin and prior come in as tensors."""
+def inputs_key(stage: Stage, trainer: Trainer) -> str:
+    """What the compiled inputs depend on."""
+    return repr((stage.augment, stage.views, trainer.preprocessing.images, _shapes(trainer)))
+
+
+def network_key(stage: Stage, trainer: Trainer) -> str:
+    """What the compiled network depends on: no augmentation, no loss."""
+    head = stage.projection if stage.on_views else None
+    form = (trainer.recipe.model, stage.precision, stage.views, head, trainer.preprocessing.images)
+    return repr((form, suits(trainer.device), _shapes(trainer)))
+
+
+def value_key(stage: Stage, trainer: Trainer) -> str:
+    """What the compiled loss depends on; margin and prior come in as tensors."""
     objective = trainer.objective
     own = f"{type(objective).__name__} {objective.normalise}" if isinstance(objective, SaddleLoss) else repr(objective)
     if type(objective).__module__.partition(".")[0] != "deepauc":  # one's own loss need not show all its settings
         own = repr((own, stage.objective, trainer.stream.prior))
-    return repr((own, stage.resolved_bound, network_program_key(stage, trainer)))
+    return repr((own, stage.resolved_bound, stage.on_views, stage.views, _shapes(trainer)))
 
 
-def network_program_key(stage: Stage, trainer: Trainer) -> str:
-    """The same for what comes before the loss."""
-    shapes = (trainer.recipe.model, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels)
-    head = stage.projection if stage.on_views else None
-    form = (stage.augment, stage.precision, stage.views, head, trainer.preprocessing.images)
-    return repr((trainer.device.type, suits(trainer.device), form, shapes))
+def _shapes(trainer: Trainer) -> tuple[object, ...]:
+    return trainer.device.type, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels
 
 
 def _saddle_value(

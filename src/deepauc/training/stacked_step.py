@@ -32,7 +32,7 @@ def worth_stacking(trainer: Trainer, stage: Stage) -> bool:
     return 2 * use_small_convs(empty_copy(trainer.trained)) < convolutions
 
 
-def network_key(trainer: Trainer, stage: Stage) -> str:
+def stacking_key(trainer: Trainer, stage: Stage) -> str:
     """Runs of which the same network takes inputs of the same shape: these can be stacked."""
     shapes = (trainer.recipe.model, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels)
     head = stage.projection if stage.on_views else None
