@@ -53,8 +53,10 @@ def test_the_tiles_compile_and_fit(compiler, monkeypatch, channels, capability):
         pytest.skip("this NVRTC library is older than that")
     asked = {}
 
-    def kernel(file, name, macros, shared, device):
-        source = "".join(f"#define {key} {value}\n" for key, value in macros) + file.read_text()
+    def kernel(files, name, macros, shared, device):
+        source = "".join(
+            (*(f"#define {key} {value}\n" for key, value in macros), *(file.read_text() for file in files))
+        )
         asked[name] = cuda_source._compiled(source, capability)
         assert shared + 4 * 2 * 8 * channels <= LEAST_SHARED  # and what eight warps add up in
         return lambda *launch: None
@@ -218,12 +220,12 @@ def a_gpu(monkeypatch):
 
 def test_what_is_kept_for_another_driver_is_compiled_again(a_gpu, cached):
     a_gpu[0].loads = b"binary 2"
-    made = cuda_source.kernel(tile_conv.SOURCE, "tile_conv", (), 0, 0)
+    made = cuda_source.kernel(tile_conv.CONVOLUTION, "tile_conv", (), 0, 0)
     assert made.device == 0
     assert len(cached) == 2
     a_gpu[0].loads = b"nothing"
     with pytest.raises(RuntimeError, match="cannot load"):
-        cuda_source.kernel(tile_conv.SOURCE, "tile_conv", (), 0, 1)
+        cuda_source.kernel(tile_conv.CONVOLUTION, "tile_conv", (), 0, 1)
 
 
 def test_no_blocks_are_no_launch(a_gpu, monkeypatch):

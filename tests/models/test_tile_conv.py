@@ -1,4 +1,4 @@
-"""The kernels of `tile_conv.cu` against torch: their threads as fibers on a CPU (needs g++), and on a GPU."""
+"""Convolutions by tiles and their gradients against torch: threads as fibers on a CPU (needs g++), and on a GPU."""
 
 import ctypes
 import shutil
@@ -34,7 +34,7 @@ def emulated(tmp_path, monkeypatch):
     """Kernels run on the CPU; tells how many were compiled."""
     built = {}
 
-    def kernel(file, name, macros, shared, device):
+    def kernel(files, name, macros, shared, device):
         if (name, macros) not in built:
             names = [field.split()[-1] for field in TYPES[name].split(";") if field.strip()]
             given = ", ".join(f"given.{field.lstrip('*')}" for field in names)
@@ -42,7 +42,7 @@ def emulated(tmp_path, monkeypatch):
             header = f'typedef unsigned short u16;\n#include "{Path(__file__).with_name("emulated_cuda.h")}"\n'
             launch = LAUNCH.format(fields=TYPES[name], name=name, values=given)
             source = tmp_path / f"{len(built)}.cpp"
-            source.write_text(defines + header + file.read_text() + launch)
+            source.write_text("".join((defines, header, *(file.read_text() for file in files), launch)))
             library = source.with_suffix(".so")
             options = ["-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
             subprocess.run(["g++", *options, "-o", library, source], check=True)

@@ -53,9 +53,10 @@ class Kernel:
 
 
 @cache
-def kernel(file: Path, name: str, macros: tuple[tuple[str, int], ...], shared: int, device: int) -> Kernel:
-    """The function `name` of a source file with these macros, for this device."""
-    source = "".join(f"#define {key} {value}\n" for key, value in macros) + file.read_text(encoding="utf-8")
+def kernel(files: tuple[Path, ...], name: str, macros: tuple[tuple[str, int], ...], shared: int, device: int) -> Kernel:
+    """The function `name` of source files, one after the other, with these macros, for this device."""
+    text = [f"#define {key} {value}\n" for key, value in macros] + [file.read_text(encoding="utf-8") for file in files]
+    source = "".join(text)
     capability = torch.cuda.get_device_capability(device)
     binary = _kept(source, capability)
     try:

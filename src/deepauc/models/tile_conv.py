@@ -1,4 +1,4 @@
-"""3x3 convolutions from C channels to C at stride 1 by kernels that read each tile of an image once (`tile_conv.cu`).
+"""3x3 convolutions from C channels to C at stride 1 by kernels that read each tile of an image once (`tile.cuh`).
 
 A tile and its border go to shared memory; nine taps are nine shifted readings of it. The kernels of
 `small_conv_kernel`, which do all other forms, read the taps one row after the other from the cache.
@@ -15,7 +15,9 @@ from torch import Tensor
 
 from deepauc.models import cuda_source
 
-SOURCE = Path(__file__).with_name("tile_conv.cu")
+CONVOLUTION, WEIGHT_GRADIENT = (
+    tuple(Path(__file__).with_name(file) for file in ("tile.cuh", own)) for own in ("tile_conv.cu", "tile_gradient.cu")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +108,10 @@ def convolve(
     n, channels, height, width = y.shape
     tiles = n * (height // tile.height) * (width // tile.width)
     threads = 32 * tile.warps
-    macros = {"CONV": 1, "C": channels, "TH": tile.height, "TW": tile.width, "THREADS": threads, "ROWS": tile.rows,
+    macros = {"C": channels, "TH": tile.height, "TW": tile.width, "THREADS": threads, "ROWS": tile.rows,
               "EACH": tile.each, "BLOCKS": tile.blocks, "HEIGHT": height, "WIDTH": width, **form}  # fmt: skip
     kernel = ("tile_conv", cuda_source.macros(macros), tile.shared(channels), _number(x.device))
-    run = cuda_source.kernel(SOURCE, *kernel)
+    run = cuda_source.kernel(CONVOLUTION, *kernel)
     run((-(-tiles // tile.each), 1), threads, [_aligned(x), _by_taps(weight), y, sums, *images, *channelwise, tiles])
 
 
@@ -120,12 +122,12 @@ def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, tile: GradientTile) -
     tiles = n * (height // tile.height) * (width // tile.width)
     blocks, by_out = -(-tiles // tile.each), channels // tile.outs
     threads = 32 * tile.warps
-    macros = {"GRADIENT": 1, "C": channels, "TH": tile.height, "TW": tile.width, "THREADS": threads, "OUTS": tile.outs,
+    macros = {"C": channels, "TH": tile.height, "TW": tile.width, "THREADS": threads, "OUTS": tile.outs,
               "TAPS": tile.taps, "EACH": tile.each, "HEIGHT": height, "WIDTH": width, "JOINED": tile.parts > 1,
               "BLOCKS": tile.blocks}  # fmt: skip
     sums = torch.empty(blocks, weight.numel(), dtype=torch.float32, device=x.device)
     kernel = ("tile_weight_gradient", cuda_source.macros(macros), tile.shared(channels), _number(x.device))
-    run = cuda_source.kernel(SOURCE, *kernel)
+    run = cuda_source.kernel(WEIGHT_GRADIENT, *kernel)
     run((blocks, by_out), threads, [_aligned(x), _aligned(dy), sums, tiles])
     return sums
 
