@@ -67,6 +67,40 @@ def test_dropout_of_packed_runs_is_that_of_runs_alone_and_of_the_plain_loop(imag
         np.testing.assert_allclose(fast.scores("test")[0], plain.scores("test")[0], rtol=1e-3, atol=1e-4)
 
 
+class Counting(nn.Module):
+    """A user's loss that keeps something of the batches it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, scores, labels, weights=None):
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(scores.mean(), alpha=0.1)
+        return nn.functional.binary_cross_entropy_with_logits(scores - self.mean, labels)
+
+
+@dataclass(frozen=True)
+class CountingSpec:
+    bound: ClassVar[str] = "none"
+    soft_labels: ClassVar[bool] = False
+
+    def build(self, *, prior):
+        return Counting()
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_what_a_loss_keeps_is_its_runs_own(image_task, tmp_path, monkeypatch, stacked):
+    monkeypatch.setattr(fast_step, "worth_stacking", lambda *_: stacked)
+    stage = Stage(objective=CountingSpec(), optimizer=SGDSpec(lr=0.05), epochs=2, batch_size=16)
+    made = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(stage,))
+    jobs = [Job(recipe=made, task=image_task, seed=seed, run_dir=tmp_path / str(seed)) for seed in (0, 1)]
+    for job, packed in zip(jobs, train_together(jobs, device="cpu"), strict=True):
+        alone = train(made, image_task, seed=job.seed, run_dir=tmp_path / f"alone {job.seed}", engine="plain")
+        for one, other in zip(packed.history, alone.history, strict=True):
+            assert float(one["loss"]) == pytest.approx(float(other["loss"]), rel=1e-4)
+
+
 class Scaled(nn.Module):
     """A user's loss that does not show its settings."""
 

@@ -35,7 +35,7 @@ class RunStep:
         tensors = {**dict(trainer.trained.named_parameters()), **dict(trainer.trained.named_buffers())}
         self.counters = [tensors.pop(name) for name in list(tensors) if name.endswith("num_batches_tracked")]
         self.weights = tensors
-        self.variables = dict(trainer.objective.named_parameters())
+        self.variables = {**dict(trainer.objective.named_parameters()), **dict(trainer.objective.named_buffers())}
         margin = trainer.objective.margin if isinstance(trainer.objective, SaddleLoss) else (1.0,)
         self.prior, self.margin = (torch.tensor(x, dtype=torch.float32, device=device) for x in (stream.prior, margin))
         self.constants = trainer.preprocessing.constants(device)

@@ -69,7 +69,7 @@ class StackedStep:
             ends.value(own, labels, sample_weights, step.variables, step.prior, step.margin)
             for own, (labels, sample_weights), step, ends in zip(scores, batches, self.steps, self.ends, strict=True)
         ]
-        variables = [v for step in self.steps for v in step.variables.values()]
+        variables = [v for step in self.steps for v in step.variables.values() if v.requires_grad]
         leaves = list(self.weights.leaves.values())
         total = torch.stack([loss for loss, _, _ in found]).sum()
         gradients = torch.autograd.grad(total, [*leaves, *variables], allow_unused=True)
