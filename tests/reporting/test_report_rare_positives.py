@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from deepauc.metrics.intervals import wilson_limits
-from deepauc.reporting.evaluation import Sample, evaluate_label, specificities
+from deepauc.metrics.operating_points import specificities
+from deepauc.reporting.evaluation import Sample, evaluate_label
 from deepauc.reporting.figures import histogram_picture, precision_recall_picture, reliability_picture, roc_picture
 from deepauc.reporting.label_sections import label_topics
 from deepauc.reporting.subgroups import Metadata

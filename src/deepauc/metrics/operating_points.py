@@ -12,6 +12,9 @@ from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, Floats, rea
 from deepauc.metrics.intervals import Estimate, require_interval_options, wilson_limits
 
 Mask = npt.NDArray[np.bool_]
+SPECIFICITIES = (0.80, 0.90, 0.95)
+HIGH_SPECIFICITIES = (0.98, 0.99, 0.995)  # for rare positives, where even 95 % means more false alarms than positives
+NEGATIVES_ABOVE = 10  # so many must lie above a threshold of high specificity: fewer do not tell 99 % from 98 %
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,12 @@ class OperatingPoint:
     false_positives: FloatOrArray
     true_negatives: FloatOrArray
     false_negatives: FloatOrArray
+
+
+def specificities(negatives: int) -> tuple[float, ...]:
+    """Those that so many negatives can tell apart: n (1 - s) >= NEGATIVES_ABOVE, and always those up to 95 %."""
+    high = [s for s in HIGH_SPECIFICITIES if negatives * (1 - s) >= NEGATIVES_ABOVE - 1e-6]
+    return (*SPECIFICITIES, *high)
 
 
 def threshold_at_specificity(scores: ArrayLike, labels: ArrayLike, specificity: float) -> FloatOrArray:

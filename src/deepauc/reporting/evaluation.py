@@ -28,7 +28,13 @@ from deepauc.metrics.curves import (
 )
 from deepauc.metrics.decisions import DecisionCurve, decision_curve
 from deepauc.metrics.intervals import Estimate, auroc_interval
-from deepauc.metrics.operating_points import operating_point, threshold_at_specificity
+from deepauc.metrics.operating_points import (
+    HIGH_SPECIFICITIES,
+    NEGATIVES_ABOVE,
+    operating_point,
+    specificities,
+    threshold_at_specificity,
+)
 from deepauc.metrics.recalibration import TemperatureScaling, fit_temperature
 from deepauc.reporting.findings import (
     Absent,
@@ -50,9 +56,6 @@ LEVEL = 0.95
 WHOLE = "all"  # the name of a table that has no parts
 RESAMPLES = 2000
 BAND_RESAMPLES = 1000  # for bands, average precision and calibration
-SPECIFICITIES = (0.80, 0.90, 0.95)
-HIGH_SPECIFICITIES = (0.98, 0.99, 0.995)  # for rare positives, where even 95 % means more false alarms than positives
-NEGATIVES_ABOVE = 10  # so many must lie above a threshold of high specificity: fewer do not tell 99 % from 98 %
 DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
 CALIBRATION_BINS = 10
 THRESHOLDS = np.concatenate([np.arange(1, 10) / 1000, np.arange(1, 100) / 100])
@@ -246,12 +249,6 @@ def _without_outliers(scores: Floats) -> tuple[float, float]:
     if reach == 0:  # ties: nothing can be said about the spread
         return least, most
     return max(least, low - reach), min(most, high + reach)
-
-
-def specificities(negatives: int) -> tuple[float, ...]:
-    """Those that so many negatives can tell apart: n (1 - s) >= NEGATIVES_ABOVE, and always those up to 95 %."""
-    high = [s for s in HIGH_SPECIFICITIES if negatives * (1 - s) >= NEGATIVES_ABOVE - 1e-6]
-    return (*SPECIFICITIES, *high)
 
 
 def _left_out(fewest: int) -> Absent | None:

@@ -9,18 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.task import Task
-from deepauc.metrics.operating_points import threshold_at_specificity
+from deepauc.metrics.operating_points import specificities, threshold_at_specificity
 from deepauc.metrics.recalibration import fit_temperature
-
-SPECIFICITIES = (0.8, 0.9, 0.95)
 
 
 def thresholds(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, dict[str, float]]:
-    """By label, the raw score at which validation reaches a specificity of 80, 90 and 95 %."""
-    return {
-        name: {f"specificity {s:g}": float(threshold_at_specificity(h, y, s)) for s in SPECIFICITIES}
-        for name, h, y in _labels_with_both_classes(task, scores)
-    }
+    """By label, the raw score at which validation reaches a specificity: 80, 90, 95 %, more if it can tell."""
+    found = {}
+    for name, h, y in _labels_with_both_classes(task, scores):
+        asked = specificities(int((y == 0).sum()))
+        found[name] = {f"specificity {s:g}": float(threshold_at_specificity(h, y, s)) for s in asked}
+    return found
 
 
 def calibrations(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, Any]:
