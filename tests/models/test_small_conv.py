@@ -1,8 +1,5 @@
 """The convolution and normalisation kernels against torch's, in Triton's interpreter; what they replace."""
 
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -120,12 +117,8 @@ print("equal")
 @pytest.mark.parametrize(
     "check", [CONVOLUTIONS, NORMALISATION, DELAYED], ids=["convolutions", "normalisation", "delayed"]
 )
-def test_kernels_equal_torch(check):
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SMALL_TILES + check]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+def test_kernels_equal_torch(check, interpreted):
+    interpreted(SMALL_TILES + check)
 
 
 def test_only_fitting_convolutions_are_replaced_and_nothing_changes_on_a_cpu():

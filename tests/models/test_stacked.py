@@ -1,9 +1,5 @@
 """Several runs at once against each run alone: outputs, gradients, running statistics; in plain torch and in Triton."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -238,9 +234,5 @@ print("equal")
 @pytest.mark.parametrize(
     "check", [CONVOLUTIONS, NORMALISATION, DENSE_BLOCK], ids=["convolutions", "normalisation", "dense block"]
 )
-def test_kernels_equal_torch(check):
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", IN_FLOAT + check]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+def test_kernels_equal_torch(check, interpreted):
+    interpreted(IN_FLOAT + check)
