@@ -237,7 +237,7 @@ def test_image_classifier(tmp_path):
     trainer = make_trainer(tmp_path, rows=rows, model=model, positives_per_batch=QUOTA)
     before = trainer.evaluate()["eval_auroc"]
     trainer.train()
-    assert trainer.evaluate()["eval_auroc"] > before + 0.2
+    assert trainer.evaluate()["eval_auroc"] > before + 0.1
 
 
 def test_several_labels_with_missing_ones(tmp_path):
