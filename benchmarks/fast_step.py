@@ -13,7 +13,6 @@ import argparse
 import json
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +27,11 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.fast_step import FastEngine
-from deepauc.training.folder import code_version
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import claim_folder, run_epoch
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.trainer import Trainer
-from run import hardware, versions
+from run import circumstances
 
 MODELS = {
     "ResNet20": ResNet20Spec(activation="elu"),
@@ -196,8 +194,7 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="small convolutions by rows of taps, not by tiles")
     parser.add_argument("--json", type=Path, help="the record; rows of the same code in it are kept")
     options = parser.parse_args()
-    record = {"hardware": hardware(gpu=True), "versions": versions(), "code_version": code_version(),
-              "date": datetime.now(UTC).isoformat(timespec="seconds"), "rows": []}  # fmt: skip
+    record = {**circumstances(gpu=True), "rows": []}
     if options.json is not None and options.json.exists():
         before = json.loads(options.json.read_text())
         record["rows"] = before["rows"] if before["code_version"] == record["code_version"] else []

@@ -14,7 +14,6 @@ import json
 import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -22,8 +21,7 @@ from torch import Tensor
 
 import deepauc.models.small_conv as small
 from deepauc.models.norm_gradient import norm_gradients, norm_sums
-from deepauc.training.folder import code_version
-from run import hardware, versions
+from run import circumstances
 from small_conv import microseconds
 
 BATCH, STREAMS, WORKERS = 128, 24, 8
@@ -185,10 +183,7 @@ def main() -> None:
         rows += [measured(case, sets) for case in work if case.channels == channels]
     if options.json is not None:
         record = {
-            "hardware": hardware(gpu=True),
-            "versions": versions(),
-            "code_version": code_version(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **circumstances(gpu=True),
             "unit": f"microseconds, batch {BATCH}; packed: {STREAMS} side by side, per one",
             "rows": rows,
         }

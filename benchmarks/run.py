@@ -43,11 +43,8 @@ def main() -> int:
     torch.set_num_threads(1)
     kind = "gpu" if options.gpu else "cpu"
     record: dict[str, Any] = {
-        "hardware": hardware(gpu=options.gpu),
-        "versions": versions(),
+        **circumstances(gpu=options.gpu),
         "threads": torch.get_num_threads(),
-        "code_version": code_version(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "checks": [],
         "seconds": {},
         "rows": {},
@@ -72,6 +69,16 @@ def main() -> int:
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"\nRecord: {path}")
     return 0 if all(check["holds"] for check in record["checks"]) else 1
+
+
+def circumstances(*, gpu: bool) -> dict[str, Any]:
+    """What every record of a measurement begins with."""
+    return {
+        "hardware": hardware(gpu=gpu),
+        "versions": versions(),
+        "code_version": code_version(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def hardware(*, gpu: bool) -> dict[str, str]:

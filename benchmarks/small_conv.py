@@ -10,14 +10,12 @@ import itertools
 import json
 import multiprocessing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
 import deepauc.models.small_conv as small
-from deepauc.training.folder import code_version
-from run import hardware, versions
+from run import circumstances
 
 BATCH, STREAMS, REPEATS = 128, 8, 10
 SHAPES = {  # name: channels in, out, size in, stride
@@ -170,14 +168,7 @@ def main() -> None:
             for row in [*found[:3], min(found[1:], key=lambda row: row["alone"])]:
                 print({name: round(v, 2) if isinstance(v, float) else v for name, v in row.items()}, flush=True)
     if options.json is not None:
-        record = {
-            "hardware": hardware(gpu=True),
-            "versions": versions(),
-            "code_version": code_version(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "unit": "microseconds a call, batch 128",
-            "rows": rows,
-        }
+        record = {**circumstances(gpu=True), "unit": "microseconds a call, batch 128", "rows": rows}
         options.json.write_text(json.dumps(record) + "\n")
 
 

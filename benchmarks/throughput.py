@@ -15,7 +15,6 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +26,10 @@ from deepauc.data.benchmarks.load import load
 from deepauc.models.build import ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.optim.pesg import PESGSpec
-from deepauc.training.folder import code_version
 from deepauc.training.loop import train
 from deepauc.training.recipe import Recipe, Stage
 from fast_step import MODELS, c10_like, epoch_seconds, recipe
-from run import hardware, versions
+from run import circumstances
 
 
 class Images(Dataset):
@@ -154,8 +152,7 @@ def main() -> None:
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    record = {"hardware": hardware(gpu=True), "versions": versions(), "code_version": code_version(),
-              "date": datetime.now(UTC).isoformat(timespec="seconds"), "rows": []}  # fmt: skip
+    record = {**circumstances(gpu=True), "rows": []}
     for name in options.sections:
         try:
             for row in SECTIONS[name]():

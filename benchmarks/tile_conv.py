@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -18,9 +17,8 @@ from torch import Tensor
 
 import deepauc.models.small_conv as small
 import deepauc.models.tile_conv as tiles
-from deepauc.training.folder import code_version
 from norm_backward import Tensors, tensors
-from run import hardware, versions
+from run import circumstances
 from small_conv import microseconds
 
 STREAMS = 24
@@ -126,10 +124,7 @@ def main() -> None:
                       f"off {row['error']:.1e}  {tile}", flush=True)  # fmt: skip
     if options.json is not None:
         record = {
-            "hardware": hardware(gpu=True),
-            "versions": versions(),
-            "code_version": code_version(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **circumstances(gpu=True),
             "unit": "microseconds a call, batch 128; packed: 24 side by side, per one",
             "rows": rows,
         }
