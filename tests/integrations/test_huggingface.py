@@ -234,10 +234,11 @@ def test_best_image_classifier_is_loaded_with_all_of_its_weights(tmp_path):
 
 def test_image_classifier(tmp_path):
     rows, model = picture_rows(), picture_model()
-    trainer = make_trainer(tmp_path, rows=rows, model=model, positives_per_batch=QUOTA)
+    changes = {"num_train_epochs": 6}  # enough whatever first weights a version of torch draws
+    trainer = make_trainer(tmp_path, rows=rows, model=model, changes=changes, positives_per_batch=QUOTA)
     before = trainer.evaluate()["eval_auroc"]
     trainer.train()
-    assert trainer.evaluate()["eval_auroc"] > before + 0.1
+    assert trainer.evaluate()["eval_auroc"] > before + 0.2
 
 
 def test_several_labels_with_missing_ones(tmp_path):
