@@ -25,6 +25,7 @@ from deepauc.optim.standard import SGDSpec
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine
+from run import circumstances
 
 AUGMENT = Augment(
     crop_padding=0, resized_crop=(0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, greyscale=0.2
@@ -91,8 +92,8 @@ def main() -> None:
         found.append(row)
         print(json.dumps(row))
     if options.json is not None:
-        where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-        options.json.write_text(json.dumps({"hardware": where, "torch": torch.__version__, "rows": found}, indent=1))
+        record = {**circumstances(gpu=torch.device(device).type == "cuda"), "rows": found}
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
