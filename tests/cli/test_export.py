@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from importlib import util
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from deepauc.cli.main import run
+from deepauc.data.augment import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.models.build import MLPSpec, SmallCNNSpec
@@ -18,6 +20,8 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.reporting import export as export_module
+from deepauc.reporting.model_card import model_card
+from deepauc.training.bundle import Bundle
 from deepauc.training.loop import train
 from deepauc.training.predict import predict
 from deepauc.training.recipe import Recipe, Stage
@@ -201,3 +205,18 @@ def test_bad_words(deepauc, images, tmp_path):
         assert code == 2
         assert message in errors
         assert len(errors.splitlines()) == 1
+
+
+def test_what_is_exported_says_that_scores_are_means_over_copies(images, deepauc, tmp_path):
+    plain, task = images
+    (_, last) = RECIPE
+    stages = (replace(last, augment=Augment(crop_padding=1)),)
+    recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=stages, tta=2)
+    copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record["data"]})
+    assert deepauc(copied.path, "--bundle", tmp_path / "bundle")[0] == 0
+    np.testing.assert_array_equal(predict(tmp_path / "bundle", task), predict(copied, task, tta=2))
+    said = "A score is the mean over 2 changed copies of an image"
+    assert said in model_card(copied.path)
+    assert said not in model_card(plain.path)
+    properties = [export_module._properties(Bundle.load(run.path))["scores"] for run in (copied, plain)]
+    assert ["mean score of 2 changed copies" in text for text in properties] == [True, False]

@@ -99,9 +99,12 @@ def test_the_last_complete_lever_counts_in_the_tasks_own_steps(tmp_path):
     # The same share of the stage: 4,160 steps at .998 and 600 steps forget as much.
     assert breast["ema"] ** 600 == pytest.approx(0.998**4160, rel=1e-3)
     assert by_name["breast-R-best-ce"].fixed["epochs"] == 150
-    add_lever(book, "ce", 11, [0.7, 0.7, 0.9, 0.7, 0.7], lr=0.01, momentum=0.95, batch_size=256, positives=0)
+    before = {"lr": 0.01, "momentum": 0.95, "batch_size": 256, "positives": 0, "tta": 8}
+    add_lever(book, "ce", 12, [0.7, 0.7, 0.9, 0.7, 0.7], **before)
+    assert chosen_setting(book, "ce")[1]["tta"] == 8
     (ce,) = [study for study in settled(best_cells(), tmp_path)[0] if study.name == "path-R-best-ce"]
     assert (ce.fixed["first_epochs"], ce.fixed["first_warmup"]) == (300, 780)
+    assert "tta" not in ce.fixed  # `medical` has copies of its own
     assert (ce.fixed["lr"], ce.fixed["momentum"], ce.fixed["batch_size"], ce.fixed["positives"]) == (0.01, 0.95, 256, 0)
     (by_hand,) = settled(cut_all([ce], options={"first_epochs": 7}), tmp_path)[0]
     assert by_hand.fixed["first_epochs"] == 7

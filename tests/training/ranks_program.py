@@ -123,7 +123,7 @@ def scenarios():
             ),
             images_task(),
         ),
-        # partners of a mixup lie on other ranks; the loss sees the pieces of all ranks as one batch
+        # partners of a mixup lie on other ranks; the loss sees the pieces of all ranks as one batch; copies in the end
         "mixup in pieces": lambda: (
             Recipe(
                 model=own_net,
@@ -139,6 +139,7 @@ def scenarios():
                         augment=replace(shifted, mixup=0.5),
                     ),
                 ),
+                tta=3,
             ),
             images_task(weights=True),
         ),

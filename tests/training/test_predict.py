@@ -8,13 +8,16 @@ import pytest
 import torch
 
 from deepauc.data.augment import Augment
+from deepauc.metrics.auroc import auroc
 from deepauc.models.build import MLPSpec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
+from deepauc.training.baseline import first_stage_run
 from deepauc.training.bundle import Bundle, load_weights
+from deepauc.training.copies import score_copies
 from deepauc.training.loop import train
 from deepauc.training.metadata import train_on_metadata
 from deepauc.training.predict import predict
@@ -168,3 +171,94 @@ def test_bad_input_names_the_remedy(runs, image_task, multilabel_task, tmp_path)
     (tmp_path / "broken" / "bundle.json").write_text("{")
     with pytest.raises(ValueError, match="damaged"):
         Bundle.load(tmp_path / "broken")
+
+
+def doubled(**options):
+    """Two stages that are augmented alike, and copies of each image in the end."""
+    shifted = Augment(crop_padding=2)
+    mixed = Stage(objective=CrossEntropy(soft_labels=True), optimizer=SGDSpec(lr=0.05), epochs=4, batch_size=16,
+                  augment=replace(shifted, mixup=0.4))  # fmt: skip
+    return Recipe(model=MODEL, stages=(mixed, auc(augment=shifted)), tta=3, **options)
+
+
+def test_a_run_with_copies_is_scored_thresholded_and_predicted_by_their_mean(image_task, tmp_path):
+    run = train(doubled(), image_task, seed=0, run_dir=tmp_path / "copies")
+    plain = train(replace(doubled(), tta=0), image_task, seed=0, run_dir=tmp_path / "plain")
+    shifted = Augment(crop_padding=2)
+    for part in ("validation", "test"):
+        rows = image_task.labelled(part)
+        mean = predict(plain, image_task, rows=rows, tta=3, augment=shifted)
+        np.testing.assert_allclose(run.scores(part)[0], mean, rtol=1e-5)
+        np.testing.assert_allclose(predict(run, image_task, rows=rows), mean, rtol=1e-5)
+        np.testing.assert_array_equal(predict(run, image_task, rows=rows, tta=0), predict(plain, image_task, rows=rows))
+        assert (mean != plain.scores(part)[0]).any()
+        assert run.record["results"]["auc"][part]["spot"][0] == pytest.approx(
+            float(auroc(mean, image_task.labels[rows]))
+        )
+    assert (run.scores("train")[0] == plain.scores("train")[0]).all()  # as they are: nothing is decided by these
+    assert run.history[-1]["validation_auc"] == plain.history[-1]["validation_auc"]  # likewise, during training
+    assert Bundle.load(run.path).thresholds != Bundle.load(plain.path).thresholds
+    assert Bundle.load(run.path).calibration != Bundle.load(plain.path).calibration
+    told = []
+    assert predict([run, plain], image_task, progress=lambda *at: told.append(at)).shape == (160,)
+    assert told[-1] == (4 * 160, 4 * 160)
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+
+
+def test_copies_of_images_that_lie_on_the_device_are_the_same(image_task, tmp_path):
+    run = train(doubled(), image_task, seed=0, run_dir=tmp_path / "run")
+    bundle, rows = Bundle.load(run.path), np.arange(20, 60)
+    given = (bundle.network(run.path), image_task, rows, bundle.preprocessing, torch.device("cpu"))
+    read = score_copies(*given, copies=bundle.copies)
+    resident = score_copies(*given, copies=bundle.copies, resident=torch.from_numpy(image_task.inputs(np.arange(160))))
+    np.testing.assert_array_equal(resident, read)
+
+
+def test_a_bundle_alone_knows_its_copies(image_task, tmp_path):
+    run = train(doubled(), image_task, seed=0, run_dir=tmp_path / "run")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for name in ("bundle.json", "model.safetensors"):
+        (alone / name).write_bytes((run.path / name).read_bytes())
+    np.testing.assert_array_equal(predict(alone, image_task), predict(run, image_task))
+    entry = json.loads((alone / "bundle.json").read_text())
+    damaged = ({"number": 0}, {"number": 3}, {"number": 2.5, "augment": entry["copies"]["augment"]}, 5, "many",
+               {"number": 10**9, "augment": entry["copies"]["augment"]}, {"number": 3, "augment": {"type": "SGDSpec"}},
+               {"number": 3, "augment": {**entry["copies"]["augment"], "mixup": 1.0}})  # fmt: skip
+    for copies in damaged:
+        (alone / "bundle.json").write_text(json.dumps({**entry, "copies": copies}))
+        with pytest.raises(ValueError, match="damaged or of another version"):
+            Bundle.load(alone)
+    del entry["copies"]  # as it was before there were any
+    (alone / "bundle.json").write_text(json.dumps(entry))
+    np.testing.assert_array_equal(predict(alone, image_task), predict(run, image_task, tta=0))
+
+
+def test_a_guarded_run_compares_and_tells_of_copies(image_task, tmp_path):
+    run = train(doubled(guard=True), image_task, seed=0, run_dir=tmp_path / "guarded")
+    first = first_stage_run(run, image_task)
+    assert first is not None
+    rows = image_task.labelled("test")
+    np.testing.assert_allclose(predict(first, image_task, rows=rows), first.scores("test")[0], rtol=1e-5)
+    assert (predict(first, image_task, rows=rows, tta=0) != first.scores("test")[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ((ce(),), "give the last stage an augment"),
+        ((ce(augment=Augment(crop_padding=1)), auc()), "give the last stage an augment"),
+        ((ce(), auc(augment=Augment(crop_padding=1))), "must have the same augment"),
+        ((ce(augment=Augment(crop_padding=1)), auc(augment=Augment(crop_padding=2))), "must have the same augment"),
+        ((views(),), "give the last stage an augment"),
+    ],
+)
+def test_copies_that_no_stage_can_make_are_refused_before_training(stages, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(model=MODEL, stages=stages, tta=2)
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, 1001])
+def test_a_number_of_copies_is_whole_and_in_reach(number):
+    with pytest.raises(ValueError, match="1 to 1000 copies"):
+        Recipe(model=MODEL, stages=(ce(augment=Augment(crop_padding=1)),), tta=number)

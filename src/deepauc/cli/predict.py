@@ -34,9 +34,9 @@ def predict(
     group_column: GroupColumn = None,
     id_column: IdColumn = None,
     tta: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", show_default=False, help="Mean over N changed copies of each image."),
-    ] = 0,
+        int | None,
+        typer.Option(min=0, metavar="N", help="Mean over N changed copies of each image; default: as trained."),
+    ] = None,
     scale: Annotated[
         str, typer.Option(metavar="NAME", show_default=False, help="Of several runs: sigmoid (default) or rank.")
     ] = "sigmoid",

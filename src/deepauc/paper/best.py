@@ -66,12 +66,14 @@ def best(
     network: Network = "R",
     stem: Stem = "imagenet",
     precision: Precision = "bfloat16",
+    tta: int = 0,
 ) -> Recipe:
     """First stage, cross-entropy for `ce_first` epochs, then `loss` for `epochs`; 0 (or "none") leaves a part out.
 
     positives: in each batch; 0 is plain shuffling. mixup: alpha of its Beta. ema: share of the old average kept in a
     step. supcon has a quarter of positives in its batches. first_warmup: iterations over which the first stage's
-    learning rate rises; by default four an epoch, about a tenth of the stage at 40 to 50 steps an epoch. Arguments that
+    learning rate rises; by default four an epoch, about a tenth of the stage at 40 to 50 steps an epoch. tta: copies of
+    an image that a final score is the mean of. Arguments that
     a loss has no use for are not looked at: gamma is PESG's (auc_m, auc_s), margin is for auc_m and pairwise, bound for
     all but ce, smoothing for ce.
     """
@@ -120,7 +122,7 @@ def best(
             fresh=ce_first > 0,  # M6: the classifier that cross-entropy has trained is not the AUC loss's start
         )
     )
-    return Recipe(model=network_of(network, stem), stages=tuple(stages))
+    return Recipe(model=network_of(network, stem), stages=tuple(stages), tta=tta)
 
 
 def _objective(loss: Loss, *, margin: float, smoothing: float, soft: bool) -> ObjectiveSpec:

@@ -92,6 +92,7 @@ _AUGMENT = Lever(
         {"affine": True, "colour": True, "cutout": True},
     ),
 )
+_COPIES = Lever(name="copies", settings=_one("tta", 0, 8, 32))
 _SCHEDULE = Lever(name="schedule", settings=_one("schedule", "cosine", "steps"))
 _OTHER_FIRST = Lever(
     name="first_kind",
@@ -124,6 +125,7 @@ LEVERS: Mapping[str, tuple[Lever, ...]] = {
         ),
         _SCHEDULE,
         Lever(name="ce_first", settings=_one("ce_first", 0, 10)),
+        _COPIES,
         _OTHER_FIRST,
     ),
     "ce": (
@@ -137,6 +139,7 @@ LEVERS: Mapping[str, tuple[Lever, ...]] = {
         Lever(name="smoothing", settings=_one("smoothing", 0.0, 0.02, 0.05, 0.1)),
         _SCHEDULE,
         Lever(name="batch", settings=_one("batch_size", 128, 256)),
+        _COPIES,
         _OTHER_FIRST,
     ),
     "auc_s": (

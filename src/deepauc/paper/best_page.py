@@ -162,7 +162,8 @@ def _introduction(book: RecordBook) -> str:
         "Selection is by cross-validation inside training sets 100 and 101 of C10 at 1 % with ResNet20, five folds "
         "each; the sets reported are 0 to 4, and the setting is used unchanged in all other cells. A fold's first "
         "stage sees the other four folds only; positives removed to make the imbalance are seen by no stage. Test AUC "
-        "is that of the last epoch, or of the averaged weights where that was selected.",
+        "is that of the last epoch, or of the averaged weights where that was selected; where `tta` was, a score is "
+        "the mean over so many copies of the image, changed as in training.",
         "",
         "Levers come in a fixed order, each with what those before it have chosen. Of its settings, listed from the "
         "simplest on, the first is chosen whose paired difference to the best is within one standard error over the "

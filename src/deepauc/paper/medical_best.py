@@ -108,11 +108,11 @@ def chosen_setting(book: RecordBook, loss: str) -> tuple[str, Config]:
 
 
 def _fitted(setting: Config, length: Length) -> dict[str, Any]:
-    """A setting of the search in the task's own steps."""
+    """A setting of the search in the task's own steps; without its `tta`: medical scores have copies of their own."""
     second = setting.get("epochs", SEARCH_EPOCHS) / SEARCH_EPOCHS
     first = setting.get("first_epochs", SEARCH_FIRST_EPOCHS) / SEARCH_FIRST_EPOCHS
     fitted = {
-        **setting,
+        **{name: value for name, value in setting.items() if name != "tta"},
         "epochs": round(second * length.epochs),
         "first_epochs": round(first * length.first_epochs),
         "first_warmup": round(first * length.first_steps / 10),

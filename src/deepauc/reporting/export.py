@@ -115,12 +115,17 @@ class _WithPreprocessing(nn.Module):
 
 
 def _properties(bundle: Bundle) -> dict[str, str]:
+    copies = ""
+    if bundle.copies is not None:
+        copies = (
+            f"; thresholds and calibration are for the mean score of {bundle.copies.number} changed copies of an image"
+        )
     return {
         "labels": json.dumps(list(bundle.label_names)),
         "thresholds": json.dumps(bundle.thresholds),
         "calibration": json.dumps(bundle.calibration),
         "inputs": "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)",
-        "scores": "raw, higher for more likely positive; `calibration` makes probabilities of them",
+        "scores": "raw, higher for more likely positive; `calibration` makes probabilities of them" + copies,
         "notice": "not a medical device",
     }
 

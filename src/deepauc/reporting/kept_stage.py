@@ -18,7 +18,6 @@ from deepauc.training.bundle import Bundle, load_weights
 from deepauc.training.folder import RunFolder
 from deepauc.training.loop import chosen_device
 from deepauc.training.run import Run
-from deepauc.training.scoring import score_rows
 
 FOLDER = "last-stage"
 
@@ -51,10 +50,8 @@ def score_last_stage(run: Run, task: Task, *, device: str | torch.device | None 
         target, bundle = chosen_device(device), Bundle.load(run.path)
         model = bundle.network(run.path).to(target)
         load_weights(own.stage_path(last), model)
-        rows = {part: task.labelled(part) for part in task.parts}
-        scores = {part: score_rows(model, task, rows[part], bundle.preprocessing, target) for part in rows}
         folder.path.mkdir(exist_ok=True)
-        folder.write_scores(task, scores)
+        folder.write_scores(task, bundle.scores(model, task, target))
     return scores_path
 
 

@@ -216,10 +216,14 @@ def _training(record: Mapping[str, Any]) -> str:
 
 
 def _usage(bundle: Bundle) -> str:
+    copies = ""
+    if bundle.copies is not None:
+        number = bundle.copies.number
+        copies = f"\n\nA score is the mean over {number} changed copies of an image; an exported network scores one."
     column = "--image-column file" if bundle.preprocessing.images else "--feature-column a --feature-column b"
     return (
         "`model.safetensors` and `bundle.json` are all that is needed (`deepauc export RUN --bundle DIR`):\n\n"
-        f"```\npip install deepauc\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```"
+        f"```\npip install deepauc\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```{copies}"
     )
 
 

@@ -14,7 +14,7 @@ from deepauc.training.operating import calibrations, thresholds
 from deepauc.training.plain import from_plain, recipe_hash, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
-from deepauc.training.scoring import part_auc, score_rows
+from deepauc.training.scoring import part_auc
 
 FOLDER = "baseline"
 
@@ -26,7 +26,7 @@ def first_stage_run(run: Run, task: Task, *, device: str | torch.device | None =
     """
     record, weights = run.record, RunFolder(run.path).stage_path(0)
     recipe: Recipe = from_plain(record["recipe"])
-    if len(recipe.stages) < 2 or not weights.exists():
+    if len(recipe.stages) < 2 or recipe.stages[0].on_views or not weights.exists():
         return None
     alone = replace(recipe, stages=recipe.stages[:1], guard=False)
     kept = {name: value for name, value in record.items() if name not in ("results", "plan")}
@@ -38,7 +38,7 @@ def first_stage_run(run: Run, task: Task, *, device: str | torch.device | None =
     bundle = Bundle.load(run.path)
     model = bundle.network(run.path).to(target)
     load_weights(weights, model)
-    scores = {part: score_rows(model, task, task.labelled(part), bundle.preprocessing, target) for part in task.parts}
+    scores = bundle.scores(model, task, target)
     save_weights(folder.model_path, model)
     folder.write_scores(task, scores)
     folder.write_rows("history.csv", [row for row in run.history if row["stage"] == "0"])

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
+from deepauc.data.augment import Augment
+from deepauc.data.task import Task
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling, recalibration_from_dict
 from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model
 from deepauc.models.classifier import classifier_name
 from deepauc.models.factory import require_permitted
 from deepauc.training.checkpoint import write_atomically
+from deepauc.training.copies import Copies, copies_in, score_copies
 from deepauc.training.plain import from_plain, to_plain
 from deepauc.training.preprocessing import Preprocessing
 
@@ -29,7 +35,8 @@ class Bundle:
     """A trained network with its preprocessing, label names, thresholds and recalibration (both from validation).
 
     thresholds: by label, specificity -> threshold. calibration: by label, a recalibrator as plain data.
-    metadata: a `MetadataEncoder` as plain data where the inputs are encoded metadata columns.
+    metadata: a `MetadataEncoder` as plain data where the inputs are encoded metadata columns. copies: what a score is
+    the mean of; None: of the image as it is.
     """
 
     model: ModelSpec
@@ -40,6 +47,7 @@ class Bundle:
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
     calibration: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] | None = None
+    copies: Copies | None = None
 
     def save(self, folder: Path) -> None:
         """bundle.json beside model.safetensors."""
@@ -57,6 +65,9 @@ class Bundle:
             "thresholds": self.thresholds,
             "calibration": self.calibration,
             "metadata": self.metadata,
+            "copies": None
+            if self.copies is None
+            else {"number": self.copies.number, "augment": to_plain(self.copies.augment)},
         }
         write_atomically(folder / "bundle.json", (json.dumps(plain, indent=2) + "\n").encode())
 
@@ -83,6 +94,7 @@ class Bundle:
                 thresholds=plain["thresholds"],
                 calibration=plain.get("calibration", {}),  # only probabilities need it
                 metadata=plain["metadata"],
+                copies=_copies(plain.get("copies")),
             )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
             raise ValueError(f"{path} is damaged or of another version ({error!r}).") from error
@@ -106,6 +118,15 @@ class Bundle:
             raise ValueError(f"the network of {folder} cannot be built: {_one_line(error)}.") from error
         load_weights(weights, model)
         return model.eval()
+
+    def scores(self, model: nn.Module, task: Task, device: torch.device) -> dict[str, npt.NDArray[np.float32]]:
+        """Of the labelled rows of every part by a network of this run, (n, L) each, made as the run's own are."""
+        return {
+            part: score_copies(
+                model, task, task.labelled(part), self.preprocessing, device, copies=copies_in(part, self.copies)
+            )
+            for part in task.parts
+        }
 
     def recalibration(self) -> LabelwiseScaling:
         """What makes probabilities (n, L) of this network's raw scores (n, L), by `apply`; as fitted on validation.
@@ -158,6 +179,15 @@ class Bundle:
             "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
         }
         return next((fault for fault, holds in required.items() if not holds), None)
+
+
+def _copies(plain: Mapping[str, Any] | None) -> Copies | None:
+    if plain is None:
+        return None
+    augment = from_plain(plain["augment"])
+    if not isinstance(augment, Augment):
+        raise ValueError("copies are changed by no augmentation")
+    return Copies(number=plain["number"], augment=augment)
 
 
 def _rises(scaling: TemperatureScaling | IsotonicScaling) -> bool:

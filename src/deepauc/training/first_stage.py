@@ -145,7 +145,8 @@ class _Wanted:
     def of(cls, recipe: Recipe, task: Task, *, seed: int, cache_dir: str | Path) -> _Wanted:
         alone = first_stage_recipe(recipe)
         seen = seen_task(task, alone.stages)
-        identity = json.dumps([to_plain(alone), seen.data_hash(), seed], sort_keys=True)
+        # Without defaults, as in `recipe_hash`: an option that comes later leaves what is kept its name.
+        identity = json.dumps([to_plain(alone, defaults=False), seen.data_hash(), seed], sort_keys=True)
         name = hashlib.sha256(identity.encode()).hexdigest()[:24]
         return cls(recipe=alone, task=seen, seed=seed, path=Path(cache_dir) / name)
 

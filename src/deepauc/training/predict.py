@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,15 +12,14 @@ import numpy.typing as npt
 import torch
 
 from deepauc.data.augment import Augment
-from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
 from deepauc.models.fusion import MetadataEncoder, ensemble
 from deepauc.training.bundle import Bundle
+from deepauc.training.copies import Copies, passes, score_copies, shifted_progress
 from deepauc.training.loop import chosen_device
 from deepauc.training.metadata import metadata_task
 from deepauc.training.plain import from_plain
 from deepauc.training.run import Run
-from deepauc.training.scoring import score_rows
 
 Progress = Callable[[int, int], None]
 Scores = npt.NDArray[np.floating[Any]]
@@ -30,7 +30,7 @@ def predict(
     task: Task,
     *,
     rows: npt.ArrayLike | None = None,
-    tta: int = 0,
+    tta: int | None = None,
     augment: Augment | None = None,
     scale: Literal["sigmoid", "rank"] = "sigmoid",
     weights: Sequence[float] | None = None,
@@ -42,7 +42,8 @@ def predict(
 
     One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
     have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean raw output over so many augmented
-    copies of each image, deterministic by seed; `augment` defaults to that of the run's last stage (where the guard
+    copies of each image, deterministic by seed; by default as many as the run's own scores are the mean of (the
+    recipe's `tta`), 0 for the image as it is. `augment` defaults to that of the run's last stage (where the guard
     kept an earlier one, of that), without mixup, and never comes from a stage on views.
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
     for every run and every augmented copy.
@@ -50,7 +51,7 @@ def predict(
     members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     if not members:
         raise ValueError("predict needs at least one run.")
-    if tta < 0:
+    if tta is not None and tta < 0:
         raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
     chosen = np.arange(len(task)) if rows is None else np.asarray(rows, dtype=np.int64)
     target = chosen_device(device)
@@ -58,28 +59,28 @@ def predict(
     bundles = [Bundle.load(folder) for folder in folders]
     if len({bundle.label_names for bundle in bundles}) > 1:
         raise ValueError("the runs have different labels and cannot be averaged.")
-    passes = max(1, tta) * len(chosen)
+    copies = [wanted_copies(*both, tta, augment) for both in zip(folders, bundles, strict=True)]
+    ends = np.cumsum([0, *(passes(some) * len(chosen) for some in copies)]).tolist()
     scores = [
-        _predict_one(
-            folder,
-            bundle,
-            task,
-            chosen,
-            tta=tta,
-            augment=augment,
-            seed=seed,
-            device=target,
-            progress=shifted_progress(progress, number * passes, len(folders) * passes),
-        )
-        for number, (folder, bundle) in enumerate(zip(folders, bundles, strict=True))
+        _predict_one(folder, bundle, task, chosen, some, seed, target, shifted_progress(progress, before, ends[-1]))
+        for folder, bundle, some, before in zip(folders, bundles, copies, ends[:-1], strict=True)
     ]
     mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=scale, weights=weights)
     return mean[:, 0] if bundles[0].kind == "binary" else mean
 
 
-def shifted_progress(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """The same for a part of the work, before which so much was done."""
-    return None if progress is None else lambda done, _: progress(before + done, total)
+def wanted_copies(folder: Path, bundle: Bundle, tta: int | None, augment: Augment | None = None) -> Copies | None:
+    """Copies that a score of this run is to be the mean of: `tta` of them, or by None as many as the run's own."""
+    if not bundle.preprocessing.images or tta == 0 or (tta is None and bundle.copies is None):
+        return None
+    if tta is None and bundle.copies is not None:
+        return bundle.copies if augment is None else replace(bundle.copies, augment=augment)
+    change = augment or kept_augment(folder)
+    if change is None:
+        raise ValueError(
+            f"the stage kept in {folder} was trained without augmentation: pass augment=Augment(...) for tta."
+        )
+    return Copies(number=int(tta or 0), augment=replace(change, mixup=0.0))
 
 
 def _predict_one(
@@ -87,9 +88,7 @@ def _predict_one(
     bundle: Bundle,
     task: Task,
     rows: npt.NDArray[np.int64],
-    *,
-    tta: int,
-    augment: Augment | None,
+    copies: Copies | None,
     seed: int,
     device: torch.device,
     progress: Progress | None,
@@ -102,27 +101,7 @@ def _predict_one(
             "read the images at that size."
         )
     model = bundle.network(folder).to(device)
-    if not tta or not bundle.preprocessing.images:
-        return score_rows(model, task, rows, bundle.preprocessing, device, progress=progress)
-    change = augment or kept_augment(folder)
-    if change is None:
-        raise ValueError(
-            f"the stage kept in {folder} was trained without augmentation: pass augment=Augment(...) for tta."
-        )
-    total = np.zeros((len(rows), len(bundle.label_names)))
-    for copy in range(tta):
-        table = change.draw(len(task), seed=hash_key(seed, copy) >> 1, epoch=0, view=1)
-        total += score_rows(
-            model,
-            task,
-            rows,
-            bundle.preprocessing,
-            device,
-            augment=change,
-            parameters=table.values,
-            progress=shifted_progress(progress, copy * len(rows), tta * len(rows)),
-        )
-    return (total / tta).astype(np.float32)
+    return score_copies(model, task, rows, bundle.preprocessing, device, copies=copies, seed=seed, progress=progress)
 
 
 def kept_augment(folder: Path) -> Augment | None:

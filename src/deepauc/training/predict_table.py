@@ -21,8 +21,9 @@ from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, Tem
 from deepauc.models.fusion import MetadataEncoder, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
+from deepauc.training.copies import passes, shifted_progress
 from deepauc.training.folder import RunFolder
-from deepauc.training.predict import Scores, predict, shifted_progress
+from deepauc.training.predict import Scores, predict, wanted_copies
 from deepauc.training.run import Run
 
 
@@ -76,7 +77,7 @@ def predict_table(
     label_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
-    tta: int = 0,
+    tta: int | None = None,
     scale: Literal["sigmoid", "rank"] = "sigmoid",
     probability: bool = False,
     seed: int = 0,
@@ -89,8 +90,9 @@ def predict_table(
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
-    probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which was fitted on
-    validation without tta; of several runs, the mean of these probabilities whatever the scale of the scores.
+    tta: as in `predict`. probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which
+    was fitted on validation scores as the run's recipe makes them; of several runs, the mean of these probabilities
+    whatever the scale of the scores.
     progress: called with (done, in all): each row counts once when it is read, and once for each time it is scored.
     """
     if not runs:
@@ -101,7 +103,7 @@ def predict_table(
     if any(bundle.label_names != names for bundle in bundles):
         raise ValueError("the runs have different labels and cannot be averaged.")
     recalibrations = [_recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
-    passes = max(1, tta) * len(folders)
+    each = [passes(wanted_copies(*both, tta)) for both in zip(folders, bundles, strict=True)]
     image_column, feature_columns = _input_columns(folders[0], bundles[0], image_column, feature_columns)
     metadata = {c.name for b in bundles if b.metadata for c in MetadataEncoder.from_dict(b.metadata).columns}
     inputs = read_inputs(
@@ -114,21 +116,21 @@ def predict_table(
         size=bundles[0].shape[:2] if len(bundles[0].shape) == 3 else (lambda sizes: next(iter(sizes), None)),
         skip_bad=skip_bad,
         allow_outside=allow_outside,
-        progress=None if progress is None else lambda done, rows: progress(done, (1 + passes) * rows),
+        progress=None if progress is None else lambda done, rows: progress(done, (1 + sum(each)) * rows),
     )
     task = _unlabelled_task(inputs, names, metadata)
     members = []
     rows = len(inputs.ids)
     for number, (folder, bundle) in enumerate(zip(folders, bundles, strict=True)):
         fed = replace(task, source=_resized(inputs.source, bundle))
-        before = (1 + number * max(1, tta)) * rows
+        before = (1 + sum(each[:number])) * rows
         scores = predict(
             folder,
             fed,
             tta=tta,
             seed=seed,
             device=device,
-            progress=shifted_progress(progress, before, (1 + passes) * rows),
+            progress=shifted_progress(progress, before, (1 + sum(each)) * rows),
         )
         members.append(scores.reshape(len(scores), -1))
     several = len(members) > 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from deepauc.data.augment import Augment
 from deepauc.data.uncertain import Choice
 from deepauc.models.build import ModelSpec
+from deepauc.training.copies import Copies
 from deepauc.training.schedule import Constant, Schedule
 
 Bound = Literal["auto", "sigmoid", "l2", "rms", "none"]
@@ -150,7 +151,9 @@ class Recipe:
     guard: after the last stage, keep the earlier stage's network if that is better on validation. test_curve: also
     write the test AUC of each epoch, to a file that no selection opens. evaluate_every: so many epochs between two
     validations (and points of that curve); the last epoch of a stage always has one. alpha_curve: alpha of each step,
-    likewise. deterministic: ask torch for deterministic algorithms (on a GPU; a CPU is deterministic anyway).
+    likewise. deterministic: ask torch for deterministic algorithms (on a GPU; a CPU is deterministic anyway). tta: the
+    final scores, thresholds and calibration, and later `predict`, are of the mean over so many copies of each image,
+    changed as in training; 0: of the image as it is. Scores during training are of the image as it is.
     """
 
     model: ModelSpec
@@ -160,6 +163,7 @@ class Recipe:
     evaluate_every: int = 1
     alpha_curve: bool = False
     deterministic: bool = False
+    tta: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
@@ -173,3 +177,19 @@ class Recipe:
             raise ValueError("guard keeps the better of two classifiers: the last stage, on views, trains none.")
         if self.guard and sum(not stage.on_views for stage in self.stages) < 2:
             raise ValueError("guard compares the last stage with an earlier one: there is only one that gives scores.")
+        if self.tta:
+            self._check_tta()
+
+    def _check_tta(self) -> None:
+        scored = [stage.augment for stage in self.stages if not stage.on_views]
+        copies = self.copies
+        if copies is None or self.stages[-1].on_views:
+            raise ValueError("tta changes copies of an image as in training: give the last stage an augment, or tta=0.")
+        if any(augment is None or replace(augment, mixup=0.0) != copies.augment for augment in scored):
+            raise ValueError("tta: stages that give scores must have the same augment, but for mixup.")
+
+    @property
+    def copies(self) -> Copies | None:
+        """What `tta` asks for."""
+        augment = self.stages[-1].augment
+        return Copies(number=self.tta, augment=replace(augment, mixup=0.0)) if self.tta and augment else None

@@ -73,17 +73,17 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     folder, recipe, task = trainer.folder, trainer.recipe, trainer.task
     if results_only:
         parts = [part for part in ("validation", "test") if part in task.parts]
-        found = _aucs(task, {part: trainer.scores(part) for part in parts})
+        found = _aucs(task, {part: trainer.scores(part, final=True) for part in parts})
         return _finished(folder, {"auc": found, "seconds": round(trainer.seconds(), 3)})
     if recipe.stages[-1].on_views:
         save_weights(folder.model_path, trainer.model, classifier=False)
         return _finished(folder, {"auc": {}, "seconds": round(trainer.seconds(), 3)})
-    scores = {part: trainer.scores(part) for part in task.parts}
+    scores = {part: trainer.scores(part, final=True) for part in task.parts}
     guard = None
     if recipe.guard and "validation" in task.parts:
         guard = _guard(trainer, scores["validation"])
         if guard["winner"] != len(recipe.stages) - 1:
-            scores = {part: trainer.scores(part) for part in task.parts}
+            scores = {part: trainer.scores(part, final=True) for part in task.parts}
     save_weights(folder.model_path, trainer.model)
     folder.write_scores(task, scores)
     validation = scores.get("validation")
@@ -95,6 +95,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         preprocessing=trainer.preprocessing,
         thresholds={} if validation is None else thresholds(task, validation),
         calibration={} if validation is None else calibrations(task, validation),
+        copies=recipe.copies,
     ).save(folder.path)
     results = {"auc": _aucs(task, scores), "seconds": round(trainer.seconds(), 3)} | ({"guard": guard} if guard else {})
     return _finished(folder, results)
@@ -122,7 +123,7 @@ def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, 
     earlier = [number for number in range(last) if not trainer.recipe.stages[number].on_views]
     for number in earlier:
         load_weights(folder.stage_path(number), model)
-        scores[number] = trainer.scores("validation")
+        scores[number] = trainer.scores("validation", final=True)
     aucs = {number: mean_auc(part_auc(task, "validation", values)) for number, values in scores.items()}
     winner = max(aucs, key=lambda number: (aucs[number], number))  # of equals the later stage
     load_weights(folder.stage_path(winner), model)

@@ -17,6 +17,7 @@ import torch
 
 from deepauc.data.task import Task
 from deepauc.training.choice import Choice
+from deepauc.training.copies import copies_in, passes
 from deepauc.training.fast_step import FastEngine
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import InterruptFlag
@@ -179,7 +180,8 @@ def _total(an_epoch: Sequence[float], epochs: Sequence[int], tune: int) -> float
 def _ending(recipe: Recipe, task: Task, pace: Pace) -> float:
     """All parts are scored by the network that is kept, and by each stage that it is compared with."""
     scored = sum(not stage.on_views for stage in recipe.stages)
-    return scored * pace.row * sum(len(task.labelled(part)) for part in task.parts)
+    rows = (passes(copies_in(part, recipe.copies)) * len(task.labelled(part)) for part in task.parts)
+    return scored * pace.row * sum(rows)
 
 
 def _with_epochs(stage: Stage, epochs: int) -> Stage:

@@ -19,6 +19,7 @@ from deepauc.data.task import Task
 from deepauc.models.build import build_model, reset_classifier
 from deepauc.training.bundle import load_weights, save_weights
 from deepauc.training.checkpoint import load_state, save_state
+from deepauc.training.copies import copies_in, score_copies
 from deepauc.training.distributed import ALONE, Ranks, digest
 from deepauc.training.ema import WeightAverage
 from deepauc.training.folder import RunFolder
@@ -26,7 +27,7 @@ from deepauc.training.history import EpochTally
 from deepauc.training.interrupt import InterruptFlag, TrainingStopped
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.scoring import mean_auc, part_auc, score_rows, scoring_batch
+from deepauc.training.scoring import mean_auc, part_auc, scoring_batch
 from deepauc.training.stream import Stream
 from deepauc.training.views import ViewNetwork
 
@@ -233,15 +234,26 @@ class Trainer:
         """Spent on this run so far, over all its starts."""
         return self._seconds_before + time.monotonic() - self._began
 
-    def scores(self, part: str) -> npt.NDArray[np.float32]:
-        """Scores of the labelled rows of a part by the network as it is, (n, L); each rank scores its share."""
+    def scores(self, part: str, *, final: bool = False) -> npt.NDArray[np.float32]:
+        """Scores of the labelled rows of a part by the network as it is, (n, L); each rank scores its share.
+
+        final: as the recipe's `tta` says; otherwise of the images as they are.
+        """
         if self.finishing:
             self.ranks.told(part)
             self.ranks.send_weights(self.model)
         rows, batch = self.task.labelled(part), scoring_batch(self.task, self.device)
         # In whole batches: a score may depend in its last bit on how many rows passed the network with it.
         share = self.ranks.share(len(rows), unit=batch)
-        own = score_rows(self.model, self.task, rows[share], self.preprocessing, self.device, resident=self.images)
+        own = score_copies(
+            self.model,
+            self.task,
+            rows[share],
+            self.preprocessing,
+            self.device,
+            copies=copies_in(part, self.recipe.copies) if final else None,
+            resident=self.images,
+        )
         if self.ranks.alone:
             return own
         return self.ranks.gather(torch.from_numpy(own), len(rows), unit=batch, what="scores").numpy()
@@ -258,7 +270,7 @@ class Trainer:
         else:
             while part := self.ranks.told(""):
                 self.ranks.send_weights(self.model)
-                self.scores(part)
+                self.scores(part, final=True)
         self.ranks.wait()
         waited_since = time.monotonic()
         while not self.folder.done and time.monotonic() - waited_since < SHOWN_SECONDS:

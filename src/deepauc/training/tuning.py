@@ -74,7 +74,7 @@ def tune(
         return None if progress is None else lambda step: progress(number, step)
 
     if len(recipe.stages) > 1:
-        before = replace(recipe, stages=recipe.stages[:-1], guard=False)
+        before = replace(recipe, stages=recipe.stages[:-1], guard=False, tta=0)
         start = train(before, task, seed=seed, run_dir=folder / "before", device=device, progress=told(0)).path
     trials = []
     for number, (margin, gamma) in enumerate(pairs, start=1):
