@@ -34,6 +34,7 @@ def test_a_change_changes_what_it_names():
     assert not alone.reset_classifier
     longer = planned(on="path", change="twice as long").stages
     assert [stage.epochs for stage in longer] == [2 * stage.epochs for stage in base.stages]
+    assert planned(on="path", change="8 copies") == replace(base, tta=8)
     views, *rest = planned(on="breast", change="contrastive first, 50 epochs").stages
     assert views.views == 2
     assert views.augment.saturation == 0  # the pictures are grey

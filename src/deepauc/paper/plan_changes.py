@@ -99,7 +99,7 @@ class Change:
 
     stages: both, or one of them over the length of both. longer: factor on their epochs. share: least share of
     positives in a batch of the AUC stage. reset: whether that one begins with a fresh classifier. first_epochs: of a
-    contrastive stage before everything.
+    contrastive stage before everything. tta: copies of an image that a score is the mean of.
     """
 
     stages: Literal["both", "ce", "auc_m"] = "both"
@@ -115,6 +115,7 @@ class Change:
     gamma: float = 0.002
     reset: bool = True
     first_epochs: int = 0
+    tta: int = 0
 
 
 CHANGES: Mapping[str, Change] = {
@@ -129,6 +130,8 @@ CHANGES: Mapping[str, Change] = {
     "mixup 1, EMA .99, twice as long": Change(mixup=1.0, ema=0.99, longer=2.0),
     "mirrored": Change(flip=True),
     "stronger augmentation": Change(stronger=True),
+    "8 copies": Change(tta=8),
+    "stronger augmentation, 8 copies": Change(stronger=True, tta=8),
     "a quarter positives": Change(share=0.25),
     "CE lr .001": Change(ce_lr=1e-3),
     "CE lr .005": Change(ce_lr=5e-3),
@@ -159,7 +162,7 @@ def planned(*, on: str, change: str = BASE) -> Recipe:
             stages = [replace(_auc(data, batch, ce + auc, other), reset_classifier=False)]
     if other.first_epochs:
         stages.insert(0, _views(other.first_epochs, data))
-    return Recipe(model=plan.model, stages=tuple(stages))
+    return Recipe(model=plan.model, stages=tuple(stages), tta=other.tta)
 
 
 @cache  # it builds networks to count their multiply-adds
