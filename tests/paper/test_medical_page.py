@@ -8,7 +8,7 @@ import pytest
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.models.fusion import ensemble, fuse
-from deepauc.paper import medical_chest, medical_chest_plan, medical_page
+from deepauc.paper import medical_chest, medical_chest_plan, medical_page, medical_scores
 from deepauc.paper.medical_cells import CELLS, SEEDS
 from deepauc.paper.medical_scores import _packed, pooled, read_scores
 from deepauc.paper.medical_studies import medical, melanoma
@@ -141,3 +141,19 @@ def test_the_number_of_expected_chest_runs_is_that_of_the_links(masked, spots_ta
     links = medical_chest.chest_links(plan, task) + (medical_chest.policy_links(plan, task) if masked else [])
     assert medical_chest_plan.expected_runs(plan, labels=3) == len(links)
     assert medical_chest_plan.expected_runs(medical_chest_plan.STAND_IN) == 150
+
+
+def test_the_bootstrap_is_drawn_where_it_is_shown_and_nowhere_else(results, monkeypatch):
+    drawn = []
+    real = medical_scores.auroc_interval
+
+    def counted(scores, labels, *, method="delong", **options):
+        drawn.append(method)
+        return real(scores, labels, method=method, **options)
+
+    monkeypatch.setattr(medical_scores, "auroc_interval", counted)
+    text = medical_page.page(results)
+    single = text.split("## Single models")[1].split("## ")[0]
+    rows = [line for line in single.splitlines() if line.startswith("| ")][2:]
+    assert drawn.count("bootstrap") == len(rows) == 9  # it takes a hundred times as long as DeLong's
+    assert drawn.count("delong") > len(rows)

@@ -20,7 +20,7 @@ from deepauc.paper.medical_cells import (
 )
 from deepauc.paper.medical_chest_page import chest_sections
 from deepauc.paper.medical_modes import mode_sections
-from deepauc.paper.medical_scores import against, intervals
+from deepauc.paper.medical_scores import against, bootstrap_interval, delong_interval
 from deepauc.paper.medical_skin_page import SkinCells, skin_sections
 from deepauc.paper.medical_studies import HAM_NETWORKS, LOSSES, MELANOMA_NETWORKS
 from deepauc.paper.medical_targets import not_run, target_sections
@@ -138,7 +138,7 @@ def _cuts(finals: Sequence[Record]) -> str:
 def _row(cell: Cell, loss: str, records: Sequence[Record], baseline: Sequence[Record]) -> list[str]:
     values = [record["auc"]["test"][0] for record in records]
     test = together(cell, records)
-    delong, bootstrap = intervals(test.plain, test)
+    delong, bootstrap = delong_interval(test.plain, test), bootstrap_interval(test.plain, test)
     shares = [r["alpha_zero_share"] for r in records if r["alpha_zero_share"] is not None and loss == "auc_m"]
     test_by_ce = None if loss == "ce" else paired(cell, records, baseline)
     return [
@@ -161,7 +161,7 @@ def _row(cell: Cell, loss: str, records: Sequence[Record], baseline: Sequence[Re
 
 def _beyond(cell: Cell, loss: str, records: Sequence[Record]) -> list[str]:
     found = ensemble_of(records)
-    delong, _ = intervals(found.scores, found.test)
+    delong = delong_interval(found.scores, found.test)
     value, best = float(delong.value), max(found.single)
     return [
         cell.name,

@@ -94,13 +94,14 @@ def joined_scores(members: Sequence[Floats], *, scale: Scale = "sigmoid") -> Flo
     return ensemble(list(members), scale=scale)
 
 
-def intervals(scores: Floats, test: TestScores) -> tuple[Estimate, Estimate]:
-    """DeLong's and the bootstrap's; both clustered by patient where patients are known."""
-    groups = test.groups
-    return (
-        auroc_interval(scores, test.labels, groups=groups),
-        auroc_interval(scores, test.labels, method="bootstrap", groups=groups, n_resamples=RESAMPLES),
-    )
+def delong_interval(scores: Floats, test: TestScores) -> Estimate:
+    """Clustered by patient where patients are known."""
+    return auroc_interval(scores, test.labels, groups=test.groups)
+
+
+def bootstrap_interval(scores: Floats, test: TestScores) -> Estimate:
+    """Of whole patients where they are known; half a second for 6,000 images, a hundred times DeLong's."""
+    return auroc_interval(scores, test.labels, method="bootstrap", groups=test.groups, n_resamples=RESAMPLES)
 
 
 def against(scores: Floats, other: Floats, test: TestScores) -> Comparison:

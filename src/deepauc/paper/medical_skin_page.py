@@ -11,7 +11,15 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
 from deepauc.models.fusion import Scale, fuse
-from deepauc.paper.medical_scores import Floats, TestScores, against, intervals, joined_scores, pooled, read_scores
+from deepauc.paper.medical_scores import (
+    Floats,
+    TestScores,
+    against,
+    delong_interval,
+    joined_scores,
+    pooled,
+    read_scores,
+)
 from deepauc.paper.recipes import TITLES
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import Record, RecordBook
@@ -166,7 +174,7 @@ def _row(text: str, tests: Folds, scores: dict[int, Floats], baseline: dict[int,
     folds = sorted(scores)
     parts = [tests[fold] for fold in folds]
     test = pooled(parts, [scores[fold] for fold in folds])
-    delong, _ = intervals(test.plain, test)
+    delong = delong_interval(test.plain, test)
     other = pooled(parts, [baseline[fold] for fold in folds])
     shown = "-"
     if not np.array_equal(test.plain, other.plain):

@@ -21,7 +21,7 @@ from deepauc.paper.medical_cells import (
 )
 from deepauc.paper.medical_chest_page import mean_by_run
 from deepauc.paper.medical_chest_plan import STAND_IN, expected_runs
-from deepauc.paper.medical_scores import intervals
+from deepauc.paper.medical_scores import delong_interval
 from deepauc.paper.medical_skin_page import SkinCells, ensemble_gain, fusion_gains
 from deepauc.paper.recipes import TITLES
 from deepauc.paper.toy import MeanInterval
@@ -100,7 +100,7 @@ def _against_published(book: RecordBook, cells: Sequence[Cell]) -> list[list[str
         measured = f"mean {mean:.3f}"
         if len(records) > 1:
             together = ensemble_of(records)
-            found, _ = intervals(together.scores, together.test)
+            found = delong_interval(together.scores, together.test)
             measured += f", ensemble + TTA {auc_text(float(found.value), float(found.low), float(found.high))}"
         rows.append(
             [
@@ -119,7 +119,7 @@ def _ensembles(book: RecordBook, cells: Sequence[Cell]) -> list[list[str]]:
         found = {loss: ensemble_of(records) for loss, records in tests_of(book, cell).items() if len(records) > 1}
         if found:
             above = {
-                TITLES[loss]: float(intervals(one.scores, one.test)[0].value) > max(one.single)
+                TITLES[loss]: float(delong_interval(one.scores, one.test).value) > max(one.single)
                 for loss, one in found.items()
             }
             yes = [title for title, is_above in above.items() if is_above]
