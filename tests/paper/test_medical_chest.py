@@ -156,6 +156,24 @@ def test_a_pack_is_written_down_before_the_next_one_begins(done, tmp_path, monke
     assert list(records_of(elsewhere)) == [("S-stage1-ce", 0)]
 
 
+def test_packs_are_of_equal_size(done):
+    _, task, _, _ = done
+    links = [link for link in chest_links(PLAN, task) if link.parent is None] * 5
+    sizes = {pack: [len(some) for some in medical_chain._packs(links, pack)] for pack in (24, 9, 8, 4, 3)}
+    assert sizes == {24: [10], 9: [5, 5], 8: [5, 5], 4: [4, 4, 2], 3: [3, 3, 3, 1]}
+
+
+def test_no_run_of_a_pack_is_written_down_once_the_time_is_up(done, tmp_path, monkeypatch):
+    place, task, _, _ = done
+    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
+    monkeypatch.setattr(medical_chain, "time_limit", lambda deadline: nullcontext())  # it rang at the pack's very end
+    links = [link for link in chest_links(PLAN, task) if link.parent is None]
+    assert len(run_links("chest", links, elsewhere, pack=2, max_minutes=1e-9)) == 1  # test-time augmentation takes long
+    monkeypatch.setattr(medical_chain, "_train", lambda *_: pytest.fail("trained again"))
+    records = run_links("chest", links, elsewhere, pack=2)
+    assert [record["auc"] for record in records] == [records_of(place)[link.study, link.seed]["auc"] for link in links]
+
+
 def test_readers_beaten_by_the_ensemble(done):
     place, _, _, _ = done
     counts = json.loads((place.results / "chest" / "readers.json").read_text())

@@ -114,8 +114,8 @@ def _run_missing(
         for ended in _train(ready, place, device, pack, report):
             for link in ended:
                 _note(book, set_name, link, place, device, report)
-            if deadline is not None and time.monotonic() >= deadline:
-                raise OutOfTime  # a run that was at its very end when the time was up has not stopped for it
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise OutOfTime  # runs that were at their very end when the time was up have not stopped for it
 
 
 def _require(link: Link, place: Place, wanted: dict[str, Link]) -> None:
@@ -177,7 +177,7 @@ def _train_pack(together: Sequence[Link], place: Place, device: torch.device, re
 
 
 def _packs(ready: Sequence[Link], pack: int | None) -> list[list[Link]]:
-    """Links of one shape together: same network, images, labels and number of rows; None: as many as fit."""
+    """Links of one shape together: same network, images, labels and number of rows; pack: at most, None: what fits."""
     shapes: dict[tuple[Any, ...], list[Link]] = {}
     for link in ready:
         stages = tuple((stage.epochs, stage.iterations, stage.batch_size) for stage in link.recipe.stages)
@@ -186,7 +186,8 @@ def _packs(ready: Sequence[Link], pack: int | None) -> list[list[Link]]:
         shapes.setdefault(key, []).append(link)
     packs = []
     for alike in shapes.values():
-        size = pack or side_by_side(alike[0].recipe, alike[0].task.source.shape)
+        most = pack or side_by_side(alike[0].recipe, alike[0].task.source.shape)
+        size = -(-len(alike) // -(-len(alike) // most))  # of equal size: what is left over would not fill the device
         packs += [alike[start : start + size] for start in range(0, len(alike), size)]
     return packs
 
