@@ -402,9 +402,11 @@ def test_what_there_is_no_time_to_keep_is_left_to_the_next_call_and_nothing_is_t
     assert run(studies, tmp_path, max_minutes=40, **road)[0].done == 0
 
 
-def test_what_is_quick_to_keep_is_kept_however_late_it_is(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("seconds", "kept"), [(1.5, 5), (3.0, 3), (4.0, 2)])
+def test_what_is_quick_to_keep_is_kept_however_late_it_is_for_some_seconds(tmp_path, monkeypatch, seconds, kept):
     monkeypatch.setattr(time, "monotonic", lambda real=time.monotonic: real() + Clock.ahead)
-    studies = [a_study(method=ce, grid={}, task=LongToKeep(imratio=0.1, seconds=3.0), seeds=(0, 1, 2))]
+    source = LongToKeep(imratio=0.1, seconds=seconds)
+    studies = [a_study(method=ce, grid={}, task=source, seeds=(0, 1, 2, 3, 4))]
     trained = execution.train_together
 
     def late(*words, **options):
@@ -413,9 +415,11 @@ def test_what_is_quick_to_keep_is_kept_however_late_it_is(tmp_path, monkeypatch)
         return runs
 
     monkeypatch.setattr(execution, "train_together", late)
-    outcome, book = run(studies, tmp_path, max_minutes=40, pack=3)
-    assert (outcome.done, outcome.failed, outcome.out_of_time) == (3, [], False)
-    assert len(book.final("m")) == 3
+    outcome, book = run(studies, tmp_path, max_minutes=40, pack=5)
+    assert (outcome.done, outcome.failed, outcome.out_of_time) == (kept, [], kept < 5)
+    assert len(book.final("m")) == kept
+    monkeypatch.setattr(execution, "train_together", lambda *_, **__: pytest.fail("trained again"))
+    assert run(studies, tmp_path, max_minutes=40, pack=5)[0].done == 5 - kept
 
 
 def test_packs_hold_one_shape_and_tuning_comes_first(tmp_path):

@@ -32,7 +32,8 @@ from deepauc.training.run import Run
 DEFAULT_PACK = 24
 SMALLEST_PACK = 4  # fewer runs than this would waste the device: they wait for the next call
 DIVERGED = ("NaN or infini", "overshoot")  # in messages on training that went astray: the same again would end the same
-LONG_TO_KEEP = 5.0  # seconds: what takes less is never left to another call, however late it is
+LONG_TO_KEEP = 5.0  # seconds: what takes less is not left to another call, however late it is,
+LATE_KEEPING = 10.0  # as long as all that was kept so late has taken less than this
 NOT_KEPT_OF_TUNING = ("scores.csv", "model.safetensors", "bundle.json")
 
 
@@ -146,6 +147,7 @@ class _Session:
         self.left_out: set[str] = set()
         self._rates: dict[object, float] = {}  # wall seconds a step of one run, by network and images
         self._keeping: dict[object, float] = {}  # wall seconds of what is kept of a final run, by task and network
+        self._kept_late = 0.0  # seconds after the deadline
 
     def distil_finished(self, ready: Sequence[PlannedRun]) -> bool:
         """Records of runs that an earlier call, or another study, has finished.
@@ -220,7 +222,8 @@ class _Session:
     def _keep(self, planned: PlannedRun) -> None:
         """The record of a finished run, now or, where what it keeps would take too long, in the next call."""
         seconds = self._keep_seconds(planned)
-        if self.deadline is not None and seconds > LONG_TO_KEEP and time.monotonic() + seconds > self.deadline:
+        too_long = seconds > LONG_TO_KEEP or self._kept_late + seconds > LATE_KEEPING
+        if self.deadline is not None and too_long and time.monotonic() + seconds > self.deadline:
             self.left_out.add(planned.id)  # its folder is finished: `distil_finished` finds it
             self.outcome.out_of_time = True
             self._tell(planned, "trained; the next call writes its record")
@@ -237,7 +240,10 @@ class _Session:
         else:
             began = time.monotonic()
             record |= planned.study.task.keep(run, planned.task)
-            self._keeping[_keep_key(planned)] = time.monotonic() - began
+            ended = time.monotonic()
+            self._keeping[_keep_key(planned)] = ended - began
+            if self.deadline is not None:
+                self._kept_late += max(0.0, ended - max(began, self.deadline))
         if planned.phase == "final":
             self.book.set_aside_other_settings(record)
         self.book.add(record)
