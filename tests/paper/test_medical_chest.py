@@ -204,6 +204,16 @@ def test_a_label_that_is_missing_in_test_leaves_its_row_out(done):
     assert len(one_disease(task, "Heart").part("test")) == 59
 
 
+def test_a_label_with_one_class_in_test_is_refused_before_anything_is_trained(done, tmp_path):
+    place, task, _, _ = done
+    labels = task.labels.copy()
+    labels[task.part("test"), NAMES.index("Water")] = 0
+    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
+    with pytest.raises(ValueError, match="one class only of 'Water'"):
+        run_chest(PLAN, task.with_labels(labels), elsewhere)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_masked_labels_are_half_positive_and_depend_on_the_seed_alone(spots_task):
     task = spots_task(label_names=NAMES)
     masked = mask_labels(task, share=0.3, seed=4)

@@ -147,6 +147,7 @@ def run_chest(
 
     cells: only runs whose name begins with, or fits, one of these, and what they start from.
     """
+    _require_both_classes(task)
     links = chest_links(plan, task)
     if plan.masked:
         links += policy_links(plan, task)
@@ -158,6 +159,17 @@ def run_chest(
     every = [record for study in book.studies() for record in book.final(study)]
     beaten = note_readers(plan.records, every, task.label_names, readers, place)
     return {"runs": len(records), "left": len(links) - len(records), "readers": beaten}
+
+
+def _require_both_classes(task: Task) -> None:
+    """Said before anything is trained: a record needs the test AUC of every label."""
+    tested = task.labels.reshape(len(task), -1)[task.part("test")]
+    for name, values in zip(task.label_names, tested.T, strict=True):
+        if not {0.0, 1.0} <= set(values.tolist()):
+            raise ValueError(
+                f"the test part of {task.name!r} has one class only of {name!r}, so it has no AUC: "
+                "test on more images, or leave that label out."
+            )
 
 
 def chest_links(plan: ChestPlan, task: Task) -> list[Link]:
