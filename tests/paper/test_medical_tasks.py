@@ -5,7 +5,9 @@ import pytest
 
 from deepauc.data.splits import k_fold
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.paper.medical_studies import ddsm
+from deepauc.models.build import build_model
+from deepauc.paper.medical_packs import _OWN_SIDES
+from deepauc.paper.medical_studies import ddsm, medical
 from deepauc.paper.medical_tasks import MedicalSource, decoded_once, root_of
 from deepauc.studies import sources
 from deepauc.studies.sources import Place, fold_task
@@ -126,6 +128,27 @@ def test_parts_of_the_stand_ins(data_root, dataset, tuning, final):
     assert {part: len(rows) for part, rows in whole.parts.items()} == final
     if dataset == "pathmnist":
         assert whole.positive_share("train")[0] == pytest.approx(0.01, abs=1e-4)
+
+
+def test_every_stand_in_has_images_that_its_network_takes():
+    images = [study for study in medical().studies if study.task.dataset in _OWN_SIDES and not study.task.metadata]
+    pairs = {(study.recipe(study.configs[0], "final").model, study.task) for study in images}
+    sides = {(model, task.size or _OWN_SIDES[task.dataset]) for model, task in pairs}
+    assert len(sides) == 5  # ResNet20 at 28, 32 and 64 px, DenseNet121 at 32 and 64
+    for model, side in sides:
+        build_model(model, in_channels=3, num_outputs=1, seed=0, input_shape=(3, side, side))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("dataset", ["breastmnist", "pathmnist"])
+def test_a_border_repeats_the_outermost_pixels(data_root, dataset):
+    place, rows = Place(data=data_root), np.arange(0, 700, 7)
+    own, wide = (MedicalSource(dataset=dataset, size=size).load(1, tuning=False, place=place) for size in (0, 32))
+    at = np.clip(np.arange(-2, 30), 0, 27)
+    assert np.array_equal(wide.inputs(rows), own.inputs(rows)[:, at][:, :, at])
+    assert wide.parts["train"].tolist() == own.parts["train"].tolist()
+    with pytest.raises(ValueError, match="at 28 pixels and, with a border, above; not at 20"):
+        MedicalSource(dataset=dataset, size=20).load(1, tuning=False, place=place)
 
 
 @pytest.mark.data

@@ -62,7 +62,8 @@ ABOUT = (
     "length, with ResNet20, flips or small affine changes (the paper names none), and a part of the printed grids "
     "drawn by seed 14 (5 of 5, 8 of 45, 9 of 9, 12 of 36). HAM10000: D6 but for the length and the network; larger "
     "learning rates are tried too. `-R-ours`: learning rates that fall, more epochs, other grids. `-D`: DenseNet121 "
-    'with what ResNet20 has selected. `-R-best`: see "`best` on the stand-ins". Nothing is pretrained. CE and focal '
+    "with what ResNet20 has selected, images of 28 px with a border of 2 (it takes none below 29). "
+    '`-R-best`: see "`best` on the stand-ins". Nothing is pretrained. CE and focal '
     "loss have as many epochs as both stages of "
     "an AUC loss together; no guard puts CE's network in an AUC row. Settings are chosen on validation AUC. MedMNIST: "
     "tuned on the official validation part, then refitted on train + validation. PathMNIST: 69 tumours among 6,893 "

@@ -43,8 +43,9 @@ _TEST_2018 = "ISIC_2018/"
 class MedicalSource:
     """A data set by name (`DATASETS`), as images or as encoded patient metadata.
 
-    size: side of the images; 0 is the file's own. tta: augmented copies whose mean score of each test image is kept
-    beside the plain score; 0 for none. test_imratio: for DDSM+, positives of the test part are dropped to this.
+    size: side of the images; 0 is the file's own, MedMNIST's may have a border. tta: augmented copies whose mean score
+    of each test image is kept beside the plain score; 0 for none. test_imratio: for DDSM+, positives of the test part
+    are dropped to this.
     """
 
     dataset: str
@@ -95,7 +96,7 @@ def _medmnist(positive: int) -> Callable[[MedicalSource, int, bool, Place], Task
     """Tuned on the official validation part, then refitted on train and validation together."""
 
     def load(source: MedicalSource, seed: int, tuning: bool, place: Place) -> Task:
-        task = _read_medmnist(root_of(place) / f"{source.dataset}.npz", positive)
+        task = _read_medmnist(root_of(place) / f"{source.dataset}.npz", positive, source.size)
         return task if tuning else joined(task)
 
     return load
@@ -109,7 +110,7 @@ def joined(task: Task) -> Task:
 
 def _pathmnist(source: MedicalSource, seed: int, tuning: bool, place: Place) -> Task:
     """Tumour at 1 % in train, positives dropped by seed; validation as it is while tuning, unused afterwards."""
-    task = _read_pathmnist(root_of(place) / "pathmnist_subset.npz", seed)
+    task = _read_pathmnist(root_of(place) / "pathmnist_subset.npz", seed, source.size)
     return task if tuning else task.with_parts({part: task.part(part) for part in ("train", "test")})
 
 
@@ -167,18 +168,34 @@ def _fold(task: Task, fold: int, tuning: bool, outside: Indices | tuple[()]) -> 
 
 
 @cache
-def _read_medmnist(path: Path, positive: int) -> Task:
-    return load_medmnist(path, positive=positive)
+def _read_medmnist(path: Path, positive: int, size: int) -> Task:
+    return _bordered(load_medmnist(path, positive=positive), size)
 
 
 @cache
-def _path_images(path: Path) -> Task:
-    return load_pathmnist_subset(path)
+def _path_images(path: Path, size: int) -> Task:
+    return _bordered(load_pathmnist_subset(path), size)
 
 
-def _read_pathmnist(path: Path, seed: int) -> Task:
-    task = _path_images(path)  # read once: runs of several seeds then share the images on the device
+def _read_pathmnist(path: Path, seed: int, size: int) -> Task:
+    task = _path_images(path, size)  # read once: runs of several seeds then share the images on the device
     return imbalance_task(task, imratio=0.01, seed=seed).task(task)
+
+
+def _bordered(task: Task, size: int) -> Task:
+    """The images in the middle of larger ones, their outermost pixels repeated; 0 leaves them as they are.
+
+    DenseNet121 takes no image of 28 pixels, the smallest is 29.
+    """
+    side = task.source.shape[0]
+    if size in (0, side):
+        return task
+    if size < side:
+        raise ValueError(f"{task.name} is there at {side} pixels and, with a border, above; not at {size}.")
+    before = (size - side) // 2
+    border = (before, size - side - before)
+    images = np.pad(task.inputs(np.arange(len(task))), ((0, 0), border, border, (0, 0)), mode="edge")
+    return replace(task, source=ArrayInputs(images))
 
 
 @cache
