@@ -68,6 +68,44 @@ def test_supervised_view_by_view(temperature):
     assert expected != pytest.approx(by_hand(first, second, lambda i, j: i == j, temperature=temperature), rel=1e-3)
 
 
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_the_positives_alone_are_drawn_together(temperature):
+    first, second, labels = two_views()
+
+    def alike(i, j):
+        return i == j or bool(labels[i] == 1 and labels[j] == 1)
+
+    expected = by_hand(first, second, alike, temperature=temperature)
+    loss_fn = SupervisedContrastive(temperature=temperature, classes="positives").build(prior=(0.5,))
+    assert loss_fn(first, second, labels).item() == pytest.approx(expected, rel=1e-12)
+    both = supervised_contrastive(first, second, labels, temperature=temperature)
+    assert expected != pytest.approx(both.item(), rel=1e-3)
+    negative = torch.zeros(6)
+    torch.testing.assert_close(loss_fn(first, second, negative), nt_xent(first, second, temperature=temperature))
+    with pytest.raises(ValueError, match="'both' or 'positives', not 'negatives'"):
+        SupervisedContrastive(classes="negatives")
+
+
+def test_negatives_drawn_together_end_in_one_point_and_positives_alone_do_not():
+    """Steps on free projections of 60 negatives and 4 positives: the reason why `classes` is there."""
+
+    def spread(loss_fn):
+        torch.manual_seed(0)
+        points = (torch.ones(1, 8) + 0.3 * torch.randn(64, 8)).requires_grad_()  # near each other, as at the start
+        labels = (torch.arange(64) < 4).float()
+        for _ in range(300):
+            views = [points + 0.05 * torch.randn(64, 8) for _ in range(2)]
+            (gradient,) = torch.autograd.grad(loss_fn(*views, labels), points)
+            with torch.no_grad():
+                points -= 20 * gradient
+        unit = torch.nn.functional.normalize(points.detach()[4:], dim=1)
+        return 1 - (unit @ unit.T).mean().item()
+
+    start = spread(lambda a, b, _: 0 * a.sum())
+    assert spread(SupervisedContrastiveLoss(0.2)) < 0.2 * start
+    assert spread(SupervisedContrastiveLoss(0.2, classes="positives")) > 2 * start
+
+
 def test_supervised_with_several_labels():
     first, second, _ = two_views()
     labels = torch.tensor([[0, 1], [0, 1], [1, 1], [0, math.nan], [1, 1], [0, math.nan]])

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepauc.objectives.score_norm import unit_norm
+
+Classes = Literal["both", "positives"]
 
 NON_FINITE = (
     "the projections hold NaN or infinity: the network has diverged. Lower lr, let it rise over the first steps "
@@ -37,12 +39,18 @@ def nt_xent(first: Tensor, second: Tensor, *, temperature: float) -> Tensor:
     return F.cross_entropy(logits, other)
 
 
-def supervised_contrastive(first: Tensor, second: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
+def supervised_contrastive(
+    first: Tensor, second: Tensor, labels: Tensor, *, temperature: float, classes: Classes = "both"
+) -> Tensor:
     """NT-Xent with labels (Khosla et al. 2020, eq. 2): all views of the class are to be found, not the image's alone.
 
     l_i = -1/|P_i| sum over p in P_i of log( exp(c_ip / t) / sum over k != i of exp(c_ik / t) ); P_i: i's other view and
     both views of every image with i's label; the mean over all 2N views. An image with a missing label has its own
     views alone in P, and is in no other P. Several labels: alike are images that agree in all of them.
+
+    classes: "positives" treats images without a positive label like those with a missing one. With few positives
+    most pairs are of two negatives, and to draw them all together is to draw everything to one point, where the loss is
+    log(2N - 1); so only the rare class is drawn together, and each negative is told from all others.
 
     first, second (N, D); labels (N,) or (N, L), NaN where missing.
     """
@@ -50,6 +58,8 @@ def supervised_contrastive(first: Tensor, second: Tensor, labels: Tensor, *, tem
     count = len(first)
     columns = labels.reshape(count, -1)
     alike = (columns[:, None] == columns[None]).all(-1)  # NaN equals nothing
+    if classes == "positives":
+        alike = alike & (columns == 1).any(-1)
     alike = (alike | torch.eye(count, dtype=torch.bool, device=alike.device)).repeat(2, 2)
     alike = alike & ~_diagonal(logits)
     log_share = torch.where(alike, F.log_softmax(logits, 1), 0)  # not a product: it is -inf on the diagonal
@@ -107,17 +117,18 @@ class ContrastiveLoss(ViewLoss):
 class SupervisedContrastiveLoss(ViewLoss):
     """The contrastive loss with labels; the equation is with `supervised_contrastive`."""
 
-    def __init__(self, temperature: float = 0.2) -> None:
+    def __init__(self, temperature: float = 0.2, *, classes: Classes = "both") -> None:
         super().__init__()
         self.temperature = _checked(temperature)
+        self.classes = _checked_classes(classes)
 
     def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:
         if labels is None:
             raise ValueError("the supervised contrastive loss needs labels: use ContrastiveLoss where there are none.")
-        return supervised_contrastive(first, second, labels, temperature=self.temperature)
+        return supervised_contrastive(first, second, labels, temperature=self.temperature, classes=self.classes)
 
     def extra_repr(self) -> str:
-        return f"temperature={self.temperature}"
+        return f"temperature={self.temperature}, classes={self.classes!r}"
 
 
 def _similarities(first: Tensor, second: Tensor, *, temperature: float) -> Tensor:
@@ -143,6 +154,12 @@ def _checked(temperature: float) -> float:
     return temperature
 
 
+def _checked_classes(classes: Classes) -> Classes:
+    if classes not in get_args(Classes):
+        raise ValueError(f"classes must be 'both' or 'positives', not {classes!r}.")
+    return classes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contrastive:
     """`ContrastiveLoss` as the objective of a stage on two views (SimCLR); neither labels nor prior enter."""
@@ -162,9 +179,13 @@ class Contrastive:
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedContrastive:
-    """`SupervisedContrastiveLoss` as the objective of a stage on two views; the prior does not enter."""
+    """`SupervisedContrastiveLoss` as the objective of a stage on two views; the prior does not enter.
+
+    classes: "positives" where these are few; the reason is with `supervised_contrastive`.
+    """
 
     temperature: float = 0.2
+    classes: Classes = "both"
     views: ClassVar[int] = 2
     uses_labels: ClassVar[bool] = True
     soft_labels: ClassVar[bool] = False
@@ -172,6 +193,7 @@ class SupervisedContrastive:
 
     def __post_init__(self) -> None:
         _checked(self.temperature)
+        _checked_classes(self.classes)
 
     def build(self, *, prior: Sequence[float]) -> SupervisedContrastiveLoss:
-        return SupervisedContrastiveLoss(self.temperature)
+        return SupervisedContrastiveLoss(self.temperature, classes=self.classes)
