@@ -20,6 +20,7 @@ from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training.fast_step import FastEngine
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
+from deepauc.training.predict import predict
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 
@@ -158,6 +159,20 @@ def test_dropout_of_packed_runs_is_that_of_runs_alone(tmp_path, monkeypatch, cap
     for job, run in zip(jobs, packed, strict=True):
         alone = train(made, job.task, seed=job.seed, run_dir=tmp_path / f"alone{job.seed}", device="cuda")
         np.testing.assert_allclose(run.scores("test")[0], alone.scores("test")[0], atol=1e-4)
+
+
+def test_copies_are_scored_on_the_device_as_on_the_cpu(tmp_path):
+    """Images that lie on the device, changed by the training augmentation; packed, and read back by `predict`."""
+    changed = Augment(crop_padding=2, coarse_dropout=1, **STRONG)
+    stage = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.02), epochs=2, batch_size=64, augment=changed)
+    made = Recipe(model=ResNet20Spec(), stages=(stage,), tta=4)
+    jobs = [Job(recipe=made, task=task(), seed=s, run_dir=tmp_path / str(s)) for s in (0, 1)]
+    for run in train_together(jobs, device="cuda"):
+        rows = np.arange(1000, 1200)
+        for device in ("cuda", "cpu"):
+            found = predict(run, task(), rows=rows, device=device)
+            np.testing.assert_allclose(run.scores("test")[0], found, atol=0.02)
+        assert np.abs(run.scores("test")[0] - predict(run, task(), rows=rows, tta=0)).max() > 0.02
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="only one CUDA device")
