@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import re
 import shutil
+import signal
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -316,6 +318,25 @@ def test_out_of_time_stops_and_saves(tmp_path, monkeypatch, road):
     assert outcome.done == 0
     assert outcome.failed == []
     assert list((tmp_path / "runs").glob("*/checkpoint.safetensors"))
+
+
+def test_a_time_limit_rings_where_ctrl_c_is_ignored_and_ctrl_c_stays_ignored():
+    """In a process that a script has sent to the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        began = time.monotonic()
+        with pytest.raises(OutOfTime), time_limit(began + 0.4):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            assert time.monotonic() < began + 0.4
+            time.sleep(20)
+        assert time.monotonic() < began + 10
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        with time_limit(time.monotonic() + 600):
+            pass
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_time_limit_rings_at_once_in_the_middle_and_at_the_last_moment(monkeypatch):

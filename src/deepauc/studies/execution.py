@@ -247,8 +247,15 @@ def time_limit(deadline: float | None) -> Iterator[None]:
         fired.set()
         os.kill(os.getpid(), signal.SIGINT)
 
+    def heard(*_: object) -> None:
+        if fired.is_set():
+            raise KeyboardInterrupt
+
     timer = threading.Timer(max(deadline - time.monotonic(), 0.01), stop)
     timer.daemon = True
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as a script's background processes have it
+    if ignored:
+        signal.signal(signal.SIGINT, heard)  # Ctrl-C stays unheard, the limit does not
     try:
         try:
             timer.start()  # in here: a short time may be over before this thread has its turn again
@@ -261,6 +268,9 @@ def time_limit(deadline: float | None) -> Iterator[None]:
         if fired.is_set():
             raise OutOfTime from None
         raise
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _tell_done(runs: Sequence[PlannedRun], place: Place, ended: OnEnd, seconds: float) -> None:
