@@ -11,7 +11,7 @@ from deepauc.data.augment import Augment
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.standard import SGDSpec
-from deepauc.training import loop, timing, trainer
+from deepauc.training import copies, loop, timing
 from deepauc.training.plan import Fingerprint, Plan, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Steps
@@ -124,7 +124,7 @@ def test_a_measured_pace_is_that_of_the_steps(image_task, monkeypatch):
 
     monkeypatch.setattr(loop, "backward_whole_batch", slow_step)
     monkeypatch.setattr(timing, "score_rows", slow_score)
-    monkeypatch.setattr(trainer, "score_rows", slow_score)
+    monkeypatch.setattr(copies, "score_rows", slow_score)
     recipe = three_stages(image_task).recipe
     state = torch.get_rng_state()
     pace = measure_pace(recipe, image_task, seed=0, device=torch.device("cpu"))

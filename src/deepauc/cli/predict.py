@@ -35,7 +35,7 @@ def predict(
     id_column: IdColumn = None,
     tta: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Mean over N changed copies of each image; default: as trained."),
+        typer.Option(min=0, metavar="N", show_default=False, help="Mean over N changed copies of an image."),
     ] = None,
     scale: Annotated[
         str, typer.Option(metavar="NAME", show_default=False, help="Of several runs: sigmoid (default) or rank.")
