@@ -95,7 +95,8 @@ def _introduction(book: RecordBook) -> str:
         "and tunes the learning rate of each loss, but for what column `tuning` calls inherited "
         "(`deepauc.paper.recipes` says all of it). `alpha = 0` is the share of steps at which AUC-M's alpha was 0: "
         "where it is 0 %, AUC-M is the square loss with margin m. `train AUC`: of the last epoch on the training "
-        f"images as they are{_bins_text(finals)}. GPU s: of one final run, its share of a pack. C2 has other pixels "
+        f"images as they are{_bins_text(finals)}. GPU s: of one final run, its share of a pack, and longer "
+        "than it would be alone where another study ran on the same GPU, as beside many of these. C2 has other pixels "
         "than the paper's (32 x 32 from a lossy copy, a split of our own); C100 draws from a fixed pool of 8,000 "
         "positives; S10: not run, images not available. `reached`: our mean is at least the paper's.",
     ]
