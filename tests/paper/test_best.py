@@ -21,6 +21,7 @@ from deepauc.paper.best_levers import (
     ranks_from_text,
 )
 from deepauc.paper.smoke import DigitsSource
+from deepauc.studies.plan import Planner
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import run_studies
 from deepauc.studies.selection import Trial
@@ -201,7 +202,7 @@ def test_the_cells_take_over_what_was_chosen(small):
     assert (outcomes[2].done, outcomes[2].failed) == (4, [])
     for loss in LOSSES:
         record = book.final(f"C10-R-1-{loss}")[0]
-        found = best_page.decision(book, loss, 3)
+        found = best_page.decisions(book, loss)[2]
         assert record["config"]["mixup"] == found.chosen["mixup"]
         assert record["selection"] == {"inherited from": f"levers-{loss}-03-mixup"}
         assert record["source"]["name"] == DIGITS.name
@@ -250,19 +251,19 @@ def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
 
     def add(run, stage, seed, auc, cut=None, **fixed):
         record = {"study": name, "phase": "tuning", "run": run, "config": {"first_stage": stage}, "seed": seed}
-        record |= {"fixed": fixed, "tuning": {}, "cut": cut or {}, "alpha_zero_share": None}
+        record |= {"fixed": fixed, "tuning": {}, "cut": cut or {}, "alpha_zero_share": None, "recipe": {}}
         book.add({**record, "history": {"validation_auc": [0.5, auc]}, "auc": {"validation": [auc + 1e-6, 0, 1]}})
 
     add("old", "none", 500, 0.99, lr=1)
     add("n500", "none", 500, 0.7, cut={"tune_sets": "1 of 2"}, lr=2)  # the same run, whatever was cut around it
     add("n501", "none", 501, 0.7, lr=2)
-    found = best_page.decision(book, "ce", 1)
+    found = best_page.decisions(book, "ce")[0]
     assert [t.mean for t in found.tried] == [pytest.approx(0.7, abs=1e-9)]  # what the search goes by, not `auc`
     assert found.folds == 2
     assert found.chosen is None
     for seed in (500, 501):
         add(f"s{seed}", "simclr", seed, 0.8 + seed / 1e5, lr=2)
-    found = best_page.decision(book, "ce", 1)
+    found = best_page.decisions(book, "ce")[0]
     assert found.chosen == {"first_stage": "simclr"}
     assert found.difference(found.tried[0]).value == pytest.approx(-0.105005)
     assert best_page._cuts(book) == ""  # cut to one fold once, but both are there now
@@ -271,6 +272,63 @@ def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
     other = {**book.tuning(name)[0], "study": best_levers.lever_name("ce", 2), "config": {"ema": 0.0, "epochs": 10}}
     book.add(other)
     assert best_page._cuts(book) == "tune_sets 2 of 10, epochs 1 (levers-ce-01-first)"
+
+
+def test_copies_are_chosen_by_the_score_of_the_copies(tmp_path, monkeypatch):
+    """An epoch's AUC is of the images as they are, the same with and without copies: it would choose none for ever."""
+    lever = Lever(name="copies", settings=({"tta": 0}, {"tta": 4}))
+    monkeypatch.setattr(best_levers, "LEVERS", {**LEVERS, "ce": (lever,)})
+    base = {**SMALL, "first_stage": "none", "colour": True}
+    (study,) = lever_studies("ce", DIGITS, base=base, sets=(100,), folds=2)
+    place = Place(runs=tmp_path / "runs", results=tmp_path / "results")
+    assert run_studies("best", [study], place=place, device="cpu").failed == []
+    book = RecordBook(tmp_path / "results" / "best")
+    plain, copies = ([r for r in book.tuning(study.name) if r["config"]["tta"] == tta] for tta in (0, 4))
+    assert [r["history"] for r in plain] == [r["history"] for r in copies]
+    aucs = {r["seed"]: r["auc"]["validation"][0] for r in copies}
+    assert aucs != {r["seed"]: r["auc"]["validation"][0] for r in plain}
+    assert best_page.decisions(book, "ce")[0].tried[1].aucs == aucs
+
+    better = RecordBook(tmp_path / "better")
+    for record in (*plain, *copies):
+        auc = record["history"]["validation_auc"][-1] + 0.01 * (record["config"]["tta"] > 0)
+        better.add({**record, "auc": {"validation": [auc, 0.0, 1.0]}})
+    config, told = Planner([study], better, place).selected(study)
+    assert config["tta"] == 4
+    assert told["validation_auc"] == [pytest.approx(r["history"]["validation_auc"][-1] + 0.01) for r in copies]
+    assert best_page.decisions(better, "ce")[0].chosen == {"tta": 4}
+
+
+def test_a_lever_waits_for_those_before_it(tmp_path):
+    book = RecordBook(tmp_path)
+
+    def add(number, setting, seed, auc, **before):
+        record = {"study": best_levers.lever_name("ce", number), "phase": "tuning", "seed": seed, "recipe": {}}
+        record |= {"run": f"{number}{setting}{seed}{before}", "config": {**before, **setting}, "cut": {}, "fixed": {}}
+        book.add({**record, "alpha_zero_share": None, "history": {"validation_auc": [auc]}})
+
+    def length(seed, auc, **before):
+        for setting in LEVERS["ce"][1].settings:
+            add(2, setting, seed, auc + setting["epochs"] / 1e3, **before)
+
+    for seed in (500, 501):
+        for stage, auc in (("none", 0.7), ("simclr", 0.7 + 0.01 * (seed - 499))):
+            add(1, {"first_stage": stage}, seed, auc)
+        length(seed, 0.8, first_stage="simclr")
+    first, second, *_ = best_page.decisions(book, "ce")
+    assert (first.chosen, second.chosen) == ({"first_stage": "simclr"}, {"ema": 0.0, "epochs": 40})
+
+    add(1, {"first_stage": "none"}, 502, 0.9)  # a further fold: the first lever is open, and so are all after it
+    first, second, *_ = best_page.decisions(book, "ce")
+    assert (first.chosen, second.chosen) == (None, None)
+    assert len(second.tried) == 6
+    add(1, {"first_stage": "simclr"}, 502, 0.5)  # it turns the choice: what rests on the former one counts no more
+    first, second, *_ = best_page.decisions(book, "ce")
+    assert (first.chosen, second.tried) == ({"first_stage": "none"}, ())
+    for seed in (500, 501, 502):
+        length(seed, 0.6, first_stage="none")
+    second = best_page.decisions(book, "ce")[1]
+    assert (second.chosen, second.folds) == ({"ema": 0.0, "epochs": 40}, 3)
 
 
 def test_what_diverges_is_recorded_once(tmp_path, monkeypatch):

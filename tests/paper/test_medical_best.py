@@ -48,7 +48,8 @@ def add_lever(book, loss, number, aucs, folds=2, **before):
                     "tuning": {},
                     "cut": {},
                     "alpha_zero_share": None,
-                    "history": {"validation_auc": [auc + fold / 1000 + place * fold / 1e5]},
+                    "recipe": {},
+                    "history": {"validation_auc": [auc + fold / 1000 - place * fold / 1e5]},
                 }
             )
 
@@ -100,7 +101,14 @@ def test_the_last_complete_lever_counts_in_the_tasks_own_steps(tmp_path):
     assert breast["ema"] ** 600 == pytest.approx(0.998**4160, rel=1e-3)
     assert by_name["breast-R-best-ce"].fixed["epochs"] == 150
     before = {"lr": 0.01, "momentum": 0.95, "batch_size": 256, "positives": 0, "tta": 8}
-    add_lever(book, "ce", 12, [0.7, 0.7, 0.9, 0.7, 0.7], **before)
+    so_far = {}
+    for number, lever in enumerate(LEVERS["ce"][:-1], start=1):
+        fits = [
+            0.9 if all(before.get(axis, value) == value for axis, value in s.items()) else 0.7 for s in lever.settings
+        ]
+        add_lever(book, "ce", number, fits, **so_far)
+        so_far |= lever.settings[fits.index(0.9)]
+    add_lever(book, "ce", 12, [0.7, 0.7, 0.9, 0.7, 0.7], **so_far)
     assert chosen_setting(book, "ce")[1]["tta"] == 8
     (ce,) = [study for study in settled(best_cells(), tmp_path)[0] if study.name == "path-R-best-ce"]
     assert (ce.fixed["first_epochs"], ce.fixed["first_warmup"]) == (300, 780)

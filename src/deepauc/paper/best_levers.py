@@ -233,7 +233,7 @@ def lever_studies(
     fold_source = FoldSource(source=source, folds=folds)
     studies: list[Study] = []
     decided: tuple[str, ...] = ()
-    inherits = InheritsLatest.after(_searched("auc_m"), axes=_followed(loss)) if loss in FOLLOWERS else None
+    inherits = InheritsLatest.after(_searched("auc_m"), axes=followed(loss)) if loss in FOLLOWERS else None
     for number, lever in enumerate(LEVERS[loss], start=1):
         if inherits is not None:
             decided = inherits.axes
@@ -273,7 +273,7 @@ def _all_axes(loss: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis for lever in LEVERS[loss] for axis in lever.axes))
 
 
-def _followed(loss: str) -> tuple[str, ...]:
+def followed(loss: str) -> tuple[str, ...]:
     """What a loss takes over from AUC-M's search."""
     return tuple(axis for axis in _all_axes("auc_m") if axis not in BASE[loss]) if loss in FOLLOWERS else ()
 
@@ -285,7 +285,7 @@ def cell_study(
 
     As long as a search is unfinished, it is what its last finished lever has chosen; the record says which.
     """
-    axes = tuple(dict.fromkeys((*_followed(loss), *_all_axes(loss))))
+    axes = tuple(dict.fromkeys((*followed(loss), *_all_axes(loss))))
     inherits = InheritsLatest.after(_searched(loss), axes=axes)
     return Study(
         name=f"{name}-{loss}",

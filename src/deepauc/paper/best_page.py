@@ -30,7 +30,7 @@ from deepauc.paper.best_levers import (
 )
 from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table, percent_text
-from deepauc.studies.records import Record, RecordBook
+from deepauc.studies.records import Record, RecordBook, validation_curve
 from deepauc.studies.selection import Trial
 from deepauc.training.folder import code_version
 
@@ -68,6 +68,7 @@ class Decision:
     """What a lever has tried so far; chosen: None as long as a setting or a fold is missing."""
 
     lever: Lever
+    records: tuple[Record, ...]
     tried: tuple[Tried, ...]
     folds: int
     chosen: Mapping[str, Any] | None
@@ -89,10 +90,31 @@ def _value(tried: Tried, fold: int) -> float:
     return value
 
 
-def decision(book: RecordBook, loss: str, number: int) -> Decision:
-    """What the records of a lever come to."""
-    lever = best_levers.LEVERS[loss][number - 1]
-    records, tried = _records(book, loss, number), []
+def decisions(book: RecordBook, loss: str) -> list[Decision]:
+    """What the records of each lever come to, in order.
+
+    A lever counts with what those before it choose now: where more folds have changed one of these, records that rest
+    on the former choice wait for their successors, and as long as a lever is open all that follow are.
+    """
+    found: list[Decision] = []
+    decided = _taken_over(book, loss)
+    for number, lever in enumerate(best_levers.LEVERS[loss], start=1):
+        so_far = all(one.chosen for one in found)
+        found.append(_decision(lever, _records(book, loss, number, decided), may_choose=so_far))
+        decided |= found[-1].chosen or {}
+    return found
+
+
+def _taken_over(book: RecordBook, loss: str) -> dict[str, Any]:
+    """What a loss begins with: nothing, but for those that follow AUC-M."""
+    if loss not in FOLLOWERS:
+        return {}
+    chosen = {axis: value for one in decisions(book, "auc_m") for axis, value in (one.chosen or {}).items()}
+    return {axis: value for axis, value in chosen.items() if axis in best_levers.followed(loss)}
+
+
+def _decision(lever: Lever, records: Sequence[Record], *, may_choose: bool) -> Decision:
+    tried = []
     for setting in lever.settings:
         mine = [r for r in records if {axis: r["config"][axis] for axis in lever.axes} == dict(setting)]
         if not mine:
@@ -102,22 +124,28 @@ def decision(book: RecordBook, loss: str, number: int) -> Decision:
             Tried(
                 setting=setting,
                 # As the search reads it: an AUC rounded in another way would part from it where two settings tie.
-                aucs={r["seed"]: None if "failed" in r else r["history"]["validation_auc"][-1] for r in mine},
+                aucs={r["seed"]: None if "failed" in r else validation_curve(r)[-1] for r in mine},
                 alpha_zero=fmean(shares) if shares else None,
             )
         )
     folds = max((len(t.aucs) for t in tried), default=0)
     whole = len(tried) == len(lever.settings) and {len(t.aucs) for t in tried} == {folds}
     chosen = None
-    if whole and any(t.complete for t in tried):
+    if may_choose and whole and any(t.complete for t in tried):
         trials = [_trial(t) for t in tried]
         chosen = SimplestWithinPairedError().choose(trials).config
-    return Decision(lever=lever, tried=tuple(tried), folds=folds, chosen=chosen)
+    return Decision(lever=lever, records=tuple(records), tried=tuple(tried), folds=folds, chosen=chosen)
 
 
-def _records(book: RecordBook, loss: str, number: int) -> list[Record]:
-    """A lever's records: of those made from different settings before it, the ones that came last."""
-    lever, records = best_levers.LEVERS[loss][number - 1], book.tuning(lever_name(loss, number))
+def _records(book: RecordBook, loss: str, number: int, decided: Mapping[str, Any]) -> list[Record]:
+    """A lever's records with what was decided before it; of other differences before it, the ones that came last."""
+    lever = best_levers.LEVERS[loss][number - 1]
+    before = {axis: value for axis, value in decided.items() if axis not in lever.axes}
+    records = [
+        record
+        for record in book.tuning(lever_name(loss, number))
+        if all(record["config"].get(axis, value) == value for axis, value in before.items())
+    ]
     return [record for record in records if _before(record, lever) == _before(records[-1], lever)]
 
 
@@ -277,7 +305,7 @@ def _chosen_text(book: RecordBook) -> str:
     """One column a lever, one table a loss with a search of its own."""
     tables = []
     for loss in (*LOSSES, *FOLLOWERS):
-        found = [decision(book, loss, number) for number in range(1, len(best_levers.LEVERS[loss]) + 1)]
+        found = decisions(book, loss)
         if any(one.tried for one in found):
             header = ("loss", *(one.lever.name for one in found))
             row = [TITLES[loss], *(settings_text(one.chosen, short=True) if one.chosen else "open" for one in found)]
@@ -291,8 +319,7 @@ def _levers(book: RecordBook) -> list[str]:
     if cuts := _cuts(book):
         parts.append(f"Cut, of what is declared: {cuts}.")
     for loss in (*LOSSES, *FOLLOWERS):
-        for number in range(1, len(best_levers.LEVERS[loss]) + 1):
-            found = decision(book, loss, number)
+        for found in decisions(book, loss):
             if found.tried:
                 rows = [_tried_row(found, tried) for tried in found.tried]
                 parts += [f"### {TITLES[loss]}: {found.lever.name}", markdown_table(header, rows)]
@@ -304,11 +331,10 @@ def _cuts(book: RecordBook) -> str:
     where: dict[str, list[str]] = {}
     searched = []
     for loss in (*LOSSES, *FOLLOWERS):
-        for number in range(1, len(best_levers.LEVERS[loss]) + 1):
-            name = lever_name(loss, number)
-            records, folds = _records(book, loss, number), decision(book, loss, number).folds
+        for number, found in enumerate(decisions(book, loss), start=1):
+            name, records = lever_name(loss, number), found.records
             searched += [name] * bool(records)
-            for cut in dict.fromkeys(settings_text(_still_cut(record["cut"], folds)) for record in records):
+            for cut in dict.fromkeys(settings_text(_still_cut(record["cut"], found.folds)) for record in records):
                 where.setdefault(cut, []).append(name)
     where.pop("", None)
     return "; ".join(cut if names == searched else f"{cut} ({', '.join(names)})" for cut, names in where.items())

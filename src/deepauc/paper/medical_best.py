@@ -19,7 +19,7 @@ from typing import Any
 
 from deepauc.paper.best import best
 from deepauc.paper.best_levers import BASE, LEVERS, LOSSES, SET, lever_name
-from deepauc.paper.best_page import decision
+from deepauc.paper.best_page import decisions
 from deepauc.paper.medical_tasks import MedicalSource
 from deepauc.studies.grid import Config
 from deepauc.studies.records import RecordBook
@@ -98,12 +98,11 @@ def settled(studies: Sequence[Study], results: Path) -> tuple[tuple[Study, ...],
 def chosen_setting(book: RecordBook, loss: str) -> tuple[str, Config]:
     """Where it is from, and the arguments of `best` that the levers up to there have chosen; from records alone."""
     axes = {axis for lever in LEVERS[loss] for axis in lever.axes}
-    for number in range(len(LEVERS[loss]), 0, -1):
-        chosen = decision(book, loss, number).chosen
-        if chosen is not None:
-            last = book.tuning(lever_name(loss, number))[-1]  # of those that came last, as `decision` takes them
-            known = {**last["fixed"], **last["config"], **chosen}
-            return f"{SET}-{lever_name(loss, number)}", {name: v for name, v in known.items() if name in axes}
+    found = [(number, one) for number, one in enumerate(decisions(book, loss), start=1) if one.chosen is not None]
+    if found:
+        number, last = found[-1]
+        known = {**last.records[-1]["fixed"], **last.records[-1]["config"], **(last.chosen or {})}
+        return f"{SET}-{lever_name(loss, number)}", {name: v for name, v in known.items() if name in axes}
     return DEFAULTS, {}
 
 

@@ -13,7 +13,7 @@ from deepauc.data.task import Task
 from deepauc.studies.first_stages import own_stages
 from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
-from deepauc.studies.records import Record, RecordBook
+from deepauc.studies.records import Record, RecordBook, validation_curve
 from deepauc.studies.selection import NothingToChoose, Trial
 from deepauc.studies.sources import Place, TaskSource, comparable, without_test
 from deepauc.studies.study import Inherits, Phase, Study
@@ -206,8 +206,7 @@ class Planner:
             record = self.book.find(study.name, "tuning", run.id)
             if record is None:
                 return None
-            curve = tuple(record["history"]["validation_auc"]) if "failed" not in record else (float("nan"),)
-            trials.setdefault(repr(run.config), (run.config, []))[1].append(curve)
+            trials.setdefault(repr(run.config), (run.config, []))[1].append(validation_curve(record))
         tried = [Trial(config=config, validation=tuple(curves)) for config, curves in trials.values()]
         best = study.select.choose(tried)
         values = best.values()

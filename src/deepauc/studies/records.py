@@ -135,6 +135,18 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
     return record | {name: found[name] for name in ("hardware", "versions", "code_version")}
 
 
+def validation_curve(record: Record) -> tuple[float, ...]:
+    """What a tuning run is chosen by: validation AUC after each epoch, not a number where it failed.
+
+    Epochs score the images as they are. Where the recipe's own score is the mean over copies of an image, the last
+    value is that of the final scores: it is with them that the setting would be used.
+    """
+    if "failed" in record:
+        return (math.nan,)
+    curve = tuple(record["history"]["validation_auc"])
+    return (*curve[:-1], record["auc"]["validation"][0]) if record["recipe"].get("tta") else curve
+
+
 def _stage_steps(history: Sequence[Mapping[str, str]]) -> dict[str, int]:
     return {row["stage"]: int(row["iteration"]) for row in history}  # the last row of a stage counts all its steps
 
