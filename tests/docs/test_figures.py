@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from deepauc.paper.benchmark_tables import CELLS, Cell, paper_tables
-from deepauc.paper.best_page import decisions
+from deepauc.paper.best_decisions import decisions
 from deepauc.studies.records import RecordBook
 from deepauc.training.plan import LEAST_SHARE, Fingerprint, PlanOptions, make_plan
 
