@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,9 @@ class Copies:
     augment: Augment
 
     def __post_init__(self) -> None:
-        if self.number != int(self.number) or not 1 <= self.number <= MOST:
+        if not isinstance(self.number, Real) or not 1 <= self.number <= MOST or self.number != int(self.number):
             raise ValueError(f"test-time augmentation takes 1 to {MOST} copies of an image, not {self.number}.")
+        object.__setattr__(self, "number", int(self.number))  # 8.0 too: it is counted by, when training is over
         if self.augment.mixup:
             raise ValueError("a copy is of one image: test-time augmentation goes without mixup.")
 
