@@ -150,3 +150,32 @@ def test_told_to_stop_while_copies_are_scored_it_stops_and_goes_on(image_task, t
     train(recipe(guard=guard), image_task, seed=0, run_dir=folder)
     for name in ("scores.csv", "model.safetensors", "bundle.json", "history.csv"):
         assert (folder / name).read_bytes() == (whole.path / name).read_bytes(), name
+
+
+class CountedInputs(ArrayInputs):
+    """Counts the images that were read."""
+
+    read = 0
+
+    def __call__(self, indices):
+        self.read += len(indices)
+        return super().__call__(indices)
+
+
+@pytest.mark.parametrize("held", [1, 40 * 64, 1 << 28])  # bytes: a batch at a time, some batches, all
+def test_an_image_is_read_once_for_all_its_copies(run, image_task, monkeypatch, held):
+    monkeypatch.setattr(scoring, "BATCH", 7)
+    bundle, rows = Bundle.load(run.path), np.random.default_rng(1).choice(160, 60)  # in any order, some twice
+    given = (rows, bundle.preprocessing, torch.device("cpu"))
+    network = bundle.network(run.path)
+    resident = torch.from_numpy(image_task.inputs(np.arange(160)))
+    expected = score_copies(network, image_task, *given, copies=bundle.copies, resident=resident)
+    monkeypatch.setattr("deepauc.training.copies.HELD_BYTES", held)
+    source = CountedInputs(image_task.inputs(np.arange(160)))
+    told = []
+    found = score_copies(network, replace(image_task, source=source), *given, copies=bundle.copies,
+                         progress=lambda *at: told.append(at))  # fmt: skip
+    np.testing.assert_array_equal(found, expected)
+    assert source.read == len(rows)
+    assert told[-1] == (180, 180)
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
