@@ -28,6 +28,7 @@ from deepauc.studies.runner import _keep_key, _Session, _speed_key, run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.status import status_of
 from deepauc.studies.study import Inherits, Study, StudySet
+from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.trainer import Trainer
 
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
@@ -338,6 +339,22 @@ def test_a_time_limit_rings_where_ctrl_c_is_ignored_and_ctrl_c_stays_ignored():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with time_limit(time.monotonic() + 600):
             pass
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_ignored_ctrl_c_stays_so_while_a_run_is_trained_and_the_limit_is_heard():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with time_limit(time.monotonic() + 600), InterruptFlag() as flag:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            assert not flag.raised
+        with pytest.raises(OutOfTime), time_limit(time.monotonic() + 0.1), InterruptFlag() as flag:
+            time.sleep(0.5)
+            assert flag.raised
+            raise KeyboardInterrupt  # as training does once it has saved
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
