@@ -275,10 +275,10 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     assert asked(copied, "--tta", 2)[1] is None  # the run's own way
     meaning, caution = asked(copied, "--tta", 0)
     assert meaning == raw
-    assert f"of {copied} were fitted on other scores than these, on such as are means over 2 copies" in caution
+    assert f"of {copied} were fitted on means over 2 copies, not on scores like these" in caution
     meaning, caution = asked(plain, "--tta", 1)
     assert meaning.endswith("each the mean over 1 changed copy of an image")
-    assert "on such as are of the image as it is" in caution
+    assert "fitted on scores of images as they are" in caution
     meaning, caution = asked(plain, copied)
     assert meaning == "mean over 2 runs after a sigmoid, each the mean over no or 2 changed copies of an image"
     assert caution is None

@@ -99,5 +99,5 @@ def test_an_uncertain_label_is_no_second_class():
     labels, rows = task.labels.copy(), task.part("validation")
     labels[rows[labels[rows] == 1]] = -1
     assert comparable(task) is task
-    with pytest.raises(ValueError, match="validation part .* has one class only"):
+    with pytest.raises(ValueError, match=r"validation part .* has one class only"):
         comparable(replace(task, labels=labels))

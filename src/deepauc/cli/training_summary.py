@@ -105,8 +105,8 @@ def show_results(
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
     if copies := copies_of(record):
         output.say(
-            f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after each "
-            "epoch was of the images as they are."
+            f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after "
+            "each epoch was of the images as they are."
         )
     if last_stage is not None:
         validation = record["results"]["guard"]["validation_auc"]

@@ -42,9 +42,10 @@ def predict(
 
     One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
     have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean raw output over so many augmented
-    copies of each image, deterministic by seed; by default as many as the run's own scores are the mean of (the
-    recipe's `tta`), 0 for the image as it is. `augment` defaults to that of the run's last stage (where the guard
-    kept an earlier one, of that), without mixup, and never comes from a stage on views.
+    copies of each image; by default as many as the run's own scores are the mean of (the recipe's `tta`), 0 for the
+    image as it is. Copies follow from seed and row: an image has others in another row of a task. `augment`, for runs
+    that make copies, defaults to that of the run's last stage (where the guard kept an earlier one, of that), without
+    mixup, and never comes from a stage on views.
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
     for every run and every augmented copy.
     """

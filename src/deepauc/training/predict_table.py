@@ -173,8 +173,9 @@ def _copies_caution(folders: Sequence[Path], bundles: Sequence[Bundle], copies: 
     for folder, bundle, asked in zip(folders, bundles, copies, strict=True):
         fitted = bundle.thresholds or bundle.calibration
         if fitted and bundle.preprocessing.images and asked != bundle.copies:
-            own = "of the image as it is" if bundle.copies is None else f"means over {bundle.copies.number:,} copies"
-            return f"thresholds and probabilities of {folder} were fitted on other scores than these, on such as are {own}"
+            number = 0 if bundle.copies is None else bundle.copies.number
+            own = f"means over {number:,} copies" if number else "scores of images as they are"
+            return f"thresholds and probabilities of {folder} were fitted on {own}, not on scores like these"
     return None
 
 
