@@ -12,7 +12,7 @@ from deepauc.data.group_word import group_word
 from deepauc.data.task import Task
 from deepauc.reporting.figures import interval_text
 from deepauc.reporting.findings import Interval
-from deepauc.reporting.kept_stage import auc_intervals, kept_stage, stage_objectives
+from deepauc.reporting.kept_stage import auc_intervals, copies_of, kept_stage, stage_objectives
 from deepauc.reporting.sections import p_text
 from deepauc.training.choice import Choice
 from deepauc.training.prepare import Prepared
@@ -103,6 +103,11 @@ def show_results(
             intervals = [found.get(part, {}).get(label) for part in parts]
             rows.append([title, label, *("-" if one is None else interval_text(one) for one in intervals)])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
+    if copies := copies_of(record):
+        output.say(
+            f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after "
+            "each epoch was of the images as they are."
+        )
     if last_stage is not None:
         validation = record["results"]["guard"]["validation_auc"]
         output.say(
@@ -130,6 +135,7 @@ def show_results(
             "paired_tests": tests,
             "kept_stage": kept,
             "kept_objective": stages[kept],
+            "tta": copies,
             "seconds": record["results"]["seconds"],
             "plan": record.get("plan"),
             "leaks": record.get("leaks"),

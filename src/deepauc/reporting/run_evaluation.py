@@ -27,7 +27,7 @@ from deepauc.reporting.findings import (
     StageFinding,
 )
 from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
-from deepauc.reporting.kept_stage import kept_stage, stage_objectives
+from deepauc.reporting.kept_stage import copies_of, kept_stage, stage_objectives
 from deepauc.reporting.scores_file import ScoreTable, read_scores
 from deepauc.reporting.subgroups import Metadata, find_subgroups
 from deepauc.reporting.table_evaluation import compare_tables, evaluate_part, sample_of
@@ -147,6 +147,12 @@ def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) 
     cautions = []
     if _mapping(record.get("identity")).get("data") != _mapping(other.record.get("identity")).get("data"):
         cautions.append("The two runs were trained on different data (their hashes differ).")
+    own_copies, their_copies = copies_of(record), copies_of(other.record)
+    if own_copies != their_copies:
+        cautions.append(
+            f"Scores are means over copies of an image ({own_copies:,} here, {their_copies:,} there; 0: the image as "
+            "it is): part of the difference is how the networks are asked, not what they have learnt."
+        )
     objective = ", then ".join(stage_objectives(other.record))
     return _compared(table, theirs, part, name=path.resolve().name, objective=objective, cautions=cautions)
 
