@@ -35,6 +35,13 @@ def kept_stage(record: Mapping[str, Any]) -> int:
     return winner if isinstance(winner, int) and 0 <= winner <= last else last
 
 
+def baseline_stage(record: Mapping[str, Any]) -> int:
+    """The number of the first stage that gives scores, the baseline of those after it; stages on views give none."""
+    stages = _mapping(record.get("recipe")).get("stages") or []
+    views = [_mapping(stage).get("views", 1) for stage in stages]
+    return next((number for number, count in enumerate(views) if count == 1), 0)
+
+
 def score_last_stage(run: Run, task: Task, *, device: str | torch.device | None = None) -> Path | None:
     """`RUN/last-stage/scores.csv` by the last stage's weights, where the guard kept an earlier stage; else None.
 
