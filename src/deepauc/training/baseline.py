@@ -20,7 +20,7 @@ FOLDER = "baseline"
 
 
 def first_stage_run(run: Run, task: Task, *, device: str | torch.device | None = None) -> Run | None:
-    """`RUN/baseline`: what `train` leaves for the first stage with scores, from the weights the guard kept. None without.
+    """`RUN/baseline`: the first stage with scores as a run of its own, by the weights the guard kept; None without.
 
     Stages on views that come before it are part of it. Its identity is that of such a run: same data, same seed, the
     recipe cut after that stage.
