@@ -11,9 +11,11 @@ import pytest
 from PIL import Image
 
 from deepauc.cli import training_run
-from deepauc.cli.training_progress import TrainingProgress
+from deepauc.cli.console import Output
+from deepauc.cli.training_progress import StageLength, TrainingProgress
 from deepauc.training import plan_first_stage
 from deepauc.training.timing import Pace
+from deepauc.training.trainer import Progress
 
 IMAGES = ("--image-column", "file", "--label-column", "target", "--model", "small-cnn")
 FIRST = ("--first-stage", "contrastive")
@@ -168,3 +170,19 @@ def test_tuned(deepauc, no_report, words, tmp_path):
     assert "best of 2 on validation" in text
     with (tmp_path / "run" / "history.csv").open(newline="") as file:
         assert [row["stage"] for row in csv.DictReader(file)] == ["0", "1", "2"]
+
+
+def test_the_time_left_counts_images_not_steps(monkeypatch, capsys):
+    """Ten steps of 512 images take as long as eighty of 64."""
+    clock = [0.0]
+    monkeypatch.setattr("deepauc.cli.training_progress.time.monotonic", lambda: clock[0])
+    first = StageLength(name="Contrastive", steps=10, an_epoch=5, a_step=512)
+    second = StageLength(name="CrossEntropy", steps=80, an_epoch=80, a_step=64)
+    shown = TrainingProgress(Output(), [first, second], bar=None)
+    for step in range(1, 11):
+        clock[0] += 8.0  # seconds
+        epoch = (step - 1) // 5
+        shown(Progress(stage=0, stages=2, epoch=epoch, iteration=step, iterations=10, validation_auc=None))
+    text = capsys.readouterr().out
+    # After six steps four more of eight seconds are left, and the second stage's 80 s.
+    assert text == "stage 1 of 2 (Contrastive), epoch 1 of 2, about 1 min 52 s left\n"
