@@ -169,11 +169,11 @@ def _means(
         name, other = (_network(shape, options, device_kind, one)[0] for one in (length, then))
         return f"--minutes {minutes}" + ("" if name == other else f" --model {name}")
 
-    said = f"the {device_kind.upper()} budget of {length.budget:.0e} multiply-adds"
+    leaves = f"the {device_kind.upper()} budget of {length.budget:.0e} multiply-adds leaves"
     return Means(
         an_image=multiply_adds(model, shape),
         left=length.budget - length.cost(model, epochs),
-        said=said if options.minutes is None else f"what {options.minutes:g} minutes are reckoned to allow",
+        leaves=leaves if options.minutes is None else f"{options.minutes:g} minutes are reckoned to leave",
         remedy=remedy,
     )
 

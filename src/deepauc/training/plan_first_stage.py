@@ -43,12 +43,12 @@ COLOUR_VIEWS = replace(GREY_VIEWS, saturation=0.4, hue=0.1, greyscale=0.2)
 class Means:
     """Multiply-adds: of one image through the network, and what the other stages leave of the budget.
 
-    said: the budget in words. remedy: the options of the command line that would allow so many multiply-adds.
+    leaves: the budget in words. remedy: the options of the command line that would allow so many multiply-adds.
     """
 
     an_image: int
     left: float
-    said: str
+    leaves: str
     remedy: Callable[[float], str]
 
 
@@ -79,7 +79,7 @@ def plan_first_stage(
         epochs = options.epochs or (MOST_EPOCHS if options.minutes else min(max(fitting, LEAST_EPOCHS), MOST_EPOCHS))
         reason = "asked for"
         if options.minutes is None and epochs > fitting:
-            reason += f": {epochs * an_epoch:.1e} multiply-adds, more than {means.said} leaves; --minutes M cuts it"
+            reason += f": {epochs * an_epoch:.1e} multiply-adds, more than {means.leaves}; --minutes M cuts it"
     else:
         against = _against(fingerprint, options) or _cannot_be_paid(fitting, an_epoch, options, means)
         if against is not None:
@@ -133,7 +133,7 @@ def _cannot_be_paid(fitting: int, an_epoch: float, options: PlanOptions, means: 
     if fitting >= needed:
         return None
     epochs = f"{fitting} epoch{'s' * (fitting != 1)}"
-    against = f"{means.said} leaves {epochs} of it beside the other stages, where {needed} are needed"
+    against = f"{means.leaves} {epochs} of it beside the other stages, where {needed} are needed"
     return against if options.epochs else f"{against}; {means.remedy(needed * an_epoch)} would allow it"
 
 
