@@ -83,6 +83,8 @@ def test_where_it_comes_and_why(data, kind, options, epochs, why):
     stage = first_of(plan)
     assert (None if stage is None else stage.epochs) == epochs
     assert why in said(plan).reason
+    if "epochs" in options or "minutes" in options:
+        assert "--minutes M" not in said(plan).reason  # there is nothing left to cut, or it is cut
     assert said(plan).value.startswith("none" if stage is None else "contrastive, before the other two")
     assert [choice.name for choice in plan.choices].count("views") == (stage is not None)
     asked = options.get("first_stage") is not None

@@ -78,7 +78,7 @@ def plan_first_stage(
     if options.first_stage == "contrastive":
         epochs = options.epochs or (MOST_EPOCHS if options.minutes else min(max(fitting, LEAST_EPOCHS), MOST_EPOCHS))
         reason = "asked for"
-        if options.minutes is None and epochs > fitting:
+        if options.minutes is None and options.epochs is None and epochs > fitting:
             reason += f": {epochs * an_epoch:.1e} multiply-adds, more than {means.leaves}; --minutes M cuts it"
     else:
         against = _against(fingerprint, options) or _cannot_be_paid(fitting, an_epoch, options, means)
@@ -118,7 +118,7 @@ def _against(fingerprint: Fingerprint, options: PlanOptions) -> str | None:
     """Why it is not worth it, or not known to be."""
     side = max(fingerprint.shape[:2])
     if (rarer := _rarer(fingerprint)) > MOST_OF_RARER_CLASS:
-        return f"each class has {rarer:,} rows or more, enough to learn from (it is for up to {MOST_OF_RARER_CLASS:,})"
+        return f"each class has {rarer:,} rows or more, which is not few (it is for up to {MOST_OF_RARER_CLASS:,})"
     if (images := _images(fingerprint)) < LEAST_IMAGES:
         return f"{images:,} training images are few to learn features from (it is for {LEAST_IMAGES:,} or more)"
     if side > LARGEST_SIDE:
