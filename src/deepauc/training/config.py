@@ -20,7 +20,7 @@ from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.plain import to_plain, valid_name
-from deepauc.training.plan import PlanOptions
+from deepauc.training.plan_inputs import PlanOptions
 from deepauc.training.recipe import ObjectiveSpec, OptimizerSpec, Recipe
 from deepauc.training.schedule import Constant, Cosine, Cyclic, Schedule, Steps
 
@@ -84,7 +84,7 @@ class Settings:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}.")
         if self.recipe is not None and self.plan != PlanOptions():
-            given = ", ".join(f.name for f in fields(self.plan) if getattr(self.plan, f.name) is not None)
+            given = ", ".join(f.name for f in fields(self.plan) if getattr(self.plan, f.name) != f.default)
             raise ValueError(f"there is a complete recipe, so nothing is planned: change {given} in the recipe itself.")
 
 
