@@ -100,14 +100,16 @@ def test_aims_are_judged_by_the_records(results):
 def test_an_ensemble_is_compared_with_the_best_single_model(results):
     text = medical_page.page(results)
     runs = [read_scores(r) for r in RecordBook(results / "medical").final("breast-R-ours-ce")]
-    single = [auroc(run.plain, LABELS) for run in runs]
+    every = [*(run.plain for run in runs), *(run.tta for run in runs)]
+    aucs = [float(auroc(scores, LABELS)) for scores in every]
+    plain, tta = aucs[: len(runs)], aucs[len(runs) :]
     together = ensemble([run.tta for run in runs], scale="sigmoid")
     row = cells_of(text.split("## Ensembles and test-time")[1], "breast-R-ours", "CE")
-    assert row[3] == f"{max(single):.3f}"
-    assert row[6].startswith(f"{auroc(together, LABELS):.3f} [")
-    found = compare_auroc(together, runs[int(np.argmax(single))].plain, LABELS)
-    assert row[7].startswith(f"{float(found.difference):+.3f} [{float(found.low):+.3f}, {float(found.high):+.3f}]")
-    assert row[8] == ("yes" if auroc(together, LABELS) > max(single) else "no")
+    assert [row[3], row[5]] == [f"{max(plain):.3f}", f"{max(tta):.3f}"]
+    assert row[7].startswith(f"{auroc(together, LABELS):.3f} [")
+    found = compare_auroc(together, every[int(np.argmax(aucs))], LABELS)  # the best, whether asked once or 30 times
+    assert row[8].startswith(f"{float(found.difference):+.3f} [{float(found.low):+.3f}, {float(found.high):+.3f}]")
+    assert row[9] == ("yes" if auroc(together, LABELS) > max(aucs) else "no")
 
 
 def test_what_was_not_run_and_what_was_cut_is_said(results):

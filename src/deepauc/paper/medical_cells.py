@@ -110,21 +110,27 @@ class Ensemble:
     single: tuple[float, ...]  # test AUC of each
     tta: tuple[float, ...]  # of each with TTA
     plain: float  # of the mean of all
-    best_single: Floats  # scores of the best of them, best on this test part
+    best_single: Floats  # scores of the best of them, as it is or with TTA, best on this test part
     scores: Floats
     test: TestScores
+
+    @property
+    def to_pass(self) -> float:
+        """The highest test AUC of a single model, as it is or with TTA: an ensemble with TTA must not win by that."""
+        return max(*self.single, *self.tta)
 
 
 def ensemble_of(records: Sequence[Record]) -> Ensemble:
     """Of one loss in a cell whose training sets share a test part."""
     runs = [read_scores(record) for record in records]
     labels = runs[0].labels
-    single = [float(auroc(one.plain, labels)) for one in runs]
+    plain, tta = [one.plain for one in runs], [one.tta for one in runs if one.tta is not None]
+    aucs = [float(auroc(scores, labels)) for scores in (*plain, *tta)]
     return Ensemble(
-        single=tuple(single),
-        tta=tuple(float(auroc(one.tta, labels)) for one in runs if one.tta is not None),
-        plain=float(auroc(joined_scores([one.plain for one in runs]), labels)),
-        best_single=runs[int(np.argmax(single))].plain,
+        single=tuple(aucs[: len(plain)]),
+        tta=tuple(aucs[len(plain) :]),
+        plain=float(auroc(joined_scores(plain), labels)),
+        best_single=(*plain, *tta)[int(np.argmax(aucs))],
         scores=joined_scores([one.best for one in runs]),
         test=runs[0],
     )

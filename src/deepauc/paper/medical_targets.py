@@ -119,7 +119,7 @@ def _ensembles(book: RecordBook, cells: Sequence[Cell]) -> list[list[str]]:
         found = {loss: ensemble_of(records) for loss, records in tests_of(book, cell).items() if len(records) > 1}
         if found:
             above = {
-                TITLES[loss]: float(delong_interval(one.scores, one.test).value) > max(one.single)
+                TITLES[loss]: float(delong_interval(one.scores, one.test).value) > one.to_pass
                 for loss, one in found.items()
             }
             yes = [title for title, is_above in above.items() if is_above]
