@@ -15,10 +15,11 @@ from deepauc.paper import best as best_module
 from deepauc.paper.best import best
 from deepauc.paper.smoke import DigitsSource
 from deepauc.studies import first_stages
+from deepauc.studies.choices import InheritsLatest
 from deepauc.studies.execution import _first_stages, _job
 from deepauc.studies.first_stages import FirstStages
 from deepauc.studies.folds import FoldSource
-from deepauc.studies.plan import InheritsLatest, Planner
+from deepauc.studies.plan import Planner
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import _goes_on, run_studies
 from deepauc.studies.sources import BenchmarkSource, Place
