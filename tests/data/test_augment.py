@@ -91,7 +91,7 @@ def test_table_is_the_same_everywhere():
 
 
 def test_parameters_keep_their_numbers():
-    """Another number is another random number, in every run that was recorded with this augmentation: add at the end."""
+    """Another number is another random number, in every recorded run with this augmentation: add at the end."""
     assert _PARAMETERS[:20] == (
         *("flip", "vertical_flip", "crop_y", "crop_x", "angle", "shift_x", "shift_y", "zoom", "shear"),
         *("window_area", "window_ratio", "window_x", "window_y"),
