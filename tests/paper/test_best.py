@@ -9,6 +9,7 @@ from deepauc.metrics.auroc import auroc
 from deepauc.models.fusion import ensemble
 from deepauc.paper import best_levers, best_page, divergence
 from deepauc.paper.best import best
+from deepauc.paper.best_decisions import decisions
 from deepauc.paper.best_levers import (
     BASE,
     FOLLOWERS,
@@ -207,7 +208,7 @@ def test_the_cells_take_over_what_was_chosen(small):
     assert (outcomes[2].done, outcomes[2].failed) == (4, [])
     for loss in LOSSES:
         record = book.final(f"C10-R-1-{loss}")[0]
-        found = best_page.decisions(book, loss)[2]
+        found = decisions(book, loss)[2]
         assert record["config"]["mixup"] == found.chosen["mixup"]
         assert record["selection"] == {"inherited from": f"levers-{loss}-03-mixup"}
         assert record["source"]["name"] == DIGITS.name
@@ -262,13 +263,13 @@ def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
     add("old", "none", 500, 0.99, lr=1)
     add("n500", "none", 500, 0.7, cut={"tune_sets": "1 of 2"}, lr=2)  # the same run, whatever was cut around it
     add("n501", "none", 501, 0.7, lr=2)
-    found = best_page.decisions(book, "ce")[0]
+    found = decisions(book, "ce")[0]
     assert [t.mean for t in found.tried] == [pytest.approx(0.7, abs=1e-9)]  # what the search goes by, not `auc`
     assert found.folds == 2
     assert found.chosen is None
     for seed in (500, 501):
         add(f"s{seed}", "simclr", seed, 0.8 + seed / 1e5, lr=2)
-    found = best_page.decisions(book, "ce")[0]
+    found = decisions(book, "ce")[0]
     assert found.chosen == {"first_stage": "simclr"}
     assert found.difference(found.tried[0]).value == pytest.approx(-0.105005)
     assert best_page._cuts(book) == ""  # cut to one fold once, but both are there now
@@ -292,7 +293,7 @@ def test_copies_are_chosen_by_the_score_of_the_copies(tmp_path, monkeypatch):
     assert [r["history"] for r in plain] == [r["history"] for r in copies]
     aucs = {r["seed"]: r["auc"]["validation"][0] for r in copies}
     assert aucs != {r["seed"]: r["auc"]["validation"][0] for r in plain}
-    assert best_page.decisions(book, "ce")[0].tried[1].aucs == aucs
+    assert decisions(book, "ce")[0].tried[1].aucs == aucs
 
     better = RecordBook(tmp_path / "better")
     for record in (*plain, *copies):
@@ -301,7 +302,7 @@ def test_copies_are_chosen_by_the_score_of_the_copies(tmp_path, monkeypatch):
     config, told = Planner([study], better, place).selected(study)
     assert config["tta"] == 4
     assert told["validation_auc"] == [pytest.approx(r["history"]["validation_auc"][-1] + 0.01) for r in copies]
-    assert best_page.decisions(better, "ce")[0].chosen == {"tta": 4}
+    assert decisions(better, "ce")[0].chosen == {"tta": 4}
 
 
 def test_a_lever_waits_for_those_before_it(tmp_path):
@@ -320,19 +321,19 @@ def test_a_lever_waits_for_those_before_it(tmp_path):
         for stage, auc in (("none", 0.7), ("simclr", 0.7 + 0.01 * (seed - 499))):
             add(1, {"first_stage": stage}, seed, auc)
         length(seed, 0.8, first_stage="simclr")
-    first, second, *_ = best_page.decisions(book, "ce")
+    first, second, *_ = decisions(book, "ce")
     assert (first.chosen, second.chosen) == ({"first_stage": "simclr"}, {"ema": 0.0, "epochs": 40})
 
     add(1, {"first_stage": "none"}, 502, 0.9)  # a further fold: the first lever is open, and so are all after it
-    first, second, *_ = best_page.decisions(book, "ce")
+    first, second, *_ = decisions(book, "ce")
     assert (first.chosen, second.chosen) == (None, None)
     assert len(second.tried) == 6
     add(1, {"first_stage": "simclr"}, 502, 0.5)  # it turns the choice: what rests on the former one counts no more
-    first, second, *_ = best_page.decisions(book, "ce")
+    first, second, *_ = decisions(book, "ce")
     assert (first.chosen, second.tried) == ({"first_stage": "none"}, ())
     for seed in (500, 501, 502):
         length(seed, 0.6, first_stage="none")
-    second = best_page.decisions(book, "ce")[1]
+    second = decisions(book, "ce")[1]
     assert (second.chosen, second.folds) == ({"ema": 0.0, "epochs": 40}, 3)
 
 
@@ -370,7 +371,7 @@ def test_the_status_counts_what_the_page_counts(small):
     whole = StudySet(name="best", title="", studies=tuple(declared))
     for one in status_of(whole, declared, results)[: len(declared)]:  # cells are not declared here
         assert (one.tuned + one.failed, one.outdated) == (one.to_tune, 0)
-    (choices, loss, decided) = RecordedChoices(declared, book), "auc_m", best_page.decisions(book, "auc_m")
+    (choices, loss, decided) = RecordedChoices(declared, book), "auc_m", decisions(book, "auc_m")
     for number, decision in enumerate(decided, start=1):
         study = next(s for s in declared if s.name == best_levers.lever_name(loss, number))
         chosen = choices.selected(study)[0]
@@ -386,6 +387,6 @@ def test_no_more_is_recorded_of_the_search_than_it_asks_for():
     assert all(one.tuned + one.failed <= one.to_tune and one.final <= one.seeds for one in found.values())
     book = RecordBook(results / "best")
     for loss in LOSSES:
-        for number, decision in enumerate(best_page.decisions(book, loss), start=1):
+        for number, decision in enumerate(decisions(book, loss), start=1):
             one = found[best_levers.lever_name(loss, number)]
             assert decision.chosen is not None or one.tuned + one.failed < one.to_tune

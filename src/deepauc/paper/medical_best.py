@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from deepauc.paper.best import best
+from deepauc.paper.best_decisions import decisions
 from deepauc.paper.best_levers import BASE, LEVERS, LOSSES, SET, lever_name
-from deepauc.paper.best_page import decisions
 from deepauc.paper.medical_tasks import MedicalSource
 from deepauc.studies.grid import Config
 from deepauc.studies.records import RecordBook
