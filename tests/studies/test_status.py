@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from deepauc.studies.choices import InheritsLatest, RecordedChoices
+from deepauc.studies.choices import RecordedChoices
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.records import RecordBook
 from deepauc.studies.status import status_of
-from deepauc.studies.study import Inherits, Study, StudySet
+from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet
 from deepauc.training.folder import code_version
 
 

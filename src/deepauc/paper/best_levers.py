@@ -28,12 +28,11 @@ import numpy.typing as npt
 from deepauc.data.task import Task
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.best import best
-from deepauc.studies.choices import InheritsLatest
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid
 from deepauc.studies.selection import NothingToChoose, Trial
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
-from deepauc.studies.study import Study, StudySet
+from deepauc.studies.study import InheritsLatest, Study, StudySet
 from deepauc.training.run import Run
 
 SET = "best"

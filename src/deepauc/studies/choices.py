@@ -5,27 +5,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from deepauc.studies.grid import Config
 from deepauc.studies.records import Record, RecordBook, validation_curve
 from deepauc.studies.selection import NothingToChoose, Trial
 from deepauc.studies.study import Inherits, Study
-
-
-@dataclass(frozen=True, kw_only=True)
-class InheritsLatest(Inherits):
-    """Settings from `study`, or, as long as nothing is selected there, from the first of `otherwise` that has a
-    selection; arguments that this one does not have keep the method's defaults."""
-
-    otherwise: tuple[str, ...] = ()
-
-    @classmethod
-    def after(cls, names: Sequence[str], *, axes: tuple[str, ...]) -> InheritsLatest:
-        """From the last of these that has a selection."""
-        last, *earlier = reversed(names)
-        return cls(study=last, otherwise=tuple(earlier), axes=axes)
 
 
 class Choices(ABC):
@@ -58,12 +43,10 @@ class Choices(ABC):
 
     def inherits_from(self, inherits: Inherits) -> str:
         """The study whose selection counts."""
-        if not isinstance(inherits, InheritsLatest):
+        if len(inherits.sources) == 1:
             return inherits.study
-        for name in (inherits.study, *inherits.otherwise):
-            if self.selected(self._by_name[name]) is not None:
-                return name
-        return inherits.study
+        chosen = (name for name in inherits.sources if self.selected(self._by_name[name]) is not None)
+        return next(chosen, inherits.study)
 
     def selected(self, study: Study) -> tuple[Config, Mapping[str, Any] | None] | None:
         """The chosen settings and how they were chosen; None while tuning runs are missing or if all went astray."""
