@@ -220,3 +220,16 @@ def test_what_is_exported_says_that_scores_are_means_over_copies(images, deepauc
     assert said not in model_card(plain.path)
     properties = [export_module._properties(Bundle.load(run.path))["scores"] for run in (copied, plain)]
     assert ["mean score of 2 changed copies" in text for text in properties] == [True, False]
+
+
+@needs_onnx
+def test_an_onnx_file_of_a_run_with_copies_comes_with_a_caution(images, deepauc, tmp_path):
+    plain, task = images
+    stages = (replace(RECIPE[1], augment=Augment(crop_padding=1)),)
+    recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=stages, tta=2)
+    copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record["data"]})
+    for one, number in ((copied, 2), (plain, 0)):
+        code, text, _ = deepauc(one.path, "--onnx", tmp_path / "file.onnx")
+        assert (code, "for the mean score of 2 changed copies" in " ".join(text.split())) == (0, number > 0)
+    record = json.loads(deepauc(copied.path, "--onnx", tmp_path / "file.onnx", "--json")[1])
+    assert record["onnx"]["copies"] == 2

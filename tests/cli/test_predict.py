@@ -255,3 +255,32 @@ def test_a_bundle_does_not_know_its_columns(deepauc, runs, new, tmp_path):
     assert text == f"Scores: {tmp_path / 's.csv'} (11 rows)\n"
     assert deepauc(runs["small"].path, *words, "--out", tmp_path / "t.csv")[0] == 0
     assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
+
+
+def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deepauc, runs, new, tmp_path):
+    recipe = Recipe(model=SmallCNNSpec(widths=(4,)), stages=stages(augment=Augment(crop_padding=1)), tta=2)
+    notes = {"data": {"image_column": "file", "feature_columns": []}}
+    copied = train(recipe, image_task(8), seed=0, run_dir=tmp_path / "copied", notes=notes).path
+
+    def asked(*words):
+        code, text, errors = deepauc(*words, "--table", new / "new.csv", "--out", tmp_path / "s.csv", "--json")
+        assert (code, errors) == (0, "")
+        found = json.loads(text)
+        return found["meaning"], found.get("caution")
+
+    plain = runs["small"].path
+    raw = "raw scores of one run, higher for more likely positive"
+    assert asked(plain) == (raw, None)
+    assert asked(copied) == (f"{raw}, each the mean over 2 changed copies of an image", None)
+    assert asked(copied, "--tta", 2)[1] is None  # the run's own way
+    meaning, caution = asked(copied, "--tta", 0)
+    assert meaning == raw
+    assert f"of {copied} were fitted on means over 2 copies, not on scores like these" in caution
+    meaning, caution = asked(plain, "--tta", 1)
+    assert meaning.endswith("each the mean over 1 changed copy of an image")
+    assert "fitted on scores of images as they are" in caution
+    meaning, caution = asked(plain, copied)
+    assert meaning == "mean over 2 runs after a sigmoid, each the mean over no or 2 changed copies of an image"
+    assert caution is None
+    text = deepauc(copied, "--table", new / "new.csv", "--out", tmp_path / "s.csv", "--tta", 0)[1]
+    assert "Caution. Thresholds and probabilities of" in " ".join(text.split())

@@ -235,6 +235,7 @@ def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
         (("--table", "data.csv", *IMAGES, "--model", "densenet121"), "The smallest images it takes are 29 x 29"),
         (("--table", "data.csv", *IMAGES, "--model", "densenet121", "--epochs", "1"), "it takes are 29 x 29"),
         (("--table", "data.csv", *IMAGES, "--tune", "99"), "pairs of margin and gamma"),
+        (("--table", "data.csv", *IMAGES, "--first-stage", "simclr"), "one of auto, none, contrastive, not 'simclr'"),
         (("--config", "bad.toml"), "did you mean 'label_columns'?"),
         (("--seed", "-1"), "--seed"),
     ],

@@ -15,9 +15,14 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from deepauc.paper.benchmark_tables import CELLS, Cell, paper_tables
-from deepauc.paper.best_page import decisions
+from deepauc.paper.best_decisions import decisions
 from deepauc.studies.records import RecordBook
+from deepauc.training import plan_first_stage
+from deepauc.training.choice import Choice
+from deepauc.training.cost import multiply_adds
 from deepauc.training.plan import LEAST_SHARE, Fingerprint, PlanOptions, make_plan
+from deepauc.training.plan_length import BUDGET
+from deepauc.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -150,6 +155,61 @@ def first_lever(loss: str) -> tuple[str, str]:
     return shown(fmean(kinds[0])), shown(fmean(kinds[1]))
 
 
+def first_gain(loss: str) -> tuple[str, ...]:
+    """With a first stage minus without one, paired by fold, and its interval."""
+    runs = RecordBook(RESULTS / "best").tuning(f"levers-{loss}-01-first")
+    by = {kind: {r["seed"]: r["auc"]["validation"][0] for r in runs if r["config"]["first_stage"] == kind}
+          for kind in ("none", "simclr")}  # fmt: skip
+    pairs = [by["simclr"][seed] - by["none"][seed] for seed in by["none"]]
+    assert len(pairs) == 10
+    return signed(fmean(pairs), *ttest_1samp(pairs, 0).confidence_interval())
+
+
+def first_lengths() -> tuple[str, ...]:
+    """Cross-entropy over ten folds without a first stage, with 100 and with 300 epochs of it."""
+    runs = RecordBook(RESULTS / "best").tuning("levers-ce-12-first_kind")
+    found = [
+        [r["auc"]["validation"][0] for r in runs
+         if (r["config"]["first_stage"], r["config"]["first_epochs"], r["config"]["tta"]) == (*one, 0)]
+        for one in (("none", 100), ("simclr", 100), ("simclr", 300))
+    ]  # fmt: skip
+    assert [len(values) for values in found] == [10, 10, 10]
+    return tuple(shown(fmean(values)) for values in found)
+
+
+def first_rule() -> tuple[str, ...]:
+    rule = plan_first_stage
+    values = (rule.MOST_OF_RARER_CLASS, rule.LEAST_IMAGES, rule.LARGEST_SIDE, rule.LEAST_EPOCHS, rule.MOST_EPOCHS)
+    return tuple(f"{value:,}" for value in values)
+
+
+def planned_first(rows: int, positives: int, shape: tuple[int, int, int], kind: str) -> tuple[Choice, Recipe]:
+    counts = {"positives": {"train": (positives,)}, "negatives": {"train": (rows - positives,)}}
+    data = Fingerprint(rows={"train": rows}, **counts, shape=shape, file_sizes={}, groups=None)
+    plan = make_plan(data, PlanOptions(), kind)
+    (choice,) = [one for one in plan.choices if one.name == "first stage"]
+    return choice, plan.recipe
+
+
+def first_on_a_gpu() -> tuple[str, ...]:
+    """Epochs, images, share of the budget, seconds."""
+    (row,) = record("speed/first-stage.json")["rows"]
+    _, recipe = planned_first(25_253, 253, (32, 32, 3), "cuda")
+    stage = recipe.stages[0]
+    assert (stage.epochs, stage.batch_size) == (row["epochs"], row["batch"])
+    images = 25_253 // stage.batch_size * stage.batch_size
+    share = 2 * 3 * stage.epochs * images * multiply_adds(recipe.model, (32, 32, 3)) / BUDGET["cuda"]
+    return str(stage.epochs), "25,253", f"{share:.0%}".replace("%", " %"), f"{row['seconds']:.0f}"
+
+
+def first_on_a_cpu() -> tuple[str, ...]:
+    """The minutes that are named."""
+    reasons = [planned_first(5000, 500, (28, 28, 1), "cpu")[0].reason,
+               planned_first(25_253, 253, (32, 32, 3), "cpu")[0].reason]  # fmt: skip
+    named = [re.search(r"; (--minutes [^;]+) would allow it", reason) for reason in reasons]
+    return tuple(found[1] for found in named if found)
+
+
 def copies() -> tuple[str, ...]:
     """Mean validation AUC of cross-entropy over ten folds with 0, 8 and 32 copies of an image."""
     (lever,) = [one for one in decisions(RecordBook(RESULTS / "best"), "ce") if one.lever.name == "copies"]
@@ -265,6 +325,15 @@ FIGURES = [
     ("csv.md", rf"AUC of AUC-M rose from {AUC} to {AUC}, that of cross-entropy from {AUC} to {AUC} \(",
      lambda: (*first_lever("auc_m"), *first_lever("ce"))),
     ("csv.md", rf"ten folds\) the validation AUC rose from {AUC} to {AUC} with 8 copies and to {AUC} with 32", copies),
+    ("choosing.md", r"few rows \| ([\d,]+) at most .*? without \| ([\d,]+) at least .*? up to (\d+) pixels .*?"
+     r"(\d+) epochs at least, (\d+) at most", first_rule),
+    ("choosing.md", r"a GPU (\d+) epochs on ([\d,]+) images of 32 pixels are (\d+ %) of the budget, (\d+) s on an H200",
+     first_on_a_gpu),
+    ("choosing.md", r"too small for it unless the images are tiny: .*? names `([^`]+)`, .*? in colour `([^`]+)`\.",
+     first_on_a_cpu),
+    ("choosing.md", rf"AUC of AUC-M rose by {INTERVAL}, that of cross-entropy by {INTERVAL}\.",
+     lambda: (*first_gain("auc_m"), *first_gain("ce"))),
+    ("choosing.md", rf"it had {AUC} without, {AUC} after 100 epochs of it and {AUC} after 300", first_lengths),
     ("best.md", r"of twelve levers AUC-M has decided (\d+) and cross-entropy (\d+)\.",
      lambda: (decided("auc_m"), decided("ce"))),
     ("choosing.md", rf"BreastMNIST {AUC} \(CE\) against {AUC} \(CE, then AUC-M\)", lambda: medmnist("breastmnist")),

@@ -13,7 +13,7 @@ import torch
 from deepauc.metrics.auroc import auroc
 from deepauc.paper import medical_chain, medical_chest, medical_chest_plan
 from deepauc.paper.medical_chain import run_links
-from deepauc.paper.medical_chest import ChestStudy, chest_links, mask_labels, one_disease, run_chest
+from deepauc.paper.medical_chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links, run_chest
 from deepauc.paper.medical_chest_page import stand_in_page
 from deepauc.paper.medical_chest_plan import STAND_IN, ChestPlan, study_names, with_settings
 from deepauc.paper.medical_packs import pack_of, side_by_side
@@ -161,6 +161,18 @@ def test_packs_are_of_equal_size(done):
     links = [link for link in chest_links(PLAN, task) if link.parent is None] * 5
     sizes = {pack: [len(some) for some in medical_chain._packs(links, pack)] for pack in (24, 9, 8, 4, 3)}
     assert sizes == {24: [10], 9: [5, 5], 8: [5, 5], 4: [4, 4, 2], 3: [3, 3, 3, 1]}
+
+
+def test_runs_that_see_other_rows_of_one_task_are_not_packed_together(done):
+    _, task, _, _ = done
+    labels = task.labels.copy()
+    labels[task.part("train")[:40]] = -1  # all of them: whoever ignores uncertain labels has these rows no more
+    links = policy_links(replace(PLAN, seeds=(0,)), task)
+    uncertain = [replace(link, task=task.with_labels(labels)) for link in links]
+    for some, expected in ((links, [["ignore", "zeros", "ones", "smooth_zeros", "smooth_ones"]]),
+                           (uncertain, [["ignore"], ["zeros", "ones", "smooth_zeros", "smooth_ones"]])):  # fmt: skip
+        packs = medical_chain._packs(some, 24)
+        assert [[link.study.removeprefix("policy-") for link in pack] for pack in packs] == expected
 
 
 def test_no_run_of_a_pack_is_written_down_once_the_time_is_up(done, tmp_path, monkeypatch):

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepauc.data.augment import Augment
 from deepauc.metrics.auroc import auroc
+from deepauc.models.build import SmallCNNSpec
 from deepauc.models.fusion import fuse
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.optim.standard import SGDSpec
 from deepauc.paper import medical_page
 from deepauc.paper.catalogue import find
 from deepauc.paper.medical_scores import TestScores, kept_scores, pooled, read_scores
@@ -19,7 +23,9 @@ from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import cut_all
+from deepauc.training.loop import train
 from deepauc.training.predict import predict
+from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run import Run
 
 CELLS = ["melanoma-B5-384-ce", "melanoma-B5-384-auc_m", "melanoma-B6-512-ce", "melanoma-meta-auc_m"]
@@ -147,6 +153,17 @@ def test_pooled_folds_keep_patients_and_order_apart():
     assert found.plain == pytest.approx([1, 1 / 3, 2 / 3, 1 / 2, 1])
     assert found.groups.tolist() == [0, 0, 1, 2, 3]
     assert found.labels.tolist() == [1, 0, 1, 0, 1]
+
+
+def test_plain_scores_are_plain_where_the_run_has_copies_of_its_own(spots_task, tmp_path):
+    task, moved = spots_task(), Augment(crop_padding=2)
+    stage = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.1), epochs=2, batch_size=32, augment=moved)
+    recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(stage,), tta=3)
+    copied = train(recipe, task, seed=0, run_dir=tmp_path / "copied")
+    plain = train(replace(recipe, tta=0), task, seed=0, run_dir=tmp_path / "plain")
+    found, expected = (kept_scores(run, task, tta=5)["test_scores"] for run in (copied, plain))
+    assert (copied.scores("test")[0] != plain.scores("test")[0]).any()
+    assert found == expected
 
 
 def test_scores_of_several_labels_with_gaps(run_folders, spots_task):

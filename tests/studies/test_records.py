@@ -8,9 +8,10 @@ import pytest
 
 from deepauc.paper.recipes import auc_m
 from deepauc.paper.smoke import DigitsSource
-from deepauc.studies.records import RecordBook, _curves, curve_epochs
+from deepauc.studies.records import RecordBook, _curves, curve_epochs, validation_curve
 from deepauc.studies.runner import run_studies
-from deepauc.studies.sources import Place
+from deepauc.studies.selection import Trial
+from deepauc.studies.sources import Place, comparable
 from deepauc.studies.study import Study
 
 
@@ -81,3 +82,22 @@ def test_alpha_counts_epochs_of_the_stage_that_has_one(tmp_path):
     found = _curves(SimpleNamespace(path=tmp_path, history=history))["alpha"]
     assert found["steps_per_epoch"] == 50
     assert found["step"] == [*range(100), 100, 120, 140]
+
+
+def test_a_run_with_copies_is_chosen_by_its_final_scores_alone():
+    history = {"validation_auc": [0.5, 0.6, 0.7]}
+    plain = {"recipe": {}, "history": history, "auc": {"validation": [0.7, 0.6, 0.8]}}
+    copies = {"recipe": {"tta": 8}, "history": history, "auc": {"validation": [0.9, 0.8, 1.0]}}
+    assert validation_curve(plain) == (0.5, 0.6, 0.7)
+    tried = [Trial(config={"tta": n}, validation=(validation_curve(r),)) for n, r in ((0, plain), (8, copies))]
+    for epochs in (1, 3):  # a mean over epochs would be of two kinds of score
+        assert tried[1].values(epochs=epochs) == (0.9,)
+
+
+def test_an_uncertain_label_is_no_second_class():
+    task = DigitsSource(imratio=0.1).load(0, tuning=True, place=Place())
+    labels, rows = task.labels.copy(), task.part("validation")
+    labels[rows[labels[rows] == 1]] = -1
+    assert comparable(task) is task
+    with pytest.raises(ValueError, match=r"validation part .* has one class only"):
+        comparable(replace(task, labels=labels))

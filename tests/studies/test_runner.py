@@ -22,12 +22,13 @@ from deepauc.paper.smoke import DigitsSource
 from deepauc.reporting.tables import percent_text
 from deepauc.studies import execution
 from deepauc.studies.execution import OutOfTime, time_limit
-from deepauc.studies.plan import Planner, same_shape
+from deepauc.studies.plan import Planner, TaskShelf, same_shape
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import _keep_key, _Session, _speed_key, run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.status import status_of
 from deepauc.studies.study import Inherits, Study, StudySet
+from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.trainer import Trainer
 
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
@@ -343,6 +344,28 @@ def test_a_time_limit_rings_where_ctrl_c_is_ignored_and_ctrl_c_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
+def test_an_ignored_ctrl_c_stays_so_while_a_run_is_trained_and_the_limit_is_heard():
+
+    def trains():
+        with InterruptFlag() as flag:
+            for _ in range(200):
+                time.sleep(0.05)
+                if flag.raised:
+                    raise KeyboardInterrupt  # as training does once it has saved
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with time_limit(time.monotonic() + 600), InterruptFlag() as flag:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            assert not flag.raised
+        with pytest.raises(OutOfTime), time_limit(time.monotonic() + 0.1):
+            trains()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_time_limit_rings_at_once_in_the_middle_and_at_the_last_moment(monkeypatch):
     with pytest.raises(OutOfTime), time_limit(time.monotonic() + 0.2):
         time.sleep(600)
@@ -540,3 +563,15 @@ def test_the_smoke_study_in_its_smallest_form(tmp_path):
     share = fmean(r["alpha_zero_share"] for r in RecordBook(tmp_path / "smoke").final("digits-S-10-paper-auc_m"))
     assert lines["loss"] == "alpha = 0"
     assert (lines["AUC-M"], lines["AUC-S"]) == (percent_text(share), "-")
+
+
+def test_stages_that_see_other_rows_of_one_task_have_their_own_steps():
+    task = DigitsSource(imratio=0.1).load(0, tuning=False, place=Place())
+    labels, rows = task.labels.copy(), task.part("train")
+    labels[rows[:200]] = -1
+    uncertain = task.with_labels(labels)
+    recipe, shelf, steps = ce(**SMALL), TaskShelf(Place()), {}
+    for choice in ("zeros", "ignore"):
+        stages = tuple(replace(stage, uncertain=choice) for stage in recipe.stages)
+        ((_, steps[choice], batch),) = shelf.steps(uncertain, replace(recipe, stages=stages), 0)
+    assert steps == {"zeros": len(rows) // batch, "ignore": (len(rows) - 200) // batch}

@@ -15,14 +15,12 @@ from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.loop import train
 from deepauc.training.plain import recipe_hash
 from deepauc.training.plan import (
-    BUDGET,
     ENOUGH_TO_SELECT,
-    LEAST_EPOCHS,
-    MOST_EPOCHS,
     Fingerprint,
     PlanOptions,
     make_plan,
 )
+from deepauc.training.plan_length import BUDGET, LEAST_EPOCHS, MOST_EPOCHS
 from deepauc.training.plan_network import named_model, planned_size
 
 
@@ -83,7 +81,7 @@ def test_the_quota_can_be_drawn_and_the_budget_holds(rows, share, labels, side, 
     positives = tuple(min(rows - 1, max(1, round(rows * share) + i)) for i in range(labels))
     shape = (side, side, 1) if images else (20,)
     plan = make_plan(fingerprint(rows=rows, positives=positives, shape=shape), PlanOptions(), "cpu")
-    first, second = plan.recipe.stages
+    *before, first, second = plan.recipe.stages
     assert 1 <= second.positives_per_batch < second.batch_size
     assert second.positives_per_batch <= min(positives)  # none twice in a batch
     assert second.batch_size <= rows
@@ -100,6 +98,9 @@ def test_the_quota_can_be_drawn_and_the_budget_holds(rows, share, labels, side, 
     cost = sum(e * s for e, s in zip((first.epochs, second.epochs), steps, strict=True))
     cost *= TRAINING_FACTOR * first.batch_size * multiply_adds(plan.recipe.model, shape)
     assert cost <= BUDGET["cpu"] * 1.001 or LEAST_EPOCHS in (first.epochs, second.epochs)
+    for stage in before:  # it takes what the others leave, and images alone have one
+        views = 2 * stage.epochs * (rows // stage.batch_size) * stage.batch_size
+        assert cost + TRAINING_FACTOR * views * multiply_adds(plan.recipe.model, shape) <= BUDGET["cpu"] * 1.001
     assert LEAST_EPOCHS <= first.epochs <= MOST_EPOCHS[0]
     assert LEAST_EPOCHS <= second.epochs <= MOST_EPOCHS[1]
 

@@ -187,10 +187,11 @@ def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Pa
     import torch
 
     from deepauc.training.bundle import Bundle, load_weights
+    from deepauc.training.copies import score_copies
     from deepauc.training.folder import RunFolder
     from deepauc.training.prepare import prepare
     from deepauc.training.run import Run
-    from deepauc.training.scoring import part_auc, score_rows
+    from deepauc.training.scoring import part_auc
 
     run = Run(folder)
     stages = [_NAMES[stage["objective"]["type"]] for stage in run.record["recipe"]["stages"]]
@@ -202,7 +203,8 @@ def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Pa
     for number, stage in enumerate(stages):
         load_weights(RunFolder(folder).stage_path(number), model)
         for part in PARTS:
-            scores = score_rows(model, task, task.labelled(part), bundle.preprocessing, torch.device("cpu"))
+            given = (model, task, task.labelled(part), bundle.preprocessing, torch.device("cpu"))
+            scores = score_copies(*given, copies=bundle.copies)  # as the run's own are made
             auc.setdefault(stage, {})[part] = part_auc(task, part, scores)[label]
     labels = {part: task.labels[rows] for part, rows in task.parts.items()}
     return FirstRun(

@@ -45,7 +45,13 @@ def export(
             "tolerance": found.tolerance,
             "compared": found.compared,
             "source": found.source,
+            "copies": found.copies,
         }
+        if found.copies:
+            output.say(
+                f"Caution. The file scores an image as it is; this run's thresholds and calibration are for the mean "
+                f"score of {found.copies:,} changed copies."
+            )
     if bundle is not None:
         files = copy_bundle(run, bundle)
         output.result(f"Bundle: {', '.join(map(str, files))}")

@@ -134,6 +134,8 @@ def _show(output: Output, found: TablePrediction, out: Path, *, seen: int) -> No
     output.say(f"{found.meaning}; not a medical device.")
     if found.probability_meaning is not None:
         output.say(f"{found.probability_meaning}.")
+    if found.caution is not None:
+        output.say(f"Caution. {found.caution[0].upper()}{found.caution[1:]}.")
     output.result(f"Scores: {out} ({len(found.ids):,} rows)")
     if seen:
         output.say(
@@ -150,4 +152,6 @@ def _show(output: Output, found: TablePrediction, out: Path, *, seen: int) -> No
     }
     if found.probability_meaning is not None:
         record["probability_meaning"] = found.probability_meaning
+    if found.caution is not None:
+        record["caution"] = found.caution
     output.record(record)

@@ -52,6 +52,10 @@ def train(
         str | None, typer.Option(metavar="HxW", rich_help_panel=RARE, help="Resize images; 224 is 224x224.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Of each stage.")] = None,
+    first_stage: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", rich_help_panel=RARE, help="contrastive or none; default: as the plan has it."),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Rows a step.")
     ] = None,
@@ -87,7 +91,13 @@ def train(
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,
     }
-    given_plan = {"model": model, "epochs": epochs, "batch_size": batch_size, "minutes": minutes}
+    given_plan = {
+        "model": model,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "minutes": minutes,
+        "first_stage": first_stage,
+    }
     settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
     from deepauc.cli.training_run import print_settings, run_training
 

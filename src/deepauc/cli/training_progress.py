@@ -21,20 +21,27 @@ ROOMY = 80  # columns from which on whole words and a bar stand beside the time 
 
 @dataclass(frozen=True, kw_only=True)
 class StageLength:
-    """A stage in steps."""
+    """A stage in steps. a_step: images or rows that pass the network in one, both views counted."""
 
     name: str
     steps: int
     an_epoch: int
+    a_step: int
 
 
 def stage_lengths(recipe: Recipe, task: Task, *, seed: int) -> list[StageLength]:
     """How long each stage of the recipe is on this task."""
     found = []
     for number, stage in enumerate(recipe.stages):
-        an_epoch = Stream(task, stage, seed=seed, number=number).per_epoch
-        steps = stage.iterations or (stage.epochs or 0) * an_epoch
-        found.append(StageLength(name=type(stage.objective).__name__, steps=steps, an_epoch=an_epoch))
+        stream = Stream(task, stage, seed=seed, number=number)
+        found.append(
+            StageLength(
+                name=type(stage.objective).__name__,
+                steps=stage.iterations or (stage.epochs or 0) * stream.per_epoch,
+                an_epoch=stream.per_epoch,
+                a_step=stream.batch_size * stage.views,
+            )
+        )
     return found
 
 
@@ -44,7 +51,7 @@ class TrainingProgress:
     def __init__(self, output: Output, lengths: Sequence[StageLength], *, bar: Any) -> None:
         self.output, self.lengths = output, lengths
         self._bar, self._bar_task = bar, None
-        self._total = sum(length.steps for length in lengths)
+        self._total = self._passed(len(lengths))
         self._began: float | None = None
         self._first = 0
         self._last: Progress | None = None
@@ -52,7 +59,7 @@ class TrainingProgress:
             self._bar_task = bar.add_task("", total=self._total, said="")
 
     def __call__(self, step: Progress) -> None:
-        done = sum(length.steps for length in self.lengths[: step.stage]) + step.iteration
+        done = self._passed(step.stage) + step.iteration * self.lengths[step.stage].a_step
         if self._began is None:  # the first step of this call: a resumed run does not start at 0
             self._began, self._first = time.monotonic(), done
         if self._bar is not None:
@@ -83,8 +90,12 @@ class TrainingProgress:
     def _left(self, done: int) -> str:
         if self._began is None or done <= self._first or done >= self._total:
             return ""
-        a_step = (time.monotonic() - self._began) / (done - self._first)
-        return f", about {_duration(a_step * (self._total - done))} left"
+        an_image = (time.monotonic() - self._began) / (done - self._first)
+        return f", about {_duration(an_image * (self._total - done))} left"
+
+    def _passed(self, stages: int) -> int:
+        """Images of so many stages: a step of the first one may hold many times those of the next."""
+        return sum(length.steps * length.a_step for length in self.lengths[:stages])
 
     def _where(self, step: Progress) -> str:
         return f"stage {step.stage + 1} of {step.stages} ({self.lengths[step.stage].name})"

@@ -12,7 +12,7 @@ from deepauc.data.group_word import group_word
 from deepauc.data.task import Task
 from deepauc.reporting.figures import interval_text
 from deepauc.reporting.findings import Interval
-from deepauc.reporting.kept_stage import auc_intervals, kept_stage, stage_objectives
+from deepauc.reporting.kept_stage import auc_intervals, baseline_stage, copies_of, kept_stage, stage_objectives
 from deepauc.reporting.sections import p_text
 from deepauc.training.choice import Choice
 from deepauc.training.prepare import Prepared
@@ -85,13 +85,14 @@ def show_results(
 ) -> None:
     """AUC of the kept network and of what it was compared with, where everything lies, and the same as JSON.
 
-    baseline: the first stage as a run of its own. last_stage: the last stage's scores, where it was not kept.
+    baseline: the first stage with scores as a run of its own. last_stage: the scores of the last one, if it was not
+    kept.
     """
     record = run.record
-    stages, kept = stage_objectives(record), kept_stage(record)
+    stages, kept, first = stage_objectives(record), kept_stage(record), baseline_stage(record)
     files = {f"{stages[kept]} (kept)": run.path / "scores.csv"}
-    if baseline is not None and kept != 0:
-        files[f"{stages[0]} (first stage)"] = baseline.path / "scores.csv"
+    if baseline is not None and kept != first:
+        files[f"{stages[first]} ({f'stage {first + 1}' if first else 'first stage'})"] = baseline.path / "scores.csv"
     if last_stage is not None:
         files[f"{stages[-1]} (not kept)"] = last_stage
     labels = record["task"]["labels"]
@@ -103,6 +104,11 @@ def show_results(
             intervals = [found.get(part, {}).get(label) for part in parts]
             rows.append([title, label, *("-" if one is None else interval_text(one) for one in intervals)])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
+    if copies := copies_of(record):
+        output.say(
+            f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after "
+            "each epoch was of the images as they are."
+        )
     if last_stage is not None:
         validation = record["results"]["guard"]["validation_auc"]
         output.say(
@@ -130,6 +136,7 @@ def show_results(
             "paired_tests": tests,
             "kept_stage": kept,
             "kept_objective": stages[kept],
+            "tta": copies,
             "seconds": record["results"]["seconds"],
             "plan": record.get("plan"),
             "leaks": record.get("leaks"),

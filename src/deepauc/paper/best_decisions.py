@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from deepauc.paper import best_levers
-from deepauc.paper.best_levers import FOLLOWERS, Lever, SimplestWithinPairedError, lever_name
+from deepauc.paper.best_levers import FOLLOWERS, Lever, SimplestWithinPairedError, followed, lever_name
 from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.studies.records import Record, RecordBook, validation_curve
 from deepauc.studies.selection import Trial
@@ -83,7 +83,7 @@ def _taken_over(book: RecordBook, loss: str) -> dict[str, Any]:
     if loss not in FOLLOWERS:
         return {}
     chosen = {axis: value for one in decisions(book, "auc_m") for axis, value in (one.chosen or {}).items()}
-    return {axis: value for axis, value in chosen.items() if axis in best_levers.followed(loss)}
+    return {axis: value for axis, value in chosen.items() if axis in followed(loss)}
 
 
 def _decision(lever: Lever, records: Sequence[Record], *, may_choose: bool) -> Decision:

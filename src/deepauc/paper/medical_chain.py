@@ -29,6 +29,7 @@ from deepauc.training.packing import Job, train_together
 from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
+from deepauc.training.stream import Stream
 
 Report = Callable[[str], None]
 
@@ -177,12 +178,16 @@ def _train_pack(together: Sequence[Link], place: Place, device: torch.device, re
 
 
 def _packs(ready: Sequence[Link], pack: int | None) -> list[list[Link]]:
-    """Links of one shape together: same network, images, labels and number of rows; pack: at most, None: what fits."""
+    """Links of one shape together: same network, images, labels, rows and steps; pack: at most, None: what fits."""
     shapes: dict[tuple[Any, ...], list[Link]] = {}
     for link in ready:
         stages = tuple((stage.epochs, stage.iterations, stage.batch_size) for stage in link.recipe.stages)
         rows = len(link.task.labelled("train"))
-        key = (link.recipe.model, link.task.source.shape, link.task.num_labels, rows, stages)
+        steps = tuple(  # of an epoch: where uncertain labels are ignored, a stage may see fewer rows than the task has
+            Stream(link.task, stage, seed=link.seed, number=number).per_epoch
+            for number, stage in enumerate(link.recipe.stages)
+        )
+        key = (link.recipe.model, link.task.source.shape, link.task.num_labels, rows, steps, stages)
         shapes.setdefault(key, []).append(link)
     packs = []
     for alike in shapes.values():

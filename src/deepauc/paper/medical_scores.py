@@ -16,6 +16,7 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.models.fusion import Scale, ensemble
+from deepauc.training.bundle import Bundle
 from deepauc.training.predict import kept_augment, predict
 from deepauc.training.run import Run
 
@@ -44,6 +45,8 @@ def kept_scores(run: Run, task: Task, *, tta: int, device: torch.device | None =
     """The entry `test_scores` of a record: raw scores as base64 of float32, plain and as the mean of `tta` copies."""
     rows = task.labelled("test")
     scores, labels = run.scores("test")
+    if Bundle.load(run.path).copies is not None:  # the run's own scores are means over copies: these are not plain
+        scores = predict(run, task, rows=rows, tta=0, device=device).astype(np.float32)
     copies = tta if _augmented(run) and len(task.source.shape) == 3 else 0
     entry: dict[str, Any] = {
         "labels": task.num_labels,

@@ -30,13 +30,17 @@ INPUT, OUTPUT = "inputs", "scores"
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxExport:
-    """The file, and by how much its scores differ from torch's on `compared` inputs (`source` says which)."""
+    """The file, and by how much its scores differ from torch's on `compared` inputs (`source` says which).
+
+    copies: what thresholds and calibration are for, the mean over so many copies of an image; the file scores one.
+    """
 
     path: Path
     max_difference: float
     tolerance: float
     compared: int
     source: str
+    copies: int = 0
 
 
 def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
@@ -83,7 +87,14 @@ def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    return OnnxExport(path=path, max_difference=difference, tolerance=tolerance, compared=len(inputs), source=source)
+    return OnnxExport(
+        path=path,
+        max_difference=difference,
+        tolerance=tolerance,
+        compared=len(inputs),
+        source=source,
+        copies=0 if bundle.copies is None else bundle.copies.number,
+    )
 
 
 def copy_bundle(run_dir: str | Path, folder: str | Path) -> tuple[Path, ...]:

@@ -35,6 +35,19 @@ def kept_stage(record: Mapping[str, Any]) -> int:
     return winner if isinstance(winner, int) and 0 <= winner <= last else last
 
 
+def copies_of(record: Mapping[str, Any]) -> int:
+    """Over how many changed copies of an image the run's validation and test scores are means; 0: as they are."""
+    number = _mapping(record.get("recipe")).get("tta")
+    return number if isinstance(number, int) and number > 0 else 0
+
+
+def baseline_stage(record: Mapping[str, Any]) -> int:
+    """The number of the first stage that gives scores, the baseline of those after it; stages on views give none."""
+    stages = _mapping(record.get("recipe")).get("stages") or []
+    views = [_mapping(stage).get("views", 1) for stage in stages]
+    return next((number for number, count in enumerate(views) if count == 1), 0)
+
+
 def score_last_stage(run: Run, task: Task, *, device: str | torch.device | None = None) -> Path | None:
     """`RUN/last-stage/scores.csv` by the last stage's weights, where the guard kept an earlier stage; else None.
 

@@ -19,7 +19,7 @@ from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.reporting.evaluation import attempt
 from deepauc.reporting.findings import Absent
 from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
-from deepauc.reporting.kept_stage import kept_stage, stage_objectives
+from deepauc.reporting.kept_stage import baseline_stage, kept_stage, stage_objectives
 from deepauc.reporting.scores_file import read_scores
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.training.baseline import FOLDER as FIRST_STAGE
@@ -157,7 +157,9 @@ def _guard(run: Run, record: Mapping[str, Any]) -> str:
     if not guard:
         return ""
     names, kept = stage_objectives(record), kept_stage(record)
-    files = {0: f"{FIRST_STAGE}/scores.csv", len(names) - 1: f"{LAST_STAGE}/scores.csv"} | {kept: "scores.csv"}
+    files = {baseline_stage(record): f"{FIRST_STAGE}/scores.csv", len(names) - 1: f"{LAST_STAGE}/scores.csv"} | {
+        kept: "scores.csv"
+    }
     rows = []
     for key, value in guard["validation_auc"].items():
         number = int(key)

@@ -27,7 +27,7 @@ from deepauc.reporting.findings import (
     StageFinding,
 )
 from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
-from deepauc.reporting.kept_stage import kept_stage, stage_objectives
+from deepauc.reporting.kept_stage import baseline_stage, copies_of, kept_stage, stage_objectives
 from deepauc.reporting.scores_file import ScoreTable, read_scores
 from deepauc.reporting.subgroups import Metadata, find_subgroups
 from deepauc.reporting.table_evaluation import compare_tables, evaluate_part, sample_of
@@ -36,7 +36,7 @@ from deepauc.training.folder import RunFolder
 from deepauc.training.run import Run
 
 NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."
-OWN_BASELINE = "the network that was kept is the baseline's own, that of the first stage."
+OWN_BASELINE = "the network that was kept is the baseline's own, that of {}."
 SAME_SCORES = "the other one gives every row the score that this run gives it: they are the same network."
 NO_LAST_SCORES = (
     "its scores are not in the run folder (the command deepauc train stores them, training from Python does not); its "
@@ -136,10 +136,11 @@ def _part_note(part: str | None) -> str:
 
 def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) -> BaselineFinding | Absent:
     record = run.record
-    if len(stage_objectives(record)) > 1 and kept_stage(record) == 0:
+    first = baseline_stage(record)
+    if len(stage_objectives(record)) > 1 and kept_stage(record) == first:
         own = {run.path.resolve(), (run.path / FIRST_STAGE).resolve()}
         if path is None or path.resolve() in own:
-            return Absent(OWN_BASELINE)
+            return Absent(OWN_BASELINE.format(f"stage {first + 1}" if first else "the first stage"))
     if path is None:
         return Absent(NO_BASELINE)
     other = Run(path)
@@ -147,6 +148,12 @@ def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) 
     cautions = []
     if _mapping(record.get("identity")).get("data") != _mapping(other.record.get("identity")).get("data"):
         cautions.append("The two runs were trained on different data (their hashes differ).")
+    own_copies, their_copies = copies_of(record), copies_of(other.record)
+    if own_copies != their_copies:
+        cautions.append(
+            f"Scores are means over copies of an image ({own_copies:,} here, {their_copies:,} there; 0: the image as "
+            "it is): part of the difference is how the networks are asked, not what they have learnt."
+        )
     objective = ", then ".join(stage_objectives(other.record))
     return _compared(table, theirs, part, name=path.resolve().name, objective=objective, cautions=cautions)
 

@@ -40,6 +40,7 @@ from deepauc.reporting.findings import (
     StageFinding,
     SubgroupFinding,
 )
+from deepauc.reporting.kept_stage import copies_of
 from deepauc.reporting.label_sections import (
     Topic,
     auc_cell,
@@ -104,7 +105,20 @@ def _part_blocks(findings: RunFindings) -> list[Block]:
     """What the reader has to know before the figures: the part, the stage that was kept, leaks."""
     part = Paragraph(findings.part_note) if findings.judged_part == "test" else Caution(findings.part_note)
     leaks = [Caution(text) for text in leak_texts(findings.leaks)]
-    return [part, *_kept_blocks(findings), *leaks]
+    return [part, *_kept_blocks(findings), *_copies_blocks(findings), *leaks]
+
+
+def _copies_blocks(findings: RunFindings) -> list[Block]:
+    """What a score is, where it is not that of the image alone."""
+    number = copies_of(findings.record)
+    if not number:
+        return []
+    return [
+        Paragraph(
+            f"A score of validation and test is the mean over {number:,} copies of an image, changed as in training. "
+            "The scores of training rows, and the AUC after each epoch, are of the images as they are."
+        )
+    ]
 
 
 def _kept_blocks(findings: RunFindings) -> list[Block]:

@@ -39,6 +39,10 @@ _CHANGED = (
     "{count} of these images get another score now than scores.csv records (largest difference {largest:.2g}): "
     "the files, or how they are read, may have changed since training."
 )
+_COPIES = (
+    "A score is the mean over {number} changed copies of the image; the map is of the image as it is, as is what the "
+    "network sees on the left. Whether the files are those of training is therefore not checked here."
+)
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -65,7 +69,9 @@ def thumbnails_section(run_dir: str | Path, findings: RunFindings, table: ImageT
     maps, differences = _explained(bundle.network(folder), bundle, findings, images)
     several = len(findings.label_names) > 1
     blocks: list[Block] = [Caution(_PRIVACY), Paragraph(_READING)]
-    if changed := [d for d in differences if d > 0]:
+    if bundle.copies is not None:
+        blocks.append(Paragraph(_COPIES.format(number=bundle.copies.number)))
+    elif changed := [d for d in differences if d > 0]:
         blocks.append(Caution(_CHANGED.format(count=len(changed), largest=max(changed))))
     kinds = list(dict.fromkeys((case.label, case.kind) for case in cases))
     for number, (label, kind) in enumerate(kinds):

@@ -24,6 +24,7 @@ from deepauc.studies.plan import PlannedRun, TaskShelf
 from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
 from deepauc.training.folder import RunFolder
+from deepauc.training.interrupt import Unheard
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe
@@ -247,15 +248,11 @@ def time_limit(deadline: float | None) -> Iterator[None]:
         fired.set()
         os.kill(os.getpid(), signal.SIGINT)
 
-    def heard(*_: object) -> None:
-        if fired.is_set():
-            raise KeyboardInterrupt
-
     timer = threading.Timer(max(deadline - time.monotonic(), 0.01), stop)
     timer.daemon = True
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as a script's background processes have it
     if ignored:
-        signal.signal(signal.SIGINT, heard)  # Ctrl-C stays unheard, the limit does not
+        signal.signal(signal.SIGINT, Unheard(fired))  # Ctrl-C stays so, the limit does not
     try:
         try:
             timer.start()  # in here: a short time may be over before this thread has its turn again

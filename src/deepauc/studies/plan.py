@@ -81,7 +81,7 @@ class TaskShelf:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._tasks: dict[tuple[TaskSource, int, bool], Task] = {}
-        self._steps: dict[tuple[int, int, int | None], tuple[int, int]] = {}
+        self._steps: dict[tuple[object, ...], tuple[int, int]] = {}
 
     def task(self, source: TaskSource, seed: int, phase: Phase) -> Task:
         tuning = phase == "tuning"
@@ -94,7 +94,8 @@ class TaskShelf:
         """By stage: steps in all, steps of an epoch, batch size; without first stages, which are shared."""
         found = []
         for number, stage in enumerate(own_stages(recipe)):
-            key = (id(task), stage.batch_size, stage.positives_per_batch)
+            # All that decides which rows a stage sees: uncertain labels may leave some out, views take unlabelled ones.
+            key = (id(task), stage.batch_size, stage.positives_per_batch, stage.on_views, repr(stage.uncertain))
             if key not in self._steps:
                 stream = Stream(task, stage, seed=seed, number=number)
                 self._steps[key] = (stream.per_epoch, stream.batch_size)

@@ -138,13 +138,15 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
 def validation_curve(record: Record) -> tuple[float, ...]:
     """What a tuning run is chosen by: validation AUC after each epoch, not a number where it failed.
 
-    Epochs score the images as they are. Where the recipe's own score is the mean over copies of an image, the last
-    value is that of the final scores: it is with them that the setting would be used.
+    Epochs score the images as they are. Where the recipe's own score is the mean over copies of an image, the only
+    value is that of the final scores: it is with them that the setting would be used, and a mean over the last epochs
+    would be one of two kinds of score.
     """
     if "failed" in record:
         return (math.nan,)
-    curve = tuple(record["history"]["validation_auc"])
-    return (*curve[:-1], record["auc"]["validation"][0]) if record["recipe"].get("tta") else curve
+    if record["recipe"].get("tta"):
+        return (record["auc"]["validation"][0],)
+    return tuple(record["history"]["validation_auc"])
 
 
 def _stage_steps(history: Sequence[Mapping[str, str]]) -> dict[str, int]:

@@ -80,7 +80,7 @@ def comparable(task: Task) -> Task:
             "for each label, with the others' columns left out."
         )
     for part in sorted(task.parts.keys() & {"validation", "test"}):
-        if len(np.unique(task.labels[task.part(part)])) < 2:
+        if not np.isin((0, 1), task.labels[task.part(part)]).all():  # an uncertain label is neither
             raise ValueError(
                 f"the {part} part of task {task.name!r} has one class only, so it has no AUC: split it by class."
             )

@@ -1,4 +1,4 @@
-"""The first stage of a finished run as a run of its own: what the stages after it have to beat."""
+"""The first stage with scores of a finished run as a run of its own: what the stages after it have to beat."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ FOLDER = "baseline"
 
 
 def first_stage_run(run: Run, task: Task, *, device: str | torch.device | None = None) -> Run | None:
-    """`RUN/baseline`: what `train` leaves for the first stage alone, from the weights the guard kept. None without.
+    """`RUN/baseline`: the first stage with scores as a run of its own, by the weights the guard kept; None without.
 
-    Its identity is that of such a run: same data, same seed, the recipe cut after its first stage.
+    Stages on views that come before it are part of it. Its identity is that of such a run: same data, same seed, the
+    recipe cut after that stage.
     """
-    record, weights = run.record, RunFolder(run.path).stage_path(0)
+    record = run.record
     recipe: Recipe = from_plain(record["recipe"])
-    if len(recipe.stages) < 2 or recipe.stages[0].on_views or not weights.exists():
+    number = next((i for i, stage in enumerate(recipe.stages) if not stage.on_views), len(recipe.stages))
+    weights = RunFolder(run.path).stage_path(number)
+    if number >= len(recipe.stages) - 1 or not weights.exists():
         return None
-    alone = replace(recipe, stages=recipe.stages[:1], guard=False)
+    alone = replace(recipe, stages=recipe.stages[: number + 1], guard=False)
     kept = {name: value for name, value in record.items() if name not in ("results", "plan")}
     identity = {**record["identity"], "recipe": recipe_hash(alone)}
     folder = RunFolder.claim(run.path / FOLDER, identity, {**kept, "identity": identity, "recipe": to_plain(alone)})
@@ -41,7 +44,7 @@ def first_stage_run(run: Run, task: Task, *, device: str | torch.device | None =
     scores = bundle.scores(model, task, target)
     save_weights(folder.model_path, model)
     folder.write_scores(task, scores)
-    folder.write_rows("history.csv", [row for row in run.history if row["stage"] == "0"])
+    folder.write_rows("history.csv", [row for row in run.history if int(row["stage"]) <= number])
     validation = scores.get("validation")
     replace(
         bundle,

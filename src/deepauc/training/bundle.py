@@ -177,6 +177,8 @@ class Bundle:
             and len(numbers) == 2 * self.shape[-1]
             and all(map(math.isfinite, numbers)),
             "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
+            "copies do not fit the inputs": self.copies is None
+            or (len(self.shape) == 3 and self.copies.augment.crop_padding < min(self.shape[:2])),
         }
         return next((fault for fault, holds in required.items() if not holds), None)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from deepauc.models.build import ModelSpec
 from deepauc.training.plain import MODELS, OBJECTIVES, OPTIMIZERS, SCHEDULES, to_plain, valid_name
-from deepauc.training.plan import PlanOptions
+from deepauc.training.plan_inputs import PlanOptions
 from deepauc.training.recipe import ObjectiveSpec, OptimizerSpec, Recipe
 from deepauc.training.schedule import Schedule
 
@@ -73,7 +73,7 @@ class Settings:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}.")
         if self.recipe is not None and self.plan != PlanOptions():
-            given = ", ".join(f.name for f in fields(self.plan) if getattr(self.plan, f.name) is not None)
+            given = ", ".join(f.name for f in fields(self.plan) if getattr(self.plan, f.name) != f.default)
             raise ValueError(f"there is a complete recipe, so nothing is planned: change {given} in the recipe itself.")
 
 

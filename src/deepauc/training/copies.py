@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +14,12 @@ from torch import Tensor, nn
 
 from deepauc.data.augment import Augment
 from deepauc.data.counter import hash_key
-from deepauc.data.task import Task
+from deepauc.data.task import Array, Indices, Inputs, Task
 from deepauc.training.preprocessing import Preprocessing
-from deepauc.training.scoring import score_rows
+from deepauc.training.scoring import score_rows, scoring_batch
 
 MOST = 1000
+HELD_BYTES = 1 << 28  # of inputs that are read once for all copies of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +30,9 @@ class Copies:
     augment: Augment
 
     def __post_init__(self) -> None:
-        if self.number != int(self.number) or not 1 <= self.number <= MOST:
+        if not isinstance(self.number, Real) or not 1 <= self.number <= MOST or self.number != int(self.number):
             raise ValueError(f"test-time augmentation takes 1 to {MOST} copies of an image, not {self.number}.")
+        object.__setattr__(self, "number", int(self.number))  # 8.0 too: it is counted by, when training is over
         if self.augment.mixup:
             raise ValueError("a copy is of one image: test-time augmentation goes without mixup.")
 
@@ -59,20 +63,53 @@ def score_copies(
     if copies is None:
         return score_rows(model, task, rows, preprocessing, device, resident=resident, progress=progress)
     total = np.zeros((len(rows), task.num_labels))
-    for copy in range(copies.number):
-        drawn = copies.augment.draw(len(task), seed=hash_key(seed, copy) >> 1, epoch=0, view=1)
-        total += score_rows(
-            model,
-            task,
-            rows,
-            preprocessing,
-            device,
-            augment=copies.augment,
-            parameters=drawn.values,
-            resident=resident,
-            progress=shifted_progress(progress, copy * len(rows), copies.number * len(rows)),
-        )
+    batch, each = scoring_batch(task, device), int(np.prod(task.source.shape)) * np.dtype(task.source.dtype).itemsize
+    # Whole batches: a score may depend in its last bit on how many rows passed the network with it.
+    at_once = batch * max(1, HELD_BYTES // (batch * max(1, each)))
+    for start in range(0, len(rows), at_once):
+        some = rows[start : start + at_once]
+        read = resident is not None or copies.number == 1
+        held = task if read else replace(task, source=_HeldInputs(task.source, some))
+        for copy in range(copies.number):
+            drawn = copies.augment.draw(len(task), seed=hash_key(seed, copy) >> 1, epoch=0, view=1)
+            before = copies.number * start + copy * len(some)
+            total[start : start + len(some)] += score_rows(
+                model,
+                held,
+                some,
+                preprocessing,
+                device,
+                augment=copies.augment,
+                parameters=drawn.values,
+                resident=resident,
+                progress=shifted_progress(progress, before, copies.number * len(rows)),
+            )
     return (total / copies.number).astype(np.float32)
+
+
+class _HeldInputs:
+    """Some rows of other inputs, read once: files are not decoded again for every copy. Called by the same numbers."""
+
+    def __init__(self, source: Inputs, rows: npt.NDArray[np.int64]) -> None:
+        self._source, self._rows, self._array = source, rows, source(rows)
+        self._order = np.argsort(rows, kind="stable")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._source.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._source.dtype
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __call__(self, indices: Indices) -> Array:
+        return self._array[self._order[np.searchsorted(self._rows, indices, sorter=self._order)]]
+
+    def digest(self) -> str:
+        return self._source.digest()
 
 
 def shifted_progress(

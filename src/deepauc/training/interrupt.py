@@ -27,6 +27,17 @@ class Interrupted(KeyboardInterrupt):
     """Asked to stop, and the state is saved."""
 
 
+class Unheard:
+    """Stands in for an ignored Ctrl-C, as a script's background processes have it, until `rung`: then it interrupts."""
+
+    def __init__(self, rung: threading.Event) -> None:
+        self.rung = rung
+
+    def __call__(self, *_: object) -> None:
+        if self.rung.is_set():
+            raise KeyboardInterrupt
+
+
 class InterruptFlag:
     """Turns Ctrl-C and SIGTERM into a flag that is read between steps; a second one stops at once."""
 
@@ -45,6 +56,9 @@ class InterruptFlag:
             signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
+        before = self._before.get(signal.Signals(number))
+        if isinstance(before, Unheard) and not before.rung.is_set():
+            return
         if self.raised:
             raise KeyboardInterrupt
         self.raised = True

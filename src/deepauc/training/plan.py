@@ -8,29 +8,27 @@ as one would like, and `timing.fit_into` cuts it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from deepauc.data.augment import Augment
-from deepauc.data.task import Task
 from deepauc.models.build import ModelSpec, ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
 from deepauc.training.choice import Choice, DeviceKind
-from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
-from deepauc.training.plan_network import Sizes, image_network, named_model, size_choice
-from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.cost import multiply_adds
+from deepauc.training.plan_first_stage import Means, plan_first_stage
+from deepauc.training.plan_inputs import Fingerprint, PlanOptions
+from deepauc.training.plan_length import Length, budget_of, planned_epochs
+from deepauc.training.plan_network import image_network, named_model, size_choice
+from deepauc.training.recipe import Precision, Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 
-# One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
-BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
-BUDGET_MINUTES = 5  # what the budget is taken for where minutes choose the network
-STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
+__all__ = ["Fingerprint", "Plan", "PlanOptions", "make_plan"]
+
 LARGEST_BATCH: dict[str, int] = {"cpu": 64, "cuda": 128}
-LEAST_EPOCHS, MOST_EPOCHS = 3, (50, 25)
 STEPS_AN_EPOCH, LEAST_BATCH = 16, 16  # the batch is made small enough for so many steps, but no smaller
 LEAST_SHARE = 1 / 8  # of either class in a batch of the AUC stage
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
@@ -38,73 +36,37 @@ MARGIN, GAMMA = 0.5, 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """What the user decides; None leaves it to the plan. epochs: of each stage. model: see `named_model`.
-
-    minutes: how long one is willing to wait for training, on the machine it runs on.
-    """
-
-    model: str | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise ValueError(f"minutes must be positive, not {self.minutes:g}.")
-        if self.minutes is not None and self.epochs is not None:
-            raise ValueError("epochs and minutes both say how long training takes: give one of them.")
-        for name, least in (("epochs", 1), ("batch_size", 2)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fingerprint:
-    """All that a plan may know of the data. Counts are of labelled rows, by part; positives and negatives by label."""
-
-    rows: Mapping[str, int]
-    positives: Mapping[str, tuple[int, ...]]
-    negatives: Mapping[str, tuple[int, ...]]
-    shape: tuple[int, ...]  # of one input: (H, W, C) or (F,)
-    file_sizes: Sizes
-    groups: int | None
-
-    @classmethod
-    def of(cls, task: Task, *, file_sizes: Sizes | None = None) -> Fingerprint:
-        labels = task.labels.reshape(len(task), task.num_labels)
-        parts = {part: labels[task.labelled(part)] for part in task.parts}
-        return cls(
-            rows={part: len(values) for part, values in parts.items()},
-            positives={part: tuple(map(int, (values == 1).sum(0))) for part, values in parts.items()},
-            negatives={part: tuple(map(int, (values == 0).sum(0))) for part, values in parts.items()},
-            shape=tuple(task.source.shape),
-            file_sizes=dict(file_sizes or {}),
-            groups=None if task.groups is None else len(set(task.groups.tolist())),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A recipe, and the reasons for it."""
+    """A recipe, and the reasons for it.
+
+    first_stage_may_go: the plan, not the user, has put a contrastive stage first, and it is left out where the minutes
+    do not last for enough of it.
+    """
 
     recipe: Recipe
     choices: tuple[Choice, ...]
+    first_stage_may_go: bool = False
 
 
 def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> Plan:
-    """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device."""
+    """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device.
+
+    Before them, where it may be worth it and is affordable, a contrastive stage on the images alone.
+    """
     images = len(fingerprint.shape) == 3
     batch, positives, of_batch = _batch(fingerprint, options, device_kind)
-    budget = BUDGET[device_kind] * (1 if options.minutes is None else options.minutes / BUDGET_MINUTES)
-    length = _Length.of(fingerprint, batch=batch, positives=positives, budget=budget)
+    budget = budget_of(options.minutes, device_kind)
+    length = Length.of(fingerprint, batch=batch, positives=positives, budget=budget)
     model, choices = _model(fingerprint, options, device_kind, length)
     augment = _augment(fingerprint.shape) if images else None
-    epochs, of_length = _epochs(length, model, options, device_kind)
-    choices += [*of_batch, of_length]
+    epochs, of_length = planned_epochs(length, model, options, device_kind)
     keep, of_keep = _keep(fingerprint)
-    precision: Literal["float32", "bfloat16"] = "bfloat16" if device_kind == "cuda" and images else "float32"
+    precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
+    means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs)
+    before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
+    if before.stage is not None:
+        of_length = _after(before.stage.epochs, before.length, of_length)
+    choices += [*of_batch, *before.choices, of_length]
     first = Stage(
         objective=CrossEntropy(),
         optimizer=AdamWSpec(lr=2e-3),
@@ -160,51 +122,60 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
                 "matter, as in a chest X-ray), no colours; a config file can ask for more",
             )
         )
-    guard = "validation" in fingerprint.rows
-    return Plan(recipe=Recipe(model=model, stages=(first, second), guard=guard), choices=tuple(choices))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Length:
-    """Steps an epoch of the two stages, the epochs one would like, and how many multiply-adds there are to spend."""
-
-    shape: tuple[int, ...]
-    batch: int
-    steps: tuple[int, int]
-    wanted: tuple[int, int]
-    budget: float
-
-    @classmethod
-    def of(cls, fingerprint: Fingerprint, *, batch: int, positives: int, budget: float) -> _Length:
-        negatives = fingerprint.negatives["train"]
-        steps = (fingerprint.rows["train"] // batch, sum(n // (batch - positives) for n in negatives))
-        first, second = (
-            min(max(math.ceil(of_stage / s), LEAST_EPOCHS), most)
-            for of_stage, s, most in zip(STEPS, steps, MOST_EPOCHS, strict=True)
-        )
-        return cls(shape=fingerprint.shape, batch=batch, steps=steps, wanted=(first, second), budget=budget)
-
-    def cost(self, model: ModelSpec, epochs: tuple[int, int]) -> float:
-        """Multiply-adds of so many epochs."""
-        a_step = TRAINING_FACTOR * self.batch * multiply_adds(model, self.shape)
-        return float(a_step * sum(e * s for e, s in zip(epochs, self.steps, strict=True)))
+    stages = (first, second) if before.stage is None else (before.stage, first, second)
+    return Plan(
+        recipe=Recipe(model=model, stages=stages, guard="validation" in fingerprint.rows),
+        choices=tuple(choices),
+        first_stage_may_go=before.stage is not None and options.first_stage == "auto",
+    )
 
 
 def _model(
-    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: _Length
+    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: Length
 ) -> tuple[ModelSpec, list[Choice]]:
     shape = fingerprint.shape
     if len(shape) == 1:
         reason = "a table of numbers needs no more" if options.model is None else "asked for"
         model = named_model(options.model or "mlp", shape)
         return model, [Choice(name="network", value="MLP, 64 and 32 hidden units, standardised inputs", reason=reason)]
-    if options.model is not None:
-        name, reason = options.model, "asked for"
-    else:
-        spent = length.cost(ResNet20Spec(), length.wanted) / length.budget
-        name, reason = image_network(max(shape[:2]), device_kind, spent=spent)
+    name, reason = _network(shape, options, device_kind, length)
     network = Choice(name="network", value=name, reason=reason)
     return named_model(name, shape), [size_choice((shape[0], shape[1]), fingerprint.file_sizes, device_kind), network]
+
+
+def _network(shape: tuple[int, ...], options: PlanOptions, device_kind: DeviceKind, length: Length) -> tuple[str, str]:
+    """Name and reason, for images."""
+    if options.model is not None:
+        return options.model, "asked for"
+    spent = length.cost(ResNet20Spec(), length.wanted) / length.budget
+    return image_network(max(shape[:2]), device_kind, spent=spent)
+
+
+def _means(
+    fingerprint: Fingerprint,
+    options: PlanOptions,
+    device_kind: DeviceKind,
+    *,
+    length: Length,
+    model: ModelSpec,
+    epochs: tuple[int, int],
+) -> Means:
+    """What the two stages leave to one before them, and which options would leave it more."""
+    shape, whole = fingerprint.shape, length.cost(model, length.wanted)
+
+    def remedy(needed: float) -> str:
+        minutes = math.ceil((whole + needed) / budget_of(1, device_kind))
+        then = replace(length, budget=budget_of(minutes, device_kind))
+        name, other = (_network(shape, options, device_kind, one)[0] for one in (length, then))
+        return f"--minutes {minutes}" + ("" if name == other else f" --model {name}")
+
+    leaves = f"the {device_kind.upper()} budget of {length.budget:.0e} multiply-adds leaves"
+    return Means(
+        an_image=multiply_adds(model, shape),
+        left=length.budget - length.cost(model, epochs),
+        leaves=leaves if options.minutes is None else f"{options.minutes:g} minutes are reckoned to leave",
+        remedy=remedy,
+    )
 
 
 def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> tuple[int, int, list[Choice]]:
@@ -249,24 +220,10 @@ def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKi
     )
 
 
-def _epochs(
-    length: _Length, model: ModelSpec, options: PlanOptions, device_kind: DeviceKind
-) -> tuple[tuple[int, int], Choice]:
-    """Of the two stages: what one would like, as far as the budget goes."""
-    if options.epochs is not None:
-        asked = (options.epochs, options.epochs)
-        return asked, Choice(name="epochs", value=f"{options.epochs} + {options.epochs}", reason="asked for")
-    shrink = min(1.0, length.budget / length.cost(model, length.wanted)) if options.minutes is None else 1.0
-    first, second = (max(LEAST_EPOCHS, int(e * shrink)) for e in length.wanted)
-    planned = length.cost(model, (first, second))
-    reason = f"{first * length.steps[0]:,} + {second * length.steps[1]:,} steps, {planned:.1e} multiply-adds"
-    if options.minutes is not None:
-        reason += f", before they are cut to {options.minutes:g} minutes"
-    elif planned > length.budget:
-        reason += f": over the {device_kind.upper()} budget of {length.budget:.0e}, but fewer passes would teach little"
-    elif shrink < 1:
-        reason += f": what the {device_kind.upper()} budget of {length.budget:.0e} allows"
-    return (first, second), Choice(name="epochs", value=f"{first} + {second}", reason=reason)
+def _after(epochs: int | None, steps: str, of_length: Choice) -> Choice:
+    """The length of the two stages with that of the one before them."""
+    reason = of_length.reason if of_length.reason == "asked for" else f"{of_length.reason}; before them {steps}"
+    return replace(of_length, value=f"{epochs} + {of_length.value}", reason=reason)
 
 
 def _keep(fingerprint: Fingerprint) -> tuple[Literal["last", "best"], list[Choice]]:

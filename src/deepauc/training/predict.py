@@ -42,9 +42,10 @@ def predict(
 
     One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
     have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean raw output over so many augmented
-    copies of each image, deterministic by seed; by default as many as the run's own scores are the mean of (the
-    recipe's `tta`), 0 for the image as it is. `augment` defaults to that of the run's last stage (where the guard
-    kept an earlier one, of that), without mixup, and never comes from a stage on views.
+    copies of each image; by default as many as the run's own scores are the mean of (the recipe's `tta`), 0 for the
+    image as it is. Copies follow from seed and row: an image has others in another row of a task. `augment`, for runs
+    that make copies, defaults to that of the run's last stage (where the guard kept an earlier one, of that), without
+    mixup, and never comes from a stage on views.
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
     for every run and every augmented copy.
     """
@@ -71,16 +72,17 @@ def predict(
 
 def wanted_copies(folder: Path, bundle: Bundle, tta: int | None, augment: Augment | None = None) -> Copies | None:
     """Copies that a score of this run is to be the mean of: `tta` of them, or by None as many as the run's own."""
-    if not bundle.preprocessing.images or tta == 0 or (tta is None and bundle.copies is None):
+    own = bundle.copies
+    if not bundle.preprocessing.images or tta == 0 or (tta is None and own is None):
         return None
-    if tta is None and bundle.copies is not None:
-        return bundle.copies if augment is None else replace(bundle.copies, augment=augment)
-    change = augment or kept_augment(folder)
+    change = augment or (kept_augment(folder) if own is None else own.augment)
     if change is None:
         raise ValueError(
             f"the stage kept in {folder} was trained without augmentation: pass augment=Augment(...) for tta."
         )
-    return Copies(number=int(tta or 0), augment=replace(change, mixup=0.0))
+    change.require_fit(*bundle.shape[:2])
+    number = own.number if tta is None and own is not None else tta
+    return Copies(number=number or 0, augment=replace(change, mixup=0.0))
 
 
 def _predict_one(
@@ -109,6 +111,11 @@ def kept_augment(folder: Path) -> Augment | None:
 
     No other stage's stands in for it: SimCLR's crops, say, are not what the classifier was trained on.
     """
+    if not (folder / "run.json").exists():
+        raise ValueError(
+            f"{folder} holds a network and no record of how its images were changed in training: for tta name the run "
+            "it comes from, or pass augment=Augment(...)."
+        )
     record = Run(folder).record
     guard = record["results"].get("guard")
     stage = record["recipe"]["stages"][guard["winner"] if guard else -1]

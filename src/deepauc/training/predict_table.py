@@ -21,7 +21,7 @@ from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, Tem
 from deepauc.models.fusion import MetadataEncoder, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
-from deepauc.training.copies import passes, shifted_progress
+from deepauc.training.copies import Copies, passes, shifted_progress
 from deepauc.training.folder import RunFolder
 from deepauc.training.predict import Scores, predict, wanted_copies
 from deepauc.training.run import Run
@@ -29,7 +29,10 @@ from deepauc.training.run import Run
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TablePrediction:
-    """n rows, L labels. meaning, probability_meaning: what a score and a probability are, in words."""
+    """n rows, L labels. meaning, probability_meaning: what a score and a probability are, in words.
+
+    caution: where thresholds and probabilities of a run belong to scores made otherwise than these.
+    """
 
     ids: Array  # (n,)
     groups: Array | None
@@ -40,6 +43,7 @@ class TablePrediction:
     skipped: tuple[int, ...]
     probabilities: npt.NDArray[np.float64] | None = None  # (n, L), where they were asked for
     probability_meaning: str | None = None
+    caution: str | None = None
 
     def columns(self) -> list[str]:
         """Of the file that `write` makes: those of a run's scores.csv, as far as they are known."""
@@ -103,7 +107,8 @@ def predict_table(
     if any(bundle.label_names != names for bundle in bundles):
         raise ValueError("the runs have different labels and cannot be averaged.")
     recalibrations = [_recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
-    each = [passes(wanted_copies(*both, tta)) for both in zip(folders, bundles, strict=True)]
+    copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
+    each = [passes(some) for some in copies]
     image_column, feature_columns = _input_columns(folders[0], bundles[0], image_column, feature_columns)
     metadata = {c.name for b in bundles if b.metadata for c in MetadataEncoder.from_dict(b.metadata).columns}
     inputs = read_inputs(
@@ -140,13 +145,38 @@ def predict_table(
         labels={name: _numbers(inputs, name) for name in label_columns},
         label_names=names,
         scores=ensemble(members, scale=scale) if several else members[0],
-        meaning=f"mean over {len(members)} runs after {'a sigmoid' if scale == 'sigmoid' else 'ranking'}"
-        if several
-        else "raw scores of one run, higher for more likely positive",
+        meaning=(
+            f"mean over {len(members)} runs after {'a sigmoid' if scale == 'sigmoid' else 'ranking'}"
+            if several
+            else "raw scores of one run, higher for more likely positive"
+        )
+        + _copies_meaning(copies),
         skipped=inputs.report.skipped,
         probabilities=_mean_probability(recalibrations, members) if probability else None,
         probability_meaning=_probability_meaning(folders, names, recalibrations) if probability else None,
+        caution=_copies_caution(folders, bundles, copies),
     )
+
+
+def _copies_meaning(copies: Sequence[Copies | None]) -> str:
+    """`, each the mean over 8 changed copies of an image`, of several runs with different numbers all of them."""
+    numbers = [0 if some is None else some.number for some in copies]
+    if not any(numbers):
+        return ""
+    alike = dict.fromkeys(numbers)
+    named = f"{numbers[0]:,}" if len(alike) == 1 else " or ".join(f"{n:,}" if n else "no" for n in alike)
+    return f", each the mean over {named} changed cop{'y' if set(numbers) == {1} else 'ies'} of an image"
+
+
+def _copies_caution(folders: Sequence[Path], bundles: Sequence[Bundle], copies: Sequence[Copies | None]) -> str | None:
+    """Thresholds and recalibration are of validation scores as the run makes them, not as it was asked to here."""
+    for folder, bundle, asked in zip(folders, bundles, copies, strict=True):
+        fitted = bundle.thresholds or bundle.calibration
+        if fitted and bundle.preprocessing.images and asked != bundle.copies:
+            number = 0 if bundle.copies is None else bundle.copies.number
+            own = f"means over {number:,} copies" if number else "scores of images as they are"
+            return f"thresholds and probabilities of {folder} were fitted on {own}, not on scores like these"
+    return None
 
 
 def _recalibration(folder: Path, bundle: Bundle) -> LabelwiseScaling:

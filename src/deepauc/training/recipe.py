@@ -187,6 +187,7 @@ class Recipe:
             raise ValueError("tta changes copies of an image as in training: give the last stage an augment, or tta=0.")
         if any(augment is None or replace(augment, mixup=0.0) != copies.augment for augment in scored):
             raise ValueError("tta: stages that give scores must have the same augment, but for mixup.")
+        object.__setattr__(self, "tta", copies.number)
 
     @property
     def copies(self) -> Copies | None:

@@ -7,7 +7,7 @@ run.json, and a run that goes on is planned from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import can_be_fast, run_epoch
 from deepauc.training.plan import Plan
+from deepauc.training.plan_first_stage import LEAST_EPOCHS, without_first_stage
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Schedule, Steps
 from deepauc.training.scoring import score_rows
@@ -87,7 +88,9 @@ def seconds_of(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> floa
 def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0) -> Plan:
     """The plan with as many epochs as end in time, all stages cut by the same share and none to less than one epoch.
 
-    More minutes never give fewer epochs. Where not even one epoch of each stage fits, that is an error.
+    A first stage that the plan itself has chosen takes only what the others, whole, leave of the time; where that is
+    not enough of it, it goes. More minutes never give fewer epochs. Where not even one epoch of each stage fits, that
+    is an error.
     """
     recipe = plan.recipe
     wanted = [stage.epochs or 0 for stage in recipe.stages]
@@ -97,6 +100,11 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     def seconds(epochs: Sequence[int]) -> float:
         return _total(an_epoch, epochs, tune) + ending
 
+    if plan.first_stage_may_go and seconds([LEAST_EPOCHS, *wanted[1:]]) > limit:
+        needed = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]))
+        why = f"{minutes:g} minutes do not last for {LEAST_EPOCHS} epochs of one beside the other stages, at "
+        why += f"{_paces(pace)}, measured here: it takes {needed}; --first-stage contrastive has a shorter one"
+        return fit_into(_without_first(plan, why), task, _pace_after_first(pace), minutes=minutes, tune=tune)
     least = seconds([1] * len(wanted))
     if least > limit:
         raise ValueError(
@@ -104,11 +112,8 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
             f"{_time(least)} here ({_paces(pace)}). Allow {_minutes_for(least)}, or make it less work: a smaller "
             "image size, the network small-cnn, fewer rows, a GPU."
         )
-    # Epochs rise with the share, and so do the seconds: the largest share that fits, of those where anything changes.
-    shares = sorted({k / e for e in wanted for k in range(1, e + 1)})
     epochs = [1] * len(wanted)
-    for share in shares:
-        more = [max(1, int(e * share + 1e-9)) for e in wanted]
+    for more in _lengths(wanted, first_alone=plan.first_stage_may_go):
         if seconds(more) > limit:
             break
         epochs = more
@@ -123,6 +128,25 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
     choices = tuple(length if choice.name == "epochs" else choice for choice in plan.choices)
     return Plan(recipe=replace(recipe, stages=stages), choices=choices)
+
+
+def _lengths(wanted: Sequence[int], *, first_alone: bool) -> Iterator[list[int]]:
+    """Ever longer forms, the last one whole; the first stage alone is cut, or all of them by the same share."""
+    if first_alone:
+        yield from ([count, *wanted[1:]] for count in range(min(LEAST_EPOCHS, wanted[0]), wanted[0] + 1))
+        return
+    # Epochs rise with the share, and so do the seconds: only shares where anything changes.
+    for share in sorted({k / e for e in wanted for k in range(1, e + 1)}):
+        yield [max(1, int(e * share + 1e-9)) for e in wanted]
+
+
+def _without_first(plan: Plan, why: str) -> Plan:
+    recipe = replace(plan.recipe, stages=plan.recipe.stages[1:])
+    return Plan(recipe=recipe, choices=without_first_stage(plan.choices, why))
+
+
+def _pace_after_first(pace: Pace) -> Pace:
+    return replace(pace, step=pace.step[1:], end=pace.end[1:], per_epoch=pace.per_epoch[1:])
 
 
 def _short(stage: Stage) -> Stage:
@@ -208,7 +232,8 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _paces(pace: Pace) -> str:
-    return " and ".join(f"{seconds:.2g}" for seconds in pace.step) + " s a step"
+    *before, last = [f"{seconds:.2g}" for seconds in pace.step]
+    return (f"{', '.join(before)} and {last}" if before else last) + " s a step"
 
 
 def _with_tuning(tune: int) -> str:

@@ -82,6 +82,7 @@ class Trainer:
         """save_seconds: the least time between two checkpoints at the ends of epochs."""
         self.ranks = ranks
         self.finishing = False  # training is over: the leader asks the other ranks for scores
+        self.may_leave = False  # while the final scores are taken: the last epoch's checkpoint is there
         self.recipe, self.task, self.seed, self.folder, self.device = recipe, task, seed, folder, device
         self.interrupt, self.progress, self.save_seconds = interrupt, progress, save_seconds
         self.preprocessing = Preprocessing.of(task)
@@ -253,16 +254,22 @@ class Trainer:
             self.device,
             copies=copies_in(part, self.recipe.copies) if final else None,
             resident=self.images,
+            progress=self._between_batches if self.may_leave else None,
         )
         if self.ranks.alone:
             return own
         return self.ranks.gather(torch.from_numpy(own), len(rows), unit=batch, what="scores").numpy()
+
+    def _between_batches(self, *_: int) -> None:
+        """Many copies of many images take long: who asks to stop is heard, and the next call scores them anew."""
+        self.interrupt.leave(self.folder)
 
     def finish(self, write: Callable[[], object]) -> None:
         """The leader writes the results; the other ranks score their share of each part it asks for, until it is done.
 
         The weights come along: the leader may have gone back to those of an earlier stage.
         """
+        self.may_leave = self.ranks.alone and self.folder.checkpoint_path.exists()
         self.finishing = self.ranks.leads and not self.ranks.alone
         if self.ranks.leads:
             write()

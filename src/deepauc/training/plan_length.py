@@ -1,0 +1,68 @@
+"""How long the two supervised stages of a plan are: as many steps as one would like, as far as the budget goes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from deepauc.models.build import ModelSpec
+from deepauc.training.choice import Choice, DeviceKind
+from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
+from deepauc.training.plan_inputs import Fingerprint, PlanOptions
+
+# One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
+BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
+BUDGET_MINUTES = 5  # what the budget is taken for where minutes choose the network
+STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
+LEAST_EPOCHS, MOST_EPOCHS = 3, (50, 25)
+
+
+def budget_of(minutes: float | None, device_kind: DeviceKind) -> float:
+    """Multiply-adds that these minutes are reckoned to allow; without any, the usual ones."""
+    return BUDGET[device_kind] * (1 if minutes is None else minutes / BUDGET_MINUTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """Steps an epoch of the two stages, the epochs one would like, and how many multiply-adds there are to spend."""
+
+    shape: tuple[int, ...]
+    batch: int
+    steps: tuple[int, int]
+    wanted: tuple[int, int]
+    budget: float
+
+    @classmethod
+    def of(cls, fingerprint: Fingerprint, *, batch: int, positives: int, budget: float) -> Length:
+        negatives = fingerprint.negatives["train"]
+        steps = (fingerprint.rows["train"] // batch, sum(n // (batch - positives) for n in negatives))
+        first, second = (
+            min(max(math.ceil(of_stage / s), LEAST_EPOCHS), most)
+            for of_stage, s, most in zip(STEPS, steps, MOST_EPOCHS, strict=True)
+        )
+        return cls(shape=fingerprint.shape, batch=batch, steps=steps, wanted=(first, second), budget=budget)
+
+    def cost(self, model: ModelSpec, epochs: tuple[int, int]) -> float:
+        """Multiply-adds of so many epochs."""
+        a_step = TRAINING_FACTOR * self.batch * multiply_adds(model, self.shape)
+        return float(a_step * sum(e * s for e, s in zip(epochs, self.steps, strict=True)))
+
+
+def planned_epochs(
+    length: Length, model: ModelSpec, options: PlanOptions, device_kind: DeviceKind
+) -> tuple[tuple[int, int], Choice]:
+    """Of the two stages: what one would like, as far as the budget goes."""
+    if options.epochs is not None:
+        asked = (options.epochs, options.epochs)
+        return asked, Choice(name="epochs", value=f"{options.epochs} + {options.epochs}", reason="asked for")
+    shrink = min(1.0, length.budget / length.cost(model, length.wanted)) if options.minutes is None else 1.0
+    first, second = (max(LEAST_EPOCHS, int(e * shrink)) for e in length.wanted)
+    planned = length.cost(model, (first, second))
+    reason = f"{first * length.steps[0]:,} + {second * length.steps[1]:,} steps, {planned:.1e} multiply-adds"
+    if options.minutes is not None:
+        reason += f", before they are cut to {options.minutes:g} minutes"
+    elif planned > length.budget:
+        reason += f": over the {device_kind.upper()} budget of {length.budget:.0e}, but fewer passes would teach little"
+    elif shrink < 1:
+        reason += f": what the {device_kind.upper()} budget of {length.budget:.0e} allows"
+    return (first, second), Choice(name="epochs", value=f"{first} + {second}", reason=reason)
