@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode
 
 from deepauc.data import colour, geometry, mixup
-from deepauc.data.augment import Augment
+from deepauc.data.augment import _FIRST_HOLE, _PARAMETERS, Augment
 from deepauc.data.counter import bits, hash_key, uniforms
 
 EVERYTHING = Augment(
@@ -88,6 +88,26 @@ def test_table_is_the_same_everywhere():
         for name, augment in {"default": Augment(), "geometry": Augment(rotation=15, translation=0.05)}.items()
     }
     assert digest == {"default": "5a2afd3ec8e8c435", "geometry": "8db4f5529c6d9a92"}
+
+
+def test_parameters_keep_their_numbers():
+    """Another number is another random number, in every recorded run with this augmentation: add at the end."""
+    assert _PARAMETERS[:20] == (
+        *("flip", "vertical_flip", "crop_y", "crop_x", "angle", "shift_x", "shift_y", "zoom", "shear"),
+        *("window_area", "window_ratio", "window_x", "window_y"),
+        *("brightness", "contrast", "saturation", "hue", "greyscale", "mixup_weight", "mixup_key"),
+    )
+    assert len(set(_PARAMETERS)) == len(_PARAMETERS) < _FIRST_HOLE
+
+
+def test_everything_is_everything():
+    """Compiling, capturing, ranks and groups of images are tested with `EVERYTHING`: a new option has to be in it."""
+    off = {
+        option.name for option in fields(Augment) if option.init and getattr(NOTHING, option.name) in (0, (1.0, 1.0))
+    }
+    assert {name for name in off if getattr(EVERYTHING, name) == getattr(NOTHING, name)} == {
+        "fill"
+    }  # a grey, not a change
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

@@ -413,7 +413,7 @@ class MadeUp:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_200_000_images_open_at_once_and_in_no_memory(tmp_path):
-    """What the issue asks for: 200,000 images of 64 x 64, under 1 s and under 100 MB more than before."""
+    """What opening is meant to cost: 200,000 images of 64 x 64, under 1 s and under 100 MB more than before."""
     count = 200_000
     task = Task(
         name="large",

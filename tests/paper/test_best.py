@@ -1,5 +1,7 @@
 """The menu, its search in small on digits, the records of the average, the page made from them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -22,11 +24,13 @@ from deepauc.paper.best_levers import (
     ranks_from_text,
 )
 from deepauc.paper.smoke import DigitsSource
+from deepauc.studies.choices import RecordedChoices
 from deepauc.studies.plan import Planner
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import run_studies
 from deepauc.studies.selection import Trial
 from deepauc.studies.sources import Place
+from deepauc.studies.status import status_of
 from deepauc.studies.study import StudySet
 
 DIGITS = DigitsSource(imratio=0.2)
@@ -107,7 +111,7 @@ def test_all_studies_before_come_along():
     whole = best_set()
     (cell,) = [study for study in whole.studies if study.name == "C10-R-1-ce"]
     assert [study.name for study in whole.parents([cell])] == [
-        best_levers.lever_name("ce", number) for number in range(1, 13)
+        best_levers.lever_name("ce", number) for number in range(1, len(LEVERS["ce"]) + 1)
     ]
     (follower,) = [study for study in whole.studies if study.name == "C10-R-1-auc_s"]
     assert {study.name.split("-")[1] for study in whole.parents([follower])} == {"auc_m", "auc_s"}
@@ -116,7 +120,8 @@ def test_all_studies_before_come_along():
 def test_a_lever_by_its_number_is_that_of_both_searches_alone():
     names = [study.name for study in best_set().chosen(["levers-*-01-*"])]
     assert names == ["levers-auc_m-01-first", "levers-ce-01-first"]
-    assert [s.name for s in best_set().chosen(["levers-auc_s"])] == ["levers-auc_s-13-rate"]
+    assert [s.name for s in best_set().chosen(["levers-auc_s"])] == [best_levers.lever_name("auc_s", 1)]
+    assert best_levers.lever_name("auc_s", 1) == f"levers-auc_s-{len(LEVERS['auc_m']) + 1}-rate"
 
 
 def trial(name, *values):
@@ -358,3 +363,30 @@ def test_what_diverges_is_recorded_once(tmp_path, monkeypatch):
     assert "stopped at 1" in text
     assert "3 steps of 32 with 8 positives" in text
     assert "No run is recorded" in divergence.page(tmp_path)
+
+
+def test_the_status_counts_what_the_page_counts(small):
+    results, _, book = small
+    declared = [s for loss in LOSSES for s in lever_studies(loss, DIGITS, base=SMALL, sets=(100,), folds=2)]
+    whole = StudySet(name="best", title="", studies=tuple(declared))
+    for one in status_of(whole, declared, results)[: len(declared)]:  # cells are not declared here
+        assert (one.tuned + one.failed, one.outdated) == (one.to_tune, 0)
+    (choices, loss, decided) = RecordedChoices(declared, book), "auc_m", decisions(book, "auc_m")
+    for number, decision in enumerate(decided, start=1):
+        study = next(s for s in declared if s.name == best_levers.lever_name(loss, number))
+        chosen = choices.selected(study)[0]
+        assert {axis: chosen[axis] for axis in decision.lever.axes} == dict(decision.chosen)
+
+
+def test_no_more_is_recorded_of_the_search_than_it_asks_for():
+    """A lever's number is in the name of its records: one that comes in between leaves those after it without any."""
+    whole, results = best_set(), Path(__file__).parents[2] / "results"
+    found = {one.study: one for one in status_of(whole, whole.studies, results)}
+    assert list(found) == [study.name for study in whole.studies]
+    assert sum(one.tuned for one in found.values()) > 500
+    assert all(one.tuned + one.failed <= one.to_tune and one.final <= one.seeds for one in found.values())
+    book = RecordBook(results / "best")
+    for loss in LOSSES:
+        for number, decision in enumerate(decisions(book, loss), start=1):
+            one = found[best_levers.lever_name(loss, number)]
+            assert decision.chosen is not None or one.tuned + one.failed < one.to_tune

@@ -18,11 +18,11 @@ from deepauc.studies import first_stages
 from deepauc.studies.execution import _first_stages, _job
 from deepauc.studies.first_stages import FirstStages
 from deepauc.studies.folds import FoldSource
-from deepauc.studies.plan import InheritsLatest, Planner
+from deepauc.studies.plan import Planner
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import _goes_on, run_studies
 from deepauc.studies.sources import BenchmarkSource, Place
-from deepauc.studies.study import Study
+from deepauc.studies.study import InheritsLatest, Study
 from deepauc.training.folder import RunFolder
 from deepauc.training.plain import recipe_hash
 from deepauc.training.trainer import Trainer

@@ -4,7 +4,7 @@ import pytest
 
 from deepauc.paper.recipes import auc_m, ce
 from deepauc.paper.smoke import DigitsSource
-from deepauc.studies.study import Inherits, Study, StudySet, cut_all
+from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet, cut_all
 
 SOURCE = DigitsSource(imratio=0.1)
 
@@ -93,3 +93,13 @@ def test_a_set_knows_the_studies_it_names():
         StudySet(name="s", title="", studies=(child,))
     with pytest.raises(ValueError, match="one name"):
         StudySet(name="s", title="", studies=(parent, parent))
+
+
+def test_a_set_knows_also_the_studies_that_stand_in_for_another():
+    first, second = declared(name="a"), declared(name="b")
+    after = declared(name="c", grid={}, inherits=InheritsLatest.after(("a", "b"), axes=("margin",)))
+    assert after.inherits.sources == ("b", "a")
+    whole = StudySet(name="s", title="", studies=(first, second, after))
+    assert [study.name for study in whole.parents([after])] == ["a", "b"]
+    with pytest.raises(ValueError, match="'a' is no study of the set s, named by c"):
+        StudySet(name="s", title="", studies=(second, after))

@@ -65,57 +65,84 @@ def evaluate(
 
 
 def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None:
-    from deepauc.reporting.figures import figure_text, interval_text, specificity_text
-    from deepauc.reporting.findings import Absent, Calibration
+    from deepauc.reporting.figures import interval_text
+    from deepauc.reporting.findings import Absent
 
-    rows, operating, calibration, left_out = [], [], [], []
+    judged = []
     for one in found:
-        counts = one.counts
-        head = [one.part, one.name, f"{counts.rows:,}", f"{counts.positives:,}"]
         if isinstance(one.auc, Absent):
             output.say(f"{one.part}, {one.name}: no AUC, because {one.auc.why}")
             continue
-        patients = "-" if counts.patients is None else f"{counts.patients:,}"
-        by_patient = one.auc.delong_by_patient
+        judged.append(one)
+        if output.quiet:
+            output.result(f"{one.part}  {one.name}  {interval_text(one.auc.headline)}")
+    _show_aucs(output, judged, found[0].counts.group_word)
+    _show_operating_points(output, judged)
+    if within:
+        _show_calibration(output, judged)
+    for text in dict.fromkeys(f"{one.part}, {one.name}: {text}" for one in found for text in one.cautions):
+        output.say(f"Caution. {text}")
+
+
+def _show_aucs(output: Output, judged: list[LabelEvaluation], group_word: str) -> None:
+    from deepauc.reporting.figures import figure_text, interval_text
+    from deepauc.reporting.findings import Absent
+
+    header = ["part", "label", "rows", "positives", f"{group_word}s"]
+    header += ["AUC [DeLong]", f"[by {group_word}]", "[bootstrap]", "average precision"]
+    rows = []
+    for one in judged:
+        assert not isinstance(one.auc, Absent)
+        counts, by_patient = one.counts, one.auc.delong_by_patient
         rows.append(
             [
-                *(*head, patients, interval_text(one.auc.delong)),
+                *(one.part, one.name, f"{counts.rows:,}", f"{counts.positives:,}"),
+                "-" if counts.patients is None else f"{counts.patients:,}",
+                interval_text(one.auc.delong),
                 "-" if by_patient is None else interval_text(by_patient),
                 interval_text(one.auc.bootstrap),
                 figure_text(one.auc.average_precision, one.auc.average_precision_interval),
             ]
         )
-        if output.quiet:
-            output.result(f"{one.part}  {one.name}  {interval_text(one.auc.headline)}")
-        if not isinstance(one.operating_points, Absent):
-            operating += [
-                [
-                    *(one.name, specificity_text(row), f"{row.threshold:.6g}"),
-                    *(interval_text(row.sensitivity), interval_text(row.specificity)),
-                ]
-                for row in one.operating_points
+    output.table(header, rows, title="AUC with 95 % intervals")
+
+
+def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> None:
+    from deepauc.reporting.figures import interval_text, specificity_text
+    from deepauc.reporting.findings import Absent
+
+    rows, left_out = [], []
+    for one in judged:
+        if isinstance(one.operating_points, Absent):
+            continue
+        rows += [
+            [
+                *(one.name, specificity_text(row), f"{row.threshold:.6g}"),
+                *(interval_text(row.sensitivity), interval_text(row.specificity)),
             ]
-            if one.operating_points_left_out is not None:
-                left_out.append(f"{one.part}, {one.name}, left out: {one.operating_points_left_out.why}")
-        if within and isinstance(one.calibration, Calibration):
-            before = one.calibration.before
-            error = figure_text(before.expected_calibration_error, before.expected_calibration_error_interval)
-            calibration.append([one.part, one.name, figure_text(before.brier, before.brier_interval), error])
-    word = found[0].counts.group_word
-    header = ["part", "label", "rows", "positives", f"{word}s", "AUC [DeLong]", f"[by {word}]", "[bootstrap]"]
-    output.table([*header, "average precision"], rows, title="AUC with 95 % intervals")
-    if operating:
-        output.table(
-            ["label", "specificity asked", "threshold", "sensitivity", "specificity reached"],
-            operating,
-            title="On test, at thresholds from validation",
-        )
+            for row in one.operating_points
+        ]
+        if one.operating_points_left_out is not None:
+            left_out.append(f"{one.part}, {one.name}, left out: {one.operating_points_left_out.why}")
+    if rows:
+        header = ["label", "specificity asked", "threshold", "sensitivity", "specificity reached"]
+        output.table(header, rows, title="On test, at thresholds from validation")
         for text in left_out:
             output.say(text)
-    if calibration:
-        output.table(["part", "label", "Brier", "ECE"], calibration, title="Scores taken as probabilities")
-    for text in dict.fromkeys(f"{one.part}, {one.name}: {text}" for one in found for text in one.cautions):
-        output.say(f"Caution. {text}")
+
+
+def _show_calibration(output: Output, judged: list[LabelEvaluation]) -> None:
+    from deepauc.reporting.figures import figure_text
+    from deepauc.reporting.findings import Calibration
+
+    rows = []
+    for one in judged:
+        if isinstance(one.calibration, Calibration):
+            before = one.calibration.before
+            error = figure_text(before.expected_calibration_error, before.expected_calibration_error_interval)
+            rows.append([one.part, one.name, figure_text(before.brier, before.brier_interval), error])
+    if rows:
+        output.table(["part", "label", "Brier", "ECE"], rows, title="Scores taken as probabilities")
 
 
 def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:

@@ -189,7 +189,7 @@ def status(
     results: Results = Path("results"),
     as_json: AsJson = False,
 ) -> None:
-    """How far the studies are, from their records, and which records other code has made."""
+    """How far the studies are, from their records: which are asked for, by other code, or outdated."""
     from deepauc.cli.study_parts import tell_own_status
     from deepauc.paper.catalogue import entries, find
     from deepauc.studies.status import status_of
@@ -202,14 +202,19 @@ def status(
             continue
         found = status_of(entry.studies, entry.studies.chosen(_split(cells)), results)
         record[entry.name] = [vars(one) for one in found]
-        begun = [one for one in found if one.tuned or one.final or name]
+        begun = [one for one in found if one.tuned or one.final or one.outdated or name]
         rows = [
-            [one.study, f"{one.tuned} of {one.to_tune}", f"{one.final} of {one.seeds}", str(one.failed), str(one.other)]
+            [
+                *(one.study, f"{one.tuned} of {one.to_tune}", f"{one.final} of {one.seeds}"),
+                *map(str, (one.failed, one.other, one.outdated)),
+            ]
             for one in begun
         ]
         if rows:
-            header = ["study", "tuning runs", "final runs", "failed", "by other code"]
+            header = ["study", "tuning runs", "final runs", "failed", "by other code", "outdated"]
             output.table(header, rows, title=f"{entry.name}: {entry.title}")
+            if any(one.outdated for one in begun):
+                output.say("Outdated: records that the plan does not ask for (any more); they are in no other column.")
         else:
             output.result(f"{entry.name}: no records in {results / entry.name}")
     output.record(record)

@@ -34,6 +34,7 @@ Numbers = npt.NDArray[np.float64]
 Parameter = Callable[["_Draws"], Numbers]
 
 # The number of a parameter is part of its address: switching one augmentation on or off leaves the others as they are.
+# A new one goes to the end, whatever it is next to below: another place would renumber, and so change, recorded runs.
 _PARAMETERS = (
     *("flip", "vertical_flip", "crop_y", "crop_x", "angle", "shift_x", "shift_y", "zoom", "shear"),
     *("window_area", "window_ratio", "window_x", "window_y"),

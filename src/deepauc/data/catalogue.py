@@ -356,6 +356,6 @@ def load_named(name: str, *, root: Root = None) -> Task:
 
 
 def imbalanced(task: Task, *, imratio: float, seed: int) -> Task:
-    """`task` with positives removed from train until #pos / #all is imratio (spec D1); other parts are untouched."""
+    """`task` with positives removed from train until #pos / #all is imratio (D1); other parts are untouched."""
     made = imbalance_task(task, imratio=imratio, seed=seed).task(task)
     return replace(made, name=f"{task.name}, imratio {imratio:g}, set {seed}")

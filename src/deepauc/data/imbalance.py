@@ -63,7 +63,7 @@ def positives_for(negatives: int, imratio: float) -> int:
 
 
 def make_imbalanced(labels: npt.ArrayLike, *, imratio: float, seed: int, rows: Indices | None = None) -> ImbalancedSet:
-    """Remove positives at random until #pos / #all is `imratio`; negatives all stay (spec D1).
+    """Remove positives at random until #pos / #all is `imratio`; negatives all stay (D1).
 
     labels: 0/1, shape (N,); rows: those that form the balanced training set, ascending (default: all). For one seed
     the set of a smaller imratio is contained in that of a larger one.

@@ -119,9 +119,8 @@ def scan_table(
         problems += found
         parts = _parts_of_unlabelled(given, unlabelled, groups)
 
-    images, features = None, None
     if columns.image is not None:
-        images = examine_column(
+        inputs = _image_inputs(
             text[columns.image],
             lines,
             columns.image,
@@ -130,20 +129,9 @@ def scan_table(
             window=window,
             progress=progress,
         )
-        problems += images.problems
-        # A file that was not found or not decoded equals no other.
-        inputs = [str(row) if fact is None else fact.pixel_digest.hex() for row, fact in enumerate(images.facts)]
-        identity: Sequence[str | bytes] = [path or str(row) for row, path in enumerate(images.paths)]
     else:
-        features = np.empty((len(lines), len(columns.features)), dtype=np.float32)
-        for place, name in enumerate(columns.features):
-            features[:, place], found = parse_features(cells.numbers(name), lines, name)
-            problems += found
-            if progress is not None:
-                progress((place + 1) * len(lines) // len(columns.features), len(lines))
-        bad = _in_rows(lines, [problem for problem in problems if problem.kind == "NaN feature"])
-        inputs = [str(row) if bad[row] else _digest(f) for row, f in enumerate(features + np.float32(0))]
-        identity = cells.digests
+        inputs = _feature_inputs(cells, columns.features, progress=progress)
+    problems += inputs.problems
 
     scan = Scan(
         path=path,
@@ -153,18 +141,65 @@ def scan_table(
         labels=labels,
         unlabelled=unlabelled,
         parts=parts,
-        images=images,
-        features=features,
+        images=inputs.images,
+        features=inputs.features,
         groups=groups,
         weights=weights,
-        digests=np.array(inputs, dtype=str),
+        digests=np.array(inputs.digests, dtype=str),
         problems=problems,
     )
     if not allow_duplicates:
-        problems += _repeated_rows(scan, identity)
+        problems += _repeated_rows(scan, inputs.identity)
     problems += _patients_in_two_parts(scan)
     problems.sort(key=lambda problem: problem.row or 0)
     return scan
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inputs:
+    """One of the two: images, or features. identity: equal for rows that are one row written twice."""
+
+    images: ImageColumn | None = None
+    features: Floats | None = None  # (N, F)
+    digests: Sequence[str]  # (N,) equal for equal inputs
+    identity: Sequence[str | bytes]  # (N,)
+    problems: Sequence[Problem]
+
+
+def _image_inputs(
+    names: Sequence[str],
+    lines: Sequence[int],
+    column: str,
+    *,
+    folder: Path,
+    allow_outside: bool,
+    window: Window | None,
+    progress: Callable[[int, int], None] | None,
+) -> _Inputs:
+    images = examine_column(
+        names, lines, column, folder=folder, allow_outside=allow_outside, window=window, progress=progress
+    )
+    return _Inputs(
+        images=images,
+        # A file that was not found or not decoded equals no other.
+        digests=[str(row) if fact is None else fact.pixel_digest.hex() for row, fact in enumerate(images.facts)],
+        identity=[path or str(row) for row, path in enumerate(images.paths)],
+        problems=images.problems,
+    )
+
+
+def _feature_inputs(cells: Cells, columns: Sequence[str], *, progress: Callable[[int, int], None] | None) -> _Inputs:
+    lines, problems = cells.lines, list[Problem]()
+    features = np.empty((len(lines), len(columns)), dtype=np.float32)
+    for place, name in enumerate(columns):
+        features[:, place], found = parse_features(cells.numbers(name), lines, name)
+        problems += found
+        if progress is not None:
+            progress((place + 1) * len(lines) // len(columns), len(lines))
+    bad = _in_rows(lines, [problem for problem in problems if problem.kind == "NaN feature"])
+    # Minus zero is zero; a row that could not be read equals no other.
+    digests = [str(row) if bad[row] else _digest(one) for row, one in enumerate(features + np.float32(0))]
+    return _Inputs(features=features, digests=digests, identity=cells.digests, problems=problems)
 
 
 def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""Uncertain labels: what becomes of CheXpert's -1, and of what a report does not mention (spec M9).
+"""Uncertain labels: what becomes of CheXpert's -1, and of what a report does not mention (the paper, 4.2.1).
 
 `ones` and `zeros` take the uncertain case as positive or negative. The smoothed forms are soft labels for the
 cross-entropy stage (Pham et al., "Interpreting chest X-rays via CNNs that exploit hierarchical disease dependencies

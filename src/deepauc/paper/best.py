@@ -1,8 +1,9 @@
 """`best`: one recipe for few positives, as a function of all its levers; every loss chooses from the same menu.
 
-A first stage on views of the training images alone (spec M15), kept by hash and shared by all second stages of one
-training set; then, if asked for, cross-entropy; then the loss itself on bounded scores. Which setting of the levers is
-`best` is not written here: `best_levers` declares how it is chosen, and the records of that study say what it is.
+A first stage on views of the training images alone, which the paper has not, kept by hash and shared by all second
+stages of one training set; then, if asked for, cross-entropy; then the loss itself on bounded scores. Which setting of
+the levers is `best` is not written here: `best_levers` declares how it is chosen, and the records of that study say
+what it is.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def best(
             epochs,
             bound="none" if loss == "ce" else bound,
             ema=ema,
-            fresh=ce_first > 0,  # M6: the classifier that cross-entropy has trained is not the AUC loss's start
+            fresh=ce_first > 0,  # 3.4: the classifier that cross-entropy has trained is not the AUC loss's start
         )
     )
     return Recipe(model=network_of(network, stem), stages=tuple(stages), tta=tta)

@@ -1,4 +1,8 @@
-"""What the records of a search come to: a decision a lever, made from the records alone."""
+"""What the search of `best` has chosen, read from its records: the page shows it, and medical studies take it over.
+
+`deepauc study run` goes by `studies.choices`, for which a lever is decided once every declared fold is there; here one
+whose settings all have the same folds counts, so that a search cut to fewer of them has a page too.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from deepauc.models.build import MLPSpec, ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.paper.medical_tasks import MedicalSource
 from deepauc.studies.study import Study
+from deepauc.training.plain import valid_name
 from deepauc.training.recipe import Recipe
 
 MOST = 24
@@ -24,6 +25,7 @@ _TIMM: Mapping[str, int] = {
 }
 _OWN_SIDES: Mapping[str, int] = {"breastmnist": 28, "pneumoniamnist": 28, "pathmnist": 28, "ham10000": 64, "pcam": 96,
                                  "ddsm": 224, "melanoma": 384}  # fmt: skip
+_TABLES = ("isic2020",)  # data sets without images
 
 
 def side_by_side(recipe: Recipe, shape: Sequence[int]) -> int:
@@ -41,7 +43,10 @@ def pack_of(study: Study) -> int:
     """For a study of `medical`, `melanoma`, `ddsm` or `pcam`, before its images are read."""
     source = study.task
     assert isinstance(source, MedicalSource)
-    side = 0 if source.metadata else source.size or _OWN_SIDES.get(source.dataset, 0)
+    side = 0
+    if not source.metadata and source.dataset not in _TABLES:
+        # Taken for a table, images whose side nobody has named would be packed by dozens.
+        side = source.size or _OWN_SIDES[valid_name(source.dataset, list(_OWN_SIDES), "data set with a known side")]
     recipe = study.recipe(study.configs[0], "final")
     return side_by_side(recipe, (side, side, 3) if side else (1,))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from deepauc.reporting.document import Beside, Block, Caution, Cell, DataTable, Gallery, Missing, Paragraph, Picture
-from deepauc.reporting.evaluation import BAND_RESAMPLES
+from deepauc.reporting.evaluation import BAND_RESAMPLES, RESAMPLES
 from deepauc.reporting.figures import (
     decision_picture,
     figure_text,
@@ -30,6 +30,7 @@ from deepauc.reporting.findings import (
 )
 from deepauc.reporting.tables import percent_text, small_text
 
+# Losses that train an order and no probability; one that is missing here is spoken of in general words.
 _AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "Pairwise"})
 _BRACKETS = (
     f"Brackets: 95 % intervals, from a bootstrap over {{over}} ({BAND_RESAMPLES:,} samples) that takes the "
@@ -64,7 +65,7 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
     if auc.delong_by_patient is not None:
         rows.append(_interval_row(f"DeLong, clustered by {counts.group_word} (Obuchowski)", auc.delong_by_patient))
     over = f"over {counts.group_word}s" if counts.clustered else "over rows"
-    rows.append(_interval_row(f"Bootstrap {over} (BCa, 2,000 samples)", auc.bootstrap))
+    rows.append(_interval_row(f"Bootstrap {over} (BCa, {RESAMPLES:,} samples)", auc.bootstrap))
     table = DataTable(
         caption="AUC with 95 % confidence intervals",
         header=("Method", "AUC", "from", "to"),

@@ -10,30 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from deepauc.data.task import Task
+from deepauc.studies.choices import Choices
 from deepauc.studies.first_stages import own_stages
 from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
-from deepauc.studies.records import Record, RecordBook, validation_curve
-from deepauc.studies.selection import NothingToChoose, Trial
+from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.sources import Place, TaskSource, comparable, without_test
-from deepauc.studies.study import Inherits, Phase, Study
+from deepauc.studies.study import Phase, Study
 from deepauc.training.plain import to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.stream import Stream
-
-
-@dataclass(frozen=True, kw_only=True)
-class InheritsLatest(Inherits):
-    """Settings from `study`, or, as long as nothing is selected there, from the first of `otherwise` that has a
-    selection; arguments that this one does not have keep the method's defaults."""
-
-    otherwise: tuple[str, ...] = ()
-
-    @classmethod
-    def after(cls, names: Sequence[str], *, axes: tuple[str, ...]) -> InheritsLatest:
-        """From the last of these that has a selection."""
-        last, *earlier = reversed(names)
-        return cls(study=last, otherwise=tuple(earlier), axes=axes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,17 +104,15 @@ class TaskShelf:
         return tuple(found)
 
 
-class Planner:
+class Planner(Choices):
     """Reads records, never test scores: what is tuned, what is selected, what is missing."""
 
     def __init__(
         self, studies: Sequence[Study], book: RecordBook, place: Place, *, parents: Sequence[Study] = ()
     ) -> None:
-        self.studies, self.book, self.shelf = list(studies), book, TaskShelf(place)
-        self._by_name = {study.name: study for study in (*parents, *studies)}
-        self.unavailable: dict[str, str] = {}
+        super().__init__((*parents, *studies), book)
+        self.studies, self.shelf = list(studies), TaskShelf(place)
         self._runs: dict[tuple[str, str, str, int], PlannedRun] = {}
-        self._selected: dict[str, tuple[Config, Mapping[str, Any] | None]] = {}  # once chosen, for good
 
     def run(self, study: Study, phase: Phase, config: Config, seed: int) -> PlannedRun:
         key = (study.name, phase, repr(sorted(config.items())), seed)
@@ -150,29 +134,8 @@ class Planner:
             )
         return self._runs[key]
 
-    def inherited(self, study: Study) -> Config | None:
-        """Settings from the study it inherits from; None as long as nothing is selected there."""
-        if study.inherits is None:
-            return {}
-        parent = self._by_name[self.inherits_from(study.inherits)]
-        selected = self.selected(parent)
-        if selected is not None:
-            known = {**parent.fixed, **selected[0]}
-        elif records := self.book.final(parent.name):
-            # Tuned with another cut than this call's: what it was refitted with was selected.
-            known = {**records[-1]["fixed"], **records[-1]["config"]}
-        else:
-            return None
-        return {axis: known[axis] for axis in study.inherits.axes if axis in known}
-
-    def inherits_from(self, inherits: Inherits) -> str:
-        """The study whose selection counts."""
-        if not isinstance(inherits, InheritsLatest):
-            return inherits.study
-        for name in (inherits.study, *inherits.otherwise):
-            if self.selected(self._by_name[name]) is not None:
-                return name
-        return inherits.study
+    def tuning_record(self, study: Study, config: Config, seed: int) -> Record | None:
+        return self.book.find(study.name, "tuning", self.run(study, "tuning", config, seed).id)
 
     def tuning_runs(self, study: Study) -> list[PlannedRun] | None:
         """Grid x training sets, missing or not; None where it cannot begin."""
@@ -181,43 +144,6 @@ class Planner:
             return None
         configs = [{**inherited, **config} for config in study.configs]
         return [self.run(study, "tuning", config, seed) for config in configs for seed in study.tuning_seeds]
-
-    def selected(self, study: Study) -> tuple[Config, Mapping[str, Any] | None] | None:
-        """The chosen settings and how they were chosen; None while tuning runs are missing or if all went astray."""
-        if study.name not in self._selected:
-            try:
-                found = self._choose(study)
-            except NothingToChoose as error:
-                self.unavailable[study.name] = str(error)
-                return None
-            if found is None:
-                return None
-            self._selected[study.name] = found
-        return self._selected[study.name]
-
-    def _choose(self, study: Study) -> tuple[Config, Mapping[str, Any] | None] | None:
-        inherited = self.inherited(study)
-        if inherited is None:
-            return None
-        source = {} if study.inherits is None else {"inherited from": self.inherits_from(study.inherits)}
-        if not study.tuned:
-            return {**inherited, **study.configs[0]}, source or None
-        trials: dict[str, tuple[Config, list[tuple[float, ...]]]] = {}
-        for run in self.tuning_runs(study) or []:
-            record = self.book.find(study.name, "tuning", run.id)
-            if record is None:
-                return None
-            trials.setdefault(repr(run.config), (run.config, []))[1].append(validation_curve(record))
-        tried = [Trial(config=config, validation=tuple(curves)) for config, curves in trials.values()]
-        best = study.select.choose(tried)
-        values = best.values()
-        return best.config, {
-            "rule": {"type": type(study.select).__name__, **vars(study.select)},
-            "configurations": len(tried),
-            "training_sets": list(study.tuning_seeds),
-            "validation_auc": [round(value, 5) for value in values],
-            **source,
-        }
 
     def final_runs(self, study: Study) -> list[PlannedRun] | None:
         """The selected setting on every seed; None before it is selected, or what it needs is there.

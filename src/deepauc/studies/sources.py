@@ -45,7 +45,7 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSource:
-    """C2, C10, C100 or S10 at an imratio (spec D1); images are decoded once in a process."""
+    """C2, C10, C100 or S10 at an imratio (D1); images are decoded once in a process."""
 
     benchmark: str
     imratio: float

@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepauc.studies.choices import RecordedChoices, as_text
 from deepauc.studies.folds import is_for_choosing
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.folder import code_version
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
-    """Runs recorded beside runs declared. other: records made by code that is not this one."""
+    """Runs recorded beside runs declared, of those that the present plan asks for.
+
+    other: of these, made by code that is not this one. outdated: records that the plan does not ask for: they rest on
+    what an earlier study had chosen before it had more runs, or on a setting that is no longer declared.
+    """
 
     study: str
     tuned: int
@@ -23,16 +28,24 @@ class StudyStatus:
     seeds: int
     failed: int
     other: int
+    outdated: int
 
 
 def status_of(study_set: StudySet, chosen: Sequence[Study], results: Path) -> list[StudyStatus]:
-    """One line a study. With a cut, fewer tuning runs than declared are complete."""
+    """One line a study. With a cut, fewer tuning runs than declared are complete.
+
+    With the whole set chosen, studies that have records and are not declared any more follow.
+    """
     book = RecordBook(results / study_set.name)
-    return [_status(study, book) for study in chosen]
+    choices = RecordedChoices(study_set.studies, book)
+    found = [_status(study, choices) for study in chosen]
+    if len(chosen) == len(study_set.studies):
+        found += [_undeclared(name, book) for name in book.studies() if name not in {one.study for one in found}]
+    return found
 
 
-def _status(study: Study, book: RecordBook) -> StudyStatus:
-    tuning, final = book.tuning(study.name), book.final(study.name)
+def _status(study: Study, choices: RecordedChoices) -> StudyStatus:
+    tuning, final = choices.asked_for(study), _asked_for_final(study, choices)
     return StudyStatus(
         study=study.name,
         tuned=sum("failed" not in record for record in tuning),
@@ -40,5 +53,28 @@ def _status(study: Study, book: RecordBook) -> StudyStatus:
         final=len(final),
         seeds=0 if is_for_choosing(study.task) else len(study.seeds),
         failed=sum("failed" in record for record in tuning),
-        other=sum(record["code_version"] != code_version() for record in (*tuning, *final)),
+        other=_by_other_code([*tuning, *final]),
+        outdated=_recorded(study.name, choices.book) - len(tuning) - len(final),
     )
+
+
+def _asked_for_final(study: Study, choices: RecordedChoices) -> list[Record]:
+    """Those with the setting that is selected now; where a cut has selected it, as their own records say."""
+    records = choices.book.final(study.name)
+    selected = choices.selected(study)
+    if selected is None:
+        return records
+    return [record for record in records if as_text(record["config"]) == as_text(selected[0])]
+
+
+def _undeclared(name: str, book: RecordBook) -> StudyStatus:
+    records = _recorded(name, book)
+    return StudyStatus(study=name, tuned=0, to_tune=0, final=0, seeds=0, failed=0, other=0, outdated=records)
+
+
+def _recorded(name: str, book: RecordBook) -> int:
+    return len(book.tuning(name)) + len(book.final(name))
+
+
+def _by_other_code(records: Sequence[Record]) -> int:
+    return sum(record["code_version"] != code_version() for record in records)

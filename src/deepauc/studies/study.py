@@ -27,6 +27,29 @@ class Inherits:
     study: str
     axes: tuple[str, ...]
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The studies it may be taken from, the first that has a selection counting."""
+        return (self.study,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InheritsLatest(Inherits):
+    """Settings from `study`, or, as long as nothing is selected there, from the first of `otherwise` that has a
+    selection; arguments that this one does not have keep the method's defaults."""
+
+    otherwise: tuple[str, ...] = ()
+
+    @classmethod
+    def after(cls, names: Sequence[str], *, axes: tuple[str, ...]) -> InheritsLatest:
+        """From the last of these that has a selection."""
+        last, *earlier = reversed(names)
+        return cls(study=last, otherwise=tuple(earlier), axes=axes)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.study, *self.otherwise)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
@@ -149,7 +172,7 @@ class StudySet:
         if len(set(names)) != len(names):
             raise ValueError(f"set {self.name}: two studies have one name.")
         for study in self.studies:
-            for other in (*study.task.needs, *(() if study.inherits is None else (study.inherits.study,))):
+            for other in (*study.task.needs, *(() if study.inherits is None else study.inherits.sources)):
                 valid_name(other, names, f"study of the set {self.name}, named by {study.name}")
 
     def parents(self, chosen: Sequence[Study]) -> tuple[Study, ...]:
@@ -158,7 +181,7 @@ class StudySet:
         by_name = {study.name: study for study in self.studies}
         while waiting:
             inherits = waiting.pop().inherits
-            named = () if inherits is None else (inherits.study, *getattr(inherits, "otherwise", ()))
+            named = () if inherits is None else inherits.sources
             waiting += [by_name[name] for name in named if name not in wanted]
             wanted |= set(named)
         return tuple(study for study in self.studies if study.name in wanted - {one.name for one in chosen})

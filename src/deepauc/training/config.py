@@ -10,19 +10,11 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from deepauc.models.build import FactorySpec, MLPSpec, ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
-from deepauc.objectives.auc_margin import AUCMargin
-from deepauc.objectives.auc_square import AUCSquare
-from deepauc.objectives.baselines import CrossEntropy, Focal
-from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
-from deepauc.objectives.pairwise import Pairwise
-from deepauc.objectives.vicreg import VICReg
-from deepauc.optim.pesg import PESGSpec
-from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
-from deepauc.training.plain import to_plain, valid_name
+from deepauc.models.build import ModelSpec
+from deepauc.training.plain import MODELS, OBJECTIVES, OPTIMIZERS, SCHEDULES, to_plain, valid_name
 from deepauc.training.plan_inputs import PlanOptions
 from deepauc.training.recipe import ObjectiveSpec, OptimizerSpec, Recipe
-from deepauc.training.schedule import Constant, Cosine, Cyclic, Schedule, Steps
+from deepauc.training.schedule import Schedule
 
 T = TypeVar("T")
 
@@ -30,13 +22,10 @@ MAX_BYTES = 1 << 20
 
 # Where a key takes one of several specs, its table says which by `type`.
 _KINDS: dict[Any, tuple[type, ...]] = {
-    ObjectiveSpec: (
-        *(AUCMargin, AUCSquare, CrossEntropy, Focal, Pairwise),
-        *(Contrastive, SupervisedContrastive, VICReg),
-    ),
-    OptimizerSpec: (PESGSpec, SGDSpec, AdamSpec, AdamWSpec),
-    Schedule: (Constant, Steps, Cosine, Cyclic),
-    ModelSpec: (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec),
+    ObjectiveSpec: OBJECTIVES,
+    OptimizerSpec: OPTIMIZERS,
+    Schedule: SCHEDULES,
+    ModelSpec: MODELS,
 }
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
 

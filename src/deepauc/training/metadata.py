@@ -1,4 +1,4 @@
-"""Learning from the patients' metadata beside the images (M11): its own small network, fused by `predict`."""
+"""Learning from the patients' metadata beside the images (section 4.2.2): a small network, fused by `predict`."""
 
 from __future__ import annotations
 

@@ -22,14 +22,15 @@ from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
 
-SPECS: tuple[type, ...] = (
-    *(Recipe, Stage, Augment),
+# What records and settings files may name; a new spec goes here and nowhere else.
+OBJECTIVES: tuple[type, ...] = (
     *(AUCMargin, AUCSquare, CrossEntropy, Focal, Pairwise),
     *(Contrastive, SupervisedContrastive, VICReg),
-    *(PESGSpec, SGDSpec, AdamSpec, AdamWSpec),
-    *(Constant, Steps, Cosine, Cyclic),
-    *(FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec),
 )
+OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec)
+SCHEDULES: tuple[type, ...] = (Constant, Steps, Cosine, Cyclic)
+MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec)
+SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS)
 
 
 def to_plain(value: Any, *, defaults: bool = True) -> Any:

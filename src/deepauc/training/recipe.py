@@ -60,7 +60,7 @@ class Stage:
 
     epochs or iterations: the length; exactly one is given. positives_per_batch: the quota of each batch (None: plain
     shuffling). bound: what the scores pass before the loss, in training only; `auto` is the objective's own.
-    reset_classifier: start from the network as it is with a fresh last layer (M6). start_from: folder of another run
+    reset_classifier: start from the network as it is with a fresh last layer. start_from: folder of another run
     whose weights this stage starts from. uncertain: what becomes of labels marked -1. accumulate: the batch passes the
     network in so many pieces, the loss sees it whole. keep: the weights of the last epoch, or of the best on
     validation. patience: epochs without a better validation AUC after which the stage ends.

@@ -31,7 +31,7 @@ def load(
     positive: Collection[int] | None = None,
     download: bool = False,
 ) -> Task:
-    """One training set of a benchmark: positives removed at random until #pos / #all is imratio (spec D1).
+    """One training set of a benchmark: positives removed at random until #pos / #all is imratio (D1).
 
     seed: which of the random training sets; the paper has five. validation: True holds out a stratified tenth of the
     training set, for tuning; False leaves it whole, for the refit. Test images are untouched. The removed positives

@@ -24,7 +24,7 @@ def load_pathmnist_subset(
 ) -> Task:
     """One class, the tumour, against the rest; the test part comes from another clinical centre.
 
-    imratio: drop positives of the training part, drawn by seed, until #pos / #all is this (spec D1); validation and
+    imratio: drop positives of the training part, drawn by seed, until #pos / #all is this (D1); validation and
     test stay as they are.
     """
     if positive not in range(len(CLASSES)):

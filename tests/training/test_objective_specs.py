@@ -1,0 +1,69 @@
+"""What every objective that a recipe may name has to keep to, whoever adds the next one."""
+
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+
+from deepauc.data.augment import Augment
+from deepauc.objectives.saddle_loss import SaddleLoss
+from deepauc.optim.standard import SGDSpec
+from deepauc.training.forward import value_key
+from deepauc.training.plain import OBJECTIVES
+from deepauc.training.recipe import Bound, Stage, ViewObjectiveSpec
+
+PRIOR = (0.3, 0.2)
+OPTIONS = [(cls, option.name) for cls in OBJECTIVES for option in fields(cls) if option.init]
+
+
+def stage(objective):
+    views = objective.views if isinstance(objective, ViewObjectiveSpec) else 1
+    return Stage(objective=objective, optimizer=SGDSpec(), epochs=1, views=views, augment=Augment())
+
+
+def other_value(cls, name):
+    """A valid value of this option that is not its default."""
+    hint, value = get_type_hints(cls)[name], getattr(cls(), name)
+    if get_origin(hint) is Literal:
+        return next(one for one in get_args(hint) if one != value)
+    if isinstance(value, bool):
+        return not value
+    return 2.0 if value is None else value / 2 + 0.15
+
+
+def key(objective):
+    trainer = SimpleNamespace(
+        objective=objective.build(prior=PRIOR),
+        stream=SimpleNamespace(prior=PRIOR, batch_size=8),
+        device=torch.device("cpu"),
+        task=SimpleNamespace(source=SimpleNamespace(shape=(4, 4, 1)), num_labels=2),
+    )
+    return value_key(stage(objective), trainer)
+
+
+@pytest.mark.parametrize(("cls", "name"), OPTIONS, ids=lambda one: getattr(one, "__name__", one))
+def test_losses_that_differ_in_one_option_do_not_share_a_compiled_program(cls, name):
+    """The fast engine tells losses apart by what they print: an option that `extra_repr` leaves out is not seen."""
+    changed = replace(cls(), **{name: other_value(cls, name)})
+    assert changed != cls()
+    if not isinstance(changed.build(prior=PRIOR), SaddleLoss):  # margin and prior are tensors that the program is given
+        assert key(changed) != key(cls())
+
+
+@pytest.mark.parametrize("cls", [one for one in OBJECTIVES if not isinstance(one(), ViewObjectiveSpec)])
+def test_a_label_is_judged_by_its_own_entries(cls):
+    """Scores (N, L): the mean over labels, so that no pair is made of two labels' scores."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(12, 2, generator=generator, dtype=torch.float64)
+    labels = (torch.rand(12, 2, generator=generator) < 0.5).double()
+    both = cls().build(prior=PRIOR)(scores, labels)
+    each = [cls().build(prior=PRIOR[j : j + 1])(scores[:, j : j + 1], labels[:, j : j + 1]) for j in range(2)]
+    torch.testing.assert_close(both, torch.stack(each).mean())
+
+
+@pytest.mark.parametrize("cls", OBJECTIVES)
+def test_it_says_what_goes_before_it(cls):
+    assert cls().bound in set(get_args(Bound)) - {"auto"}
+    assert isinstance(cls().soft_labels, bool)
