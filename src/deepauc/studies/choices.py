@@ -70,10 +70,12 @@ class Choices(ABC):
             return {**inherited, **study.configs[0]}, source or None
         tried = []
         for config in ({**inherited, **one} for one in study.configs):
-            records = [self.tuning_record(study, config, seed) for seed in study.tuning_seeds]
-            curves = [validation_curve(record) for record in records if record is not None]
-            if len(curves) < len(records):
-                return None
+            curves = []
+            for seed in study.tuning_seeds:
+                record = self.tuning_record(study, config, seed)
+                if record is None:  # at the first: asked before every pack, and to name a run takes a while
+                    return None
+                curves.append(validation_curve(record))
             tried.append(Trial(config=config, validation=tuple(curves)))
         best = study.select.choose(tried)
         values = best.values()
