@@ -18,7 +18,7 @@ from deepauc.optim.standard import SGDSpec
 from deepauc.training.bundle import Bundle
 from deepauc.training.loop import train
 from deepauc.training.predict import predict
-from deepauc.training.predict_table import predict_table
+from deepauc.training.predict_table import TablePrediction, predict_table
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
 
@@ -285,3 +285,20 @@ def test_an_isotonic_curve_in_the_bundle_and_the_file_read_back(two_runs, tmp_pa
     assert lines[0] == found.columns()
     back = np.array(lines[1:])[:, -2:].astype(float)
     assert (back == found.probabilities).all()
+
+
+@pytest.mark.parametrize("cut", ["groups", "labels", "scores", "probabilities"])
+def test_a_column_of_another_length_is_refused(cut):
+    """Written row by row, it would stand beside other rows' ids."""
+    whole = {
+        "ids": np.arange(3),
+        "groups": np.arange(3),
+        "labels": {"y": np.zeros(3)},
+        "scores": np.zeros((3, 1)),
+        "probabilities": np.zeros((3, 1)),
+    }
+    rest = {"label_names": ("y",), "meaning": "", "skipped": ()}
+    assert TablePrediction(**whole, **rest).columns() == ["id", "group", "label", "score", "probability"]
+    short = {"y": np.zeros(2)} if cut == "labels" else whole[cut][:2]
+    with pytest.raises(ValueError, match=f"3 ids, but 2 of {'y' if cut == 'labels' else cut}"):
+        TablePrediction(**{**whole, cut: short}, **rest)

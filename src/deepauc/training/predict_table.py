@@ -45,6 +45,13 @@ class TablePrediction:
     probability_meaning: str | None = None
     caution: str | None = None
 
+    def __post_init__(self) -> None:
+        """Columns are written row by row: one that is longer or shorter would stand beside other rows' ids."""
+        parts = {"groups": self.groups, "scores": self.scores, "probabilities": self.probabilities, **self.labels}
+        wrong = {name: len(part) for name, part in parts.items() if part is not None and len(part) != len(self.ids)}
+        if wrong:
+            raise ValueError(f"{len(self.ids)} ids, but {', '.join(f'{n} of {name}' for name, n in wrong.items())}.")
+
     def columns(self) -> list[str]:
         """Of the file that `write` makes: those of a run's scores.csv, as far as they are known."""
         one = len(self.label_names) == 1
