@@ -117,7 +117,8 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         choices.append(
             Choice(
                 name="augmentation",
-                value=f"shifts of {augment.crop_padding} pixels, turns of {augment.rotation:g} degrees, zoom by 5 %",
+                value=f"shifts of {augment.crop_padding} pixel{'s' * (augment.crop_padding != 1)}, turns of "
+                f"{augment.rotation:g} degrees, zoom by 5 %",
                 reason="careful, since a table does not say what may be changed: no mirror image (left and right may "
                 "matter, as in a chest X-ray), no colours; a config file can ask for more",
             )
