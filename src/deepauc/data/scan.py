@@ -120,7 +120,7 @@ def scan_table(
         parts = _parts_of_unlabelled(given, unlabelled, groups)
 
     if columns.image is not None:
-        inputs = _image_inputs(
+        images = examine_column(
             text[columns.image],
             lines,
             columns.image,
@@ -129,6 +129,7 @@ def scan_table(
             window=window,
             progress=progress,
         )
+        inputs = _image_inputs(images)
     else:
         inputs = _feature_inputs(cells, columns.features, progress=progress)
     problems += inputs.problems
@@ -166,19 +167,7 @@ class _Inputs:
     problems: Sequence[Problem]
 
 
-def _image_inputs(
-    names: Sequence[str],
-    lines: Sequence[int],
-    column: str,
-    *,
-    folder: Path,
-    allow_outside: bool,
-    window: Window | None,
-    progress: Callable[[int, int], None] | None,
-) -> _Inputs:
-    images = examine_column(
-        names, lines, column, folder=folder, allow_outside=allow_outside, window=window, progress=progress
-    )
+def _image_inputs(images: ImageColumn) -> _Inputs:
     return _Inputs(
         images=images,
         # A file that was not found or not decoded equals no other.

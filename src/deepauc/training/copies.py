@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +13,12 @@ from torch import Tensor, nn
 
 from deepauc.data.augment import Augment
 from deepauc.data.counter import hash_key
-from deepauc.data.task import Array, Indices, Inputs, Task
+from deepauc.data.task import Task
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.scoring import score_rows, scoring_batch
 
 MOST = 1000
-HELD_BYTES = 1 << 28  # of inputs that are read once for all copies of them
+HELD_BYTES = 1 << 28  # of inputs on the device, read once for all copies of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,48 +67,24 @@ def score_copies(
     at_once = batch * max(1, HELD_BYTES // (batch * max(1, each)))
     for start in range(0, len(rows), at_once):
         some = rows[start : start + at_once]
-        read = resident is not None or copies.number == 1
-        held = task if read else replace(task, source=_HeldInputs(task.source, some))
+        # Read, or gathered, once for all copies; from here on rows are counted within `some`.
+        held = torch.from_numpy(task.inputs(some)) if resident is None else resident[torch.from_numpy(some).to(device)]
+        held = held.to(device)
         for copy in range(copies.number):
             drawn = copies.augment.draw(len(task), seed=hash_key(seed, copy) >> 1, epoch=0, view=1)
             before = copies.number * start + copy * len(some)
             total[start : start + len(some)] += score_rows(
                 model,
-                held,
-                some,
+                task,
+                np.arange(len(some)),
                 preprocessing,
                 device,
                 augment=copies.augment,
-                parameters=drawn.values,
-                resident=resident,
+                parameters=drawn.values[some],
+                resident=held,
                 progress=shifted_progress(progress, before, copies.number * len(rows)),
             )
     return (total / copies.number).astype(np.float32)
-
-
-class _HeldInputs:
-    """Some rows of other inputs, read once: files are not decoded again for every copy. Called by the same numbers."""
-
-    def __init__(self, source: Inputs, rows: npt.NDArray[np.int64]) -> None:
-        self._source, self._rows, self._array = source, rows, source(rows)
-        self._order = np.argsort(rows, kind="stable")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._source.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._source.dtype
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __call__(self, indices: Indices) -> Array:
-        return self._array[self._order[np.searchsorted(self._rows, indices, sorter=self._order)]]
-
-    def digest(self) -> str:
-        return self._source.digest()
 
 
 def shifted_progress(

@@ -39,8 +39,9 @@ def score_rows(
 ) -> npt.NDArray[np.float32]:
     """The network's raw output for these rows in eval mode, (n, L). One row's score never depends on others.
 
-    augment, parameters: change each image by its row of `parameters`, (len(task), k), first.
-    resident: all inputs, where they lie on the device already. progress: called with (rows done, rows in all).
+    augment, parameters: change each image by its row of `parameters`, (n, k), first. resident: inputs that lie on the
+    device already; `rows` counts in both, so they are the whole task's or the same part of it. progress: called with
+    (rows done, rows in all).
     """
     training = model.training
     model.eval()
