@@ -9,7 +9,7 @@ from deepauc.metrics.auroc import auroc
 from deepauc.models.fusion import ensemble
 from deepauc.paper import best_levers, best_page, divergence
 from deepauc.paper.best import best
-from deepauc.paper.best_decisions import decisions
+from deepauc.paper.best_decisions import decisions, end_of_search
 from deepauc.paper.best_levers import (
     BASE,
     FOLLOWERS,
@@ -243,6 +243,43 @@ def test_the_page(small):
     assert row.count("|") == 5
     a, b = ([r["auc"]["test"][0] for r in book.final(f"C10-R-1-{loss}")] for loss in LOSSES)
     assert f"{np.mean(np.subtract(a, b)):+.3f} [" in text
+
+
+def test_the_ends_of_the_searches_are_paired(small):
+    results, _, book = small
+    ends = [end_of_search(book, loss) for loss in LOSSES]
+    for loss, end in zip(LOSSES, ends, strict=True):
+        last = decisions(book, loss)[-1]
+        (tried,) = (one for one in last.tried if one.setting == last.chosen)
+        assert end == tried.aucs
+    first, second = ends
+    pairs = [first[fold] - second[fold] for fold in first]
+    assert f"AUC-M {np.mean([*first.values()]):.4f}, CE {np.mean([*second.values()]):.4f}" in best_page.page(results)
+    assert f"paired difference {np.mean(pairs):+.3f} [" in best_page.page(results)
+
+
+def test_a_search_with_an_open_lever_has_no_end(tmp_path):
+    assert end_of_search(RecordBook(tmp_path), "ce") is None
+    assert best_page._ends_text(RecordBook(tmp_path)) == []
+
+
+def test_two_trainings_of_a_first_stage_are_told(tmp_path):
+    book = RecordBook(tmp_path)
+
+    def add(stage, seed, loss):
+        record = {"study": best_levers.lever_name("ce", 1), "phase": "tuning", "run": f"{stage}{seed}", "seed": seed}
+        record |= {"config": {"first_stage": stage}, "fixed": {}, "cut": {}, "alpha_zero_share": None, "recipe": {}}
+        first = None if loss is None else {"name": f"of fold {seed}", "loss": loss}
+        book.add({**record, "first_stage": first, "history": {"validation_auc": [0.5]}})
+
+    add("none", 500, None)
+    add("simclr", 500, 3.1)
+    add("simclr", 501, 3.2)
+    assert not decisions(book, "ce")[0].trained_again
+    assert best_page._trained_again(book) == ""
+    add("none", 501, 3.3)  # as a lever's setting that was taken over from an earlier one may have it
+    assert decisions(book, "ce")[0].trained_again
+    assert best_page._trained_again(book) == "CE: first"
 
 
 def test_a_page_without_records_has_no_figures(tmp_path):

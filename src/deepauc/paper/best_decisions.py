@@ -46,6 +46,15 @@ class Decision:
     folds: int
     chosen: Mapping[str, Any] | None
 
+    @property
+    def trained_again(self) -> bool:
+        """Whether runs of a fold begin with two trainings of the same first stage; a GPU repeats none to the bit."""
+        losses: dict[str, set[float]] = {}
+        for first in (record.get("first_stage") for record in self.records):
+            if first is not None:
+                losses.setdefault(first["name"], set()).add(first["loss"])
+        return any(len(different) > 1 for different in losses.values())
+
     def difference(self, other: Tried) -> MeanInterval | None:
         """AUC of a setting minus that of the best, fold by fold, with its t-interval; None for the best itself."""
         top = max((t for t in self.tried if t.complete), key=lambda t: t.mean, default=None)
@@ -76,6 +85,15 @@ def decisions(book: RecordBook, loss: str) -> list[Decision]:
         found.append(_decision(lever, _records(book, loss, number, decided), may_choose=so_far))
         decided |= found[-1].chosen or {}
     return found
+
+
+def end_of_search(book: RecordBook, loss: str) -> Mapping[int, float] | None:
+    """Validation AUC by fold of what a search has come to; None as long as a lever of it is open."""
+    last = decisions(book, loss)[-1]
+    if last.chosen is None:
+        return None
+    (tried,) = (one for one in last.tried if dict(one.setting) == dict(last.chosen))
+    return {fold: _value(tried, fold) for fold in tried.aucs}
 
 
 def _taken_over(book: RecordBook, loss: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from deepauc.paper import best_levers
 from deepauc.paper.benchmark_page import NEGATIVES
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.best import TITLES
-from deepauc.paper.best_decisions import Decision, Tried, decisions
+from deepauc.paper.best_decisions import Decision, Tried, decisions, end_of_search
 from deepauc.paper.best_levers import (
     CELLS,
     FOLLOWERS,
@@ -193,7 +193,23 @@ def _chosen_text(book: RecordBook) -> str:
             header = ("loss", *(one.lever.name for one in found))
             row = [TITLES[loss], *(settings_text(one.chosen, short=True) if one.chosen else "open" for one in found)]
             tables.append(markdown_table(header, [row]))
-    return "\n\n".join(tables) or NOTHING
+    return "\n\n".join([*tables, *_ends_text(book)]) or NOTHING
+
+
+def _ends_text(book: RecordBook) -> list[str]:
+    """The searches beside each other, once both are at their end."""
+    ends = {loss: end_of_search(book, loss) for loss in LOSSES}
+    if None in ends.values():
+        return []
+    found = {loss: end for loss, end in ends.items() if end is not None}
+    first, second = (found[loss] for loss in LOSSES)
+    folds = sorted(first.keys() & second.keys())
+    means = ", ".join(f"{TITLES[loss]} {fmean(found[loss][fold] for fold in folds):.4f}" for loss in LOSSES)
+    between = _interval_text(mean_interval([first[fold] - second[fold] for fold in folds]))
+    return [
+        f"Validation AUC at these settings, {len(folds)} folds: {means}; paired difference {between}. Each loss has "
+        "chosen its setting on these folds, so both are somewhat too high; the test AUCs decide."
+    ]
 
 
 def _levers(book: RecordBook) -> list[str]:
@@ -201,6 +217,12 @@ def _levers(book: RecordBook) -> list[str]:
     parts = []
     if cuts := _cuts(book):
         parts.append(f"Cut, of what is declared: {cuts}.")
+    if again := _trained_again(book):
+        parts.append(
+            "First stages were trained anew in the course of the search, with the same seeds; a GPU does not repeat "
+            "one to the bit, so in these levers a fold's settings begin with two trainings of the same first stage, "
+            f"and their paired differences hold that noise too: {again}."
+        )
     for loss in (*LOSSES, *FOLLOWERS):
         for found in decisions(book, loss):
             if found.tried:
@@ -221,6 +243,11 @@ def _cuts(book: RecordBook) -> str:
                 where.setdefault(cut, []).append(name)
     where.pop("", None)
     return "; ".join(cut if names == searched else f"{cut} ({', '.join(names)})" for cut, names in where.items())
+
+
+def _trained_again(book: RecordBook) -> str:
+    found = ((TITLES[loss], [d.lever.name for d in decisions(book, loss) if d.trained_again]) for loss in LOSSES)
+    return "; ".join(f"{title}: {', '.join(names)}" for title, names in found if names)
 
 
 def _still_cut(cut: Mapping[str, Any], folds: int) -> dict[str, Any]:
