@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from deepauc.paper.benchmark_tables import CELLS, Cell, paper_tables
-from deepauc.paper.best_decisions import decisions
+from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.studies.records import RecordBook
 from deepauc.training import plan_first_stage
 from deepauc.training.choice import Choice
@@ -166,15 +166,9 @@ def first_gain(loss: str) -> tuple[str, ...]:
 
 
 def first_lengths() -> tuple[str, ...]:
-    """Cross-entropy over ten folds without a first stage, with 100 and with 300 epochs of it."""
-    runs = RecordBook(RESULTS / "best").tuning("levers-ce-12-first_kind")
-    found = [
-        [r["auc"]["validation"][0] for r in runs
-         if (r["config"]["first_stage"], r["config"]["first_epochs"], r["config"]["tta"]) == (*one, 0)]
-        for one in (("none", 100), ("simclr", 100), ("simclr", 300))
-    ]  # fmt: skip
-    assert [len(values) for values in found] == [10, 10, 10]
-    return tuple(shown(fmean(values)) for values in found)
+    """Both losses over ten folds without a first stage, with 100 and with 300 epochs of it; with 32 copies."""
+    assert all(lever(loss, "copies").chosen == {"tta": 32} for loss in ("auc_m", "ce"))
+    return (*lever_means("auc_m", "first_kind")[:3], *lever_means("ce", "first_kind")[:3])
 
 
 def first_rule() -> tuple[str, ...]:
@@ -210,11 +204,38 @@ def first_on_a_cpu() -> tuple[str, ...]:
     return tuple(found[1] for found in named if found)
 
 
-def copies() -> tuple[str, ...]:
-    """Mean validation AUC of cross-entropy over ten folds with 0, 8 and 32 copies of an image."""
-    (lever,) = [one for one in decisions(RecordBook(RESULTS / "best"), "ce") if one.lever.name == "copies"]
-    assert lever.folds == 10
-    return tuple(shown(tried.mean) for tried in lever.tried)
+def lever(loss: str, name: str) -> Decision:
+    (found,) = [one for one in decisions(RecordBook(RESULTS / "best"), loss) if one.lever.name == name]
+    assert found.folds == 10
+    return found
+
+
+def lever_means(loss: str, name: str) -> tuple[str, ...]:
+    """Mean validation AUC of a lever's settings, in their order."""
+    return tuple(shown(tried.mean) for tried in lever(loss, name).tried)
+
+
+def lever_row(name: str, other: str | None = None) -> tuple[str, ...]:
+    """Two columns of docs/best.md: AUC-M's means and those of cross-entropy, what was chosen in bold."""
+    cells = []
+    for loss, called in (("auc_m", name), ("ce", other or name)):
+        found = lever(loss, called)
+        means = zip(found.tried, lever_means(loss, called), strict=True)
+        cells.append(", ".join(f"**{mean}**" if tried.setting == found.chosen else mean for tried, mean in means))
+    return tuple(cells)
+
+
+def between_searches() -> tuple[str, ...]:
+    """AUC-M minus cross-entropy at the ends of their searches, paired by fold, and its interval."""
+    first, second = (end_of_search(RecordBook(RESULTS / "best"), loss) for loss in ("auc_m", "ce"))
+    pairs = [first[fold] - second[fold] for fold in first]
+    assert len(pairs) == 10
+    return signed(fmean(pairs), *ttest_1samp(pairs, 0).confidence_interval())
+
+
+def ends() -> tuple[str, ...]:
+    found = (end_of_search(RecordBook(RESULTS / "best"), loss) for loss in ("auc_m", "ce"))
+    return tuple(shown(fmean(one.values())) for one in found)
 
 
 def decided(loss: str) -> str:
@@ -286,6 +307,17 @@ BENCHMARK_ROWS = [
     ("choosing.md", rf"\| {re.escape(title)} \| {AUC} \| {AUC} \| {INTERVAL} \|", lambda cell=cell: compared(cell))
     for cell, title in COMPARED.items()
 ]
+SEARCHED = {
+    "first stage on": ("first",),
+    "mixup": ("mixup",),
+    "positives of": ("positives",),
+    "augmentation": ("augment",),
+    "gamma": ("gamma", "momentum"),
+    "margin and": ("margin", "smoothing"),
+    "copies at": ("copies",),
+    "first stage once": ("first_kind",),
+}
+"""Rows of docs/best.md by how they begin: AUC-M's lever and, where it is another, that of cross-entropy."""
 FIGURES = [
     ("choosing.md", r"at least an (eighth) of the batch", lambda: ({1 / 8: "eighth"}[LEAST_SHARE],)),
     ("choosing.md", r"(\d+) of (\d+) on a CPU, (\d+) of (\d+) on a GPU", quotas),
@@ -324,7 +356,8 @@ FIGURES = [
               *ablation("A2-C2_10", "bsn", "sigmoid"), *ablation("A2-C2_10", "bsn", "raw"))),
     ("csv.md", rf"AUC of AUC-M rose from {AUC} to {AUC}, that of cross-entropy from {AUC} to {AUC} \(",
      lambda: (*first_lever("auc_m"), *first_lever("ce"))),
-    ("csv.md", rf"ten folds\) the validation AUC rose from {AUC} to {AUC} with 8 copies and to {AUC} with 32", copies),
+    ("csv.md", rf"of cross-entropy rose from {AUC} to {AUC} with 8 copies and to {AUC} with 32, that of AUC-M from "
+     rf"{AUC} to {AUC} and {AUC} \(", lambda: (*lever_means("ce", "copies"), *lever_means("auc_m", "copies"))),
     ("choosing.md", r"few rows \| ([\d,]+) at most .*? without \| ([\d,]+) at least .*? up to (\d+) pixels .*?"
      r"(\d+) epochs at least, (\d+) at most", first_rule),
     ("choosing.md", r"a GPU (\d+) epochs on ([\d,]+) images of 32 pixels are (\d+ %) of the budget, (\d+) s on an H200",
@@ -333,9 +366,19 @@ FIGURES = [
      first_on_a_cpu),
     ("choosing.md", rf"AUC of AUC-M rose by {INTERVAL}, that of cross-entropy by {INTERVAL}\.",
      lambda: (*first_gain("auc_m"), *first_gain("ce"))),
-    ("choosing.md", rf"it had {AUC} without, {AUC} after 100 epochs of it and {AUC} after 300", first_lengths),
+    ("choosing.md", rf"AUC-M had {AUC} without, {AUC} after 100 epochs of it and {AUC} after 300, cross-entropy {AUC}, "
+     rf"{AUC} and {AUC}\.", first_lengths),
+    ("choosing.md", rf"of 128 gave AUC-M a validation AUC of {AUC}, {AUC}, {AUC} and {AUC}, cross-entropy {AUC}, "
+     rf"{AUC}, {AUC} and {AUC}\.", lambda: (*lever_means("auc_m", "positives"), *lever_means("ce", "positives"))),
+    ("choosing.md", rf"margin 1 and \.5 had a validation AUC of {AUC} and {AUC}, .*? in reach, {AUC} and {AUC}\.",
+     lambda: lever_means("auc_m", "margin")),
+    ("choosing.md", rf"AUC-M had {AUC} without it, {AUC} with \.002 and {AUC} with \.01\.",
+     lambda: lever_means("auc_m", "gamma")),
     ("best.md", r"of twelve levers AUC-M has decided (\d+) and cross-entropy (\d+)\.",
      lambda: (decided("auc_m"), decided("ce"))),
+    *(("best.md", rf"\| {title} [^|]*\|[^|]*\| ([^|]+) \| ([^|]+) \|", lambda names=names: lever_row(*names))
+      for title, names in SEARCHED.items()),
+    ("best.md", rf"AUC-M minus cross-entropy is {INTERVAL} on these folds", between_searches),
     ("choosing.md", rf"BreastMNIST {AUC} \(CE\) against {AUC} \(CE, then AUC-M\)", lambda: medmnist("breastmnist")),
     ("choosing.md", rf"PneumoniaMNIST {AUC} against {AUC}\.", lambda: medmnist("pneumoniamnist")),
     ("choosing.md", rf"one seed\): {AUC} against {AUC} and {AUC} against {AUC}\.",
@@ -345,7 +388,8 @@ FIGURES = [
      lambda: (benchmark("C10-D-1", "auc_m"), shown(cell_named("C10-D-1").published("auc_m")[0]))),
     ("../README.md", rf"validation: {AUC} to {AUC} and {AUC} to {AUC}\)",
      lambda: (*first_lever("auc_m"), *first_lever("ce"))),
-    ("../README.md", r"AUC-M: (\d+) of 12 levers; cross-entropy: (\d+)\)", lambda: (decided("auc_m"), decided("ce"))),
+    ("../README.md", rf"ten folds\): AUC-M {AUC}, cross-entropy {AUC}, a difference of {INTERVAL}\.",
+     lambda: (*ends(), *between_searches())),
     ("index.md", rf"{INTERVAL} on BreastMNIST", lambda: csv_to_report("breastmnist")),
     ("index.md", rf"{INTERVAL} on PneumoniaMNIST", lambda: csv_to_report("pneumoniamnist")),
     ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
