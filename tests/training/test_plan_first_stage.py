@@ -55,7 +55,7 @@ GREY = fingerprint(5000, 500, (28, 28, 1))
 @pytest.mark.parametrize(
     ("data", "kind", "options", "epochs", "why"),
     [
-        (C10, "cuda", {}, 100, "a class has only 253 rows"),
+        (C10, "cuda", {}, 300, "a class has only 253 rows"),
         (C10, "cpu", {}, None, "leaves 0 epochs of it beside the other stages, where 50 are needed; --minutes 107 "),
         (C10, "cpu", {"minutes": 107.0, "model": "small-cnn"}, 100, "a class has only 253 rows"),
         (C10, "cpu", {"minutes": 106.0, "model": "small-cnn"}, None, "--minutes 107 would allow it"),
@@ -65,14 +65,14 @@ GREY = fingerprint(5000, 500, (28, 28, 1))
         (C10, "cpu", {"epochs": 2, "first_stage": "contrastive"}, 2, "asked for"),
         (C10, "cpu", {"first_stage": "contrastive"}, 50, "asked for: 7.8e+13 multiply-adds, more than the CPU budget"),
         (C10, "cpu", {"first_stage": "contrastive", "minutes": 3.0}, 100, "asked for"),
-        (GREY, "cuda", {}, 100, "a class has only 500 rows"),
+        (GREY, "cuda", {}, 300, "a class has only 500 rows"),
         (GREY, "cpu", {}, None, "--minutes 20 would allow it"),
         (GREY, "cpu", {"minutes": 20.0}, 100, "a class has only"),
         (fingerprint(546, 147, (28, 28, 1)), "cuda", {}, None, "546 training images are few"),
-        (fingerprint(546, 147, (28, 28, 1), unlabelled=1454), "cuda", {}, 100, "from all 2,000 training images"),
-        (fingerprint(25_253, 1000, (32, 32, 3)), "cuda", {}, 100, "a class has only 1,000 rows"),
+        (fingerprint(546, 147, (28, 28, 1), unlabelled=1454), "cuda", {}, 300, "from all 2,000 training images"),
+        (fingerprint(25_253, 1000, (32, 32, 3)), "cuda", {}, 300, "a class has only 1,000 rows"),
         (fingerprint(25_253, 1001, (32, 32, 3)), "cuda", {}, None, "each class has 1,001 rows or more"),
-        (fingerprint(25_253, 25_000, (32, 32, 3)), "cuda", {}, 100, "a class has only 253 rows"),  # of negatives
+        (fingerprint(25_253, 25_000, (32, 32, 3)), "cuda", {}, 300, "a class has only 253 rows"),  # of negatives
         (fingerprint(5000, 200, (96, 96, 3)), "cuda", {}, None, "images of 96 pixels are larger than"),
         (fingerprint(30_000, 600, (224, 224, 3)), "cuda", {"first_stage": "none"}, None, "asked for"),
         (fingerprint(3000, 100, (16, 16, 1)), "cpu", {}, 100, "a class has only 100 rows"),  # small enough for a CPU
@@ -140,7 +140,7 @@ def test_the_stage_is_the_measured_one_but_for_the_mirror():
     stage = first_of(make_plan(C10, PlanOptions(), "cuda"))
     assert stage.objective == Contrastive(temperature=0.2)
     assert (stage.batch_size, stage.optimizer.lr, stage.precision) == (512, 0.5, "bfloat16")
-    assert stage.schedule == Cosine(warmup=100 * (25_253 // 512) // 10)
+    assert stage.schedule == Cosine(warmup=300 * (25_253 // 512) // 10)
     assert stage.augment == replace(VIEWS, flip=False)
     grey = first_of(make_plan(GREY, PlanOptions(), "cuda"))
     assert grey.batch_size == 256  # ten steps an epoch
