@@ -109,6 +109,20 @@ def test_final_runs_count_with_the_setting_that_is_selected(tmp_path):
     assert (counted(tmp_path)["rate"].final, counted(tmp_path)["rate"].seeds) == (1, 2)
 
 
+def test_final_runs_count_with_the_arguments_that_are_declared(tmp_path):
+    plain = Study(name="plain", task=NoImages(), method=method, fixed={"lr": 0.3, "widths": (4, 8)}, seeds=(0, 1, 2, 3))
+    whole = StudySet(name="s", title="", studies=(plain,))
+    add(tmp_path, "plain", "final", 0, {}, fixed={"lr": 0.3})  # widths are what they are by default
+    add(tmp_path, "plain", "final", 1, {}, fixed={"lr": 0.3, "widths": [4, 8], "mixup": 0.0})
+    add(tmp_path, "plain", "final", 2, {}, fixed={"lr": 0.4, "widths": [4, 8]})
+    add(tmp_path, "plain", "final", 3, {}, fixed={"lr": 0.4, "widths": [4, 8]}, cut={"lr": 0.4})  # set by hand
+    (found,) = status_of(whole, whole.studies, tmp_path)
+    assert (found.final, found.seeds, found.outdated) == (3, 4, 1)
+    add(tmp_path, "plain", "final", 2, {}, fixed={"lr": 0.3, "widths": [4, 8], "gone": 1})  # no argument any more
+    (found,) = status_of(whole, whole.studies, tmp_path)
+    assert (found.final, found.outdated) == (3, 1)
+
+
 def test_a_setting_that_was_refitted_after_a_cut_is_inherited(tmp_path):
     child = Study(
         name="child", task=NoImages(), method=method, seeds=(5,), inherits=Inherits(study="rate", axes=("lr",))
