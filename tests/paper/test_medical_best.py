@@ -119,6 +119,25 @@ def test_the_last_complete_lever_counts_in_the_tasks_own_steps(tmp_path):
     assert by_hand.fixed["lr"] == 0.01
 
 
+def test_status_goes_by_the_setting_that_the_search_has_chosen_by_now(tmp_path, capsys):
+    def told():
+        with pytest.raises(SystemExit):
+            run_command(
+                ["study", "status", "medical", "--cells", "breast-R-best-auc_m", "--results", str(tmp_path), "--json"]
+            )
+        (only,) = json.loads(capsys.readouterr().out)["medical"]
+        return only["final"], only["outdated"]
+
+    search = RecordBook(tmp_path / "best")
+    add_lever(search, "auc_m", 1, [0.7, 0.8])
+    (study,) = (one for one in settled(best_cells(), tmp_path)[0] if one.name == "breast-R-best-auc_m")
+    about = {"study": study.name, "phase": "final", "config": {}, "fixed": dict(study.fixed), "cut": {}}
+    RecordBook(tmp_path / "medical").add({**about, "run": "r", "seed": 0, "code_version": "other"})
+    assert told() == (1, 0)
+    add_lever(search, "auc_m", 2, [0.70, 0.71, 0.72, 0.70, 0.73, 0.90], first_stage="simclr")  # other lengths
+    assert told() == (0, 1)
+
+
 def grey_file(path):
     """BreastMNIST's layout: 60, 12 and 24 grey images of 28 pixels; class 0 is brighter and rarer."""
     generator, arrays = np.random.default_rng(0), {}

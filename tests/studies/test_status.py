@@ -109,6 +109,16 @@ def test_final_runs_count_with_the_setting_that_is_selected(tmp_path):
     assert (counted(tmp_path)["rate"].final, counted(tmp_path)["rate"].seeds) == (1, 2)
 
 
+def test_final_runs_with_something_else_fixed_are_outdated_unless_a_cut_has_changed_it(tmp_path):
+    only = Study(name="only", task=NoImages(), method=method, fixed={"widths": (8, 8)}, seeds=(5, 6, 7))
+    whole = StudySet(name="s", title="", studies=(only,))
+    add(tmp_path, "only", "final", 5, {}, selection=None, fixed={"widths": [8, 8]})
+    add(tmp_path, "only", "final", 6, {}, selection=None, fixed={"widths": [4, 8]})
+    add(tmp_path, "only", "final", 7, {}, selection=None, fixed={"widths": [2, 2]}, cut={"widths": [2, 2]})
+    (found,) = status_of(whole, whole.studies, tmp_path)
+    assert (found.final, found.seeds, found.outdated) == (2, 3, 1)
+
+
 def test_a_setting_that_was_refitted_after_a_cut_is_inherited(tmp_path):
     child = Study(
         name="child", task=NoImages(), method=method, seeds=(5,), inherits=Inherits(study="rate", axes=("lr",))

@@ -31,13 +31,17 @@ class StudyStatus:
     outdated: int
 
 
-def status_of(study_set: StudySet, chosen: Sequence[Study], results: Path) -> list[StudyStatus]:
+def status_of(
+    study_set: StudySet, chosen: Sequence[Study], results: Path, *, parents: Sequence[Study] = ()
+) -> list[StudyStatus]:
     """One line a study. With a cut, fewer tuning runs than declared are complete.
+
+    parents: studies outside the set that some of the chosen ones inherit from.
 
     With the whole set chosen, studies that have records and are not declared any more follow.
     """
     book = RecordBook(results / study_set.name)
-    choices = RecordedChoices(study_set.studies, book)
+    choices = RecordedChoices((*study_set.studies, *parents), book)
     found = [_status(study, choices) for study in chosen]
     if len(chosen) == len(study_set.studies):
         found += [_undeclared(name, book) for name in book.studies() if name not in {one.study for one in found}]
@@ -59,12 +63,16 @@ def _status(study: Study, choices: RecordedChoices) -> StudyStatus:
 
 
 def _asked_for_final(study: Study, choices: RecordedChoices) -> list[Record]:
-    """Those with the setting that is selected now; where a cut has selected it, as their own records say."""
+    """Those with the setting that is selected now; where a cut has selected it, as their own records say.
+
+    What is fixed is part of it, but where a cut has changed that.
+    """
     records = choices.book.final(study.name)
     selected = choices.selected(study)
     if selected is None:
         return records
-    return [record for record in records if as_text(record["config"]) == as_text(selected[0])]
+    with_it = [record for record in records if as_text(record["config"]) == as_text(selected[0])]
+    return [record for record in with_it if record["cut"] or as_text(record["fixed"]) == as_text(study.fixed)]
 
 
 def _undeclared(name: str, book: RecordBook) -> StudyStatus:
