@@ -460,9 +460,9 @@ class LongToKeep(DigitsSource):
 
     seconds: float
 
-    def keep(self, run, task):
+    def keep(self, run, task, *, device):
         Clock.ahead += self.seconds
-        return {"kept": run.path.name}
+        return {"kept": run.path.name, "kept_on": str(device)}
 
 
 class Clock:
@@ -479,6 +479,7 @@ def test_what_there_is_no_time_to_keep_is_left_to_the_next_call_and_nothing_is_t
     steps = []
     outcome, book = run(studies, tmp_path, max_minutes=40, report=steps.append, **road)
     assert (outcome.done, outcome.failed, outcome.out_of_time) == (2, [], True)  # the first one's time was not known
+    assert {record["kept_on"] for record in book.final("m")} == {"cpu"}
     assert outcome.seconds < 40 * 60
     assert [record["seed"] for record in book.final("m")] == [0, 1]
     assert steps[-1].text.endswith("set 2: trained; the next call writes its record")

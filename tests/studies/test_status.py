@@ -20,7 +20,7 @@ class NoImages:
     def load(self, seed, *, tuning, place):
         raise AssertionError("status reads records alone.")
 
-    def keep(self, run, task):
+    def keep(self, run, task, *, device):
         return {}
 
 

@@ -243,7 +243,8 @@ class _Session:
             record["recipe"] = planned.brief_recipe()
         else:
             began = time.monotonic()
-            record |= planned.study.task.keep(run, planned.task)
+            here = self.device if self.crew is None else None  # a crew's devices are on other machines
+            record |= planned.study.task.keep(run, planned.task, device=here)
             ended = time.monotonic()
             self._keeping[_keep_key(planned)] = ended - began
             if self.deadline is not None:
