@@ -226,6 +226,12 @@ def lever_row(name: str, other: str | None = None) -> tuple[str, ...]:
     return tuple(cells)
 
 
+def gains(name: str) -> tuple[str, ...]:
+    """What was chosen minus the simplest setting, for both losses, each with its interval."""
+    found = (lever(loss, name).gain() for loss in ("auc_m", "ce"))
+    return tuple(text for gain in found for text in signed(gain.value, gain.low, gain.high))
+
+
 def between_searches() -> tuple[str, ...]:
     """AUC-M minus cross-entropy at the ends of their searches, paired by fold, and its interval."""
     first, second = (end_of_search(RecordBook(RESULTS / "best"), loss) for loss in ("auc_m", "ce"))
@@ -387,6 +393,10 @@ FIGURES = [
      lambda: (decided("auc_m"), decided("ce"))),
     *(("best.md", rf"\| {title} [^|]*\|[^|]*\| ([^|]+) \| ([^|]+) \|", lambda names=names: lever_row(*names))
       for title, names in SEARCHED.items()),
+    ("best.md", rf"a first stage is worth {INTERVAL} to AUC-M and {INTERVAL} to cross-entropy\.",
+     lambda: gains("first_kind")),
+    ("best.md", rf"is worth as much, {INTERVAL} and {INTERVAL}; the mean", lambda: gains("positives")),
+    ("best.md", rf"over copies of an image {INTERVAL} and {INTERVAL}\.", lambda: gains("copies")),
     ("best.md", rf"AUC-M minus cross-entropy is {INTERVAL} on these folds", between_searches),
     ("choosing.md", rf"BreastMNIST {AUC} \(CE\) against {AUC} \(CE, then AUC-M\)", lambda: medmnist("breastmnist")),
     ("choosing.md", rf"PneumoniaMNIST {AUC} against {AUC}\.", lambda: medmnist("pneumoniamnist")),

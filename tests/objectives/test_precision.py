@@ -7,8 +7,12 @@ from torch.utils._pytree import tree_leaves
 
 from deepauc.objectives import pairwise, saddle_loss
 from deepauc.objectives.auc_margin import AUCMarginLoss
+from deepauc.objectives.baselines import CrossEntropyLoss, FocalLoss
+from deepauc.objectives.contrastive import ContrastiveLoss, SupervisedContrastiveLoss
+from deepauc.objectives.multiclass import OneVsOneAUCLoss, OneVsRestAUCLoss
 from deepauc.objectives.pairwise import PairwiseAUCLoss
 from deepauc.objectives.precision import precise_dtype
+from deepauc.objectives.vicreg import VICRegLoss
 
 OF_Z = {
     "square": lambda z: z**2,
@@ -86,3 +90,45 @@ def test_diagnose_without_float64(on_mps):
     variances = positives.var(correction=0) + negatives.var(correction=0)
     shortfall = 1 - positives.mean() + negatives.mean()
     assert found.value == pytest.approx((variances + shortfall**2).item(), rel=1e-5)
+
+
+EVERY_LOSS = {
+    "auc_margin": lambda: AUCMarginLoss(prior=[0.1, 0.3], num_labels=2),
+    "pairwise": lambda: PairwiseAUCLoss(margin=(0.5, 1.5)),
+    "cross_entropy": lambda: CrossEntropyLoss(pos_weight=[0.3, 3.0], label_smoothing=0.1),
+    "focal": FocalLoss,
+    "one_vs_rest": lambda: OneVsRestAUCLoss(prior=[0.2, 0.3, 0.5]),
+    "one_vs_one": lambda: OneVsOneAUCLoss(prior=[0.2, 0.3, 0.5]),
+    "contrastive": ContrastiveLoss,
+    "supervised_contrastive": SupervisedContrastiveLoss,
+    "vicreg": VICRegLoss,
+}
+
+
+@pytest.mark.parametrize("make", EVERY_LOSS.values(), ids=EVERY_LOSS)
+def test_no_loss_keeps_float64(make):
+    """`loss.to("mps")` copies parameters and buffers as they are."""
+    loss_fn = make()
+    kept = {name: tensor.dtype for name, tensor in (*loss_fn.named_buffers(), *loss_fn.named_parameters())}
+    assert torch.float64 not in kept.values(), kept
+
+
+def test_pos_weight_is_the_number_asked_for():
+    """As float32 for float32 scores, on a device without float64 too; exact for double ones."""
+    draw = torch.Generator().manual_seed(2)
+    scores, labels = torch.randn(20, 2, generator=draw), (torch.rand(20, 2, generator=draw) < 0.4).float()
+    loss_fn, asked = CrossEntropyLoss(pos_weight=[0.3, 1 / 7]), torch.tensor([0.3, 1 / 7], dtype=torch.float64)
+    with WithoutFloat64():
+        found = loss_fn(scores, labels)
+    torchs = torch.nn.functional.binary_cross_entropy_with_logits
+    assert torch.equal(found, torchs(scores, labels, pos_weight=asked.float()))
+    assert torch.equal(loss_fn(scores.double(), labels), torchs(scores.double(), labels.double(), pos_weight=asked))
+    assert "pos_weight=[0.3, 0.14285714285714285]" in repr(loss_fn)
+
+
+@pytest.mark.parametrize("name", ["auc_margin", "cross_entropy", "one_vs_one", "one_vs_rest"])
+def test_settings_are_read_on_the_host_whatever_the_default_device_is(name):
+    """`meta` in the place of `mps`: it keeps no numbers, that one no float64."""
+    with torch.device("meta"):
+        made = EVERY_LOSS[name]()
+    assert repr(made) == repr(EVERY_LOSS[name]())

@@ -189,7 +189,7 @@ def test_the_ranking_run_orders_the_removed_positives_by_score(data_root, monkey
     scores = np.random.default_rng(0).random(len(rows)).astype(np.float32)
     monkeypatch.setattr(Run, "__post_init__", lambda _: None)
     monkeypatch.setattr(Run, "scores", lambda _, part: (scores, task.labels[rows]))
-    ranking = source.keep(Run(data_root), task)["ranking"]
+    ranking = source.keep(Run(data_root), task, device=None)["ranking"]
     by_row = dict(zip(rows.tolist(), scores.tolist(), strict=True))
     assert ranking == sorted(removed.tolist(), key=lambda row: -by_row[row])[: len(ranking)]
     assert len(ranking) == 3_960

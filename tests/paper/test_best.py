@@ -7,7 +7,7 @@ import pytest
 
 from deepauc.metrics.auroc import auroc
 from deepauc.models.fusion import ensemble
-from deepauc.paper import best_levers, best_page, divergence
+from deepauc.paper import best_levers, best_page, best_verdict, divergence
 from deepauc.paper.best import best
 from deepauc.paper.best_decisions import decisions, end_of_search
 from deepauc.paper.best_levers import (
@@ -217,17 +217,17 @@ def test_the_cells_take_over_what_was_chosen(small):
 def test_the_average_of_models_comes_from_the_records(small):
     results, _, book = small
     records = book.final("C10-R-1-auc_m")
-    scores, labels = best_page.averaged_models(records)
+    scores, labels = best_verdict.averaged_models(records)
     runs = results.parent / "runs"
     from deepauc.training.run import Run
 
     own = [Run(runs / record["run"]).scores("test") for record in records]
     expected = ensemble([values for values, _ in own], scale="rank")
     assert auroc(scores, labels) == pytest.approx(auroc(expected, own[0][1]), abs=1e-12)
-    assert best_page.averaged_models(records[:1]) is None
+    assert best_verdict.averaged_models(records[:1]) is None
     other = {**records[1], "test_ranks": ranks_as_text(own[0][0], 1 - own[0][1])}
     with pytest.raises(ValueError, match="different test images"):
-        best_page.averaged_models([records[0], other])
+        best_verdict.averaged_models([records[0], other])
 
 
 def test_the_page(small):
@@ -253,14 +253,72 @@ def test_the_ends_of_the_searches_are_paired(small):
         (tried,) = (one for one in last.tried if one.setting == last.chosen)
         assert end == tried.aucs
     first, second = ends
-    pairs = [first[fold] - second[fold] for fold in first]
-    assert f"AUC-M {np.mean([*first.values()]):.4f}, CE {np.mean([*second.values()]):.4f}" in best_page.page(results)
-    assert f"paired difference {np.mean(pairs):+.3f} [" in best_page.page(results)
+    between = np.mean([first[fold] - second[fold] for fold in first])
+    text = best_page.page(results)
+    assert f"AUC-M {np.mean([*first.values()]):.4f}, CE {np.mean([*second.values()]):.4f}; the loss itself:" in text
+    assert f"the loss itself: {between:+.3f} [" in text
+
+
+def test_what_each_lever_has_gained(small):
+    results, _, book = small
+    text = best_page.page(results).split("## What decides")[1].split("## ")[0]
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    header, _, *rows = rows
+    assert [row[0].strip() for row in (header, *rows)] == ["lever", "first", "rate", "mixup"]
+    for number, row in enumerate(rows):
+        for loss, shown in zip(LOSSES, row[1:], strict=True):
+            lever = decisions(book, loss)[number]
+            simplest, *others = lever.tried
+            if lever.chosen == simplest.setting:
+                assert shown.strip() == "-"
+                continue
+            (chosen,) = (one for one in others if one.setting == lever.chosen)
+            gain = np.mean([chosen.aucs[fold] - simplest.aucs[fold] for fold in chosen.aucs])
+            assert shown.strip().startswith(f"{gain:+.3f} [")
 
 
 def test_a_search_with_an_open_lever_has_no_end(tmp_path):
     assert end_of_search(RecordBook(tmp_path), "ce") is None
-    assert best_page._ends_text(RecordBook(tmp_path)) == []
+    assert best_verdict.what_decides(RecordBook(tmp_path)) == []
+
+
+def cell_book(folder, aucs, *, cell="C10-R-1"):
+    """Final records of test AUCs by loss and training set."""
+    book = RecordBook(folder)
+    for loss, values in aucs.items():
+        for seed, auc in enumerate(values):
+            record = {"study": f"{cell}-{loss}", "phase": "final", "run": f"{cell}{loss}{seed}", "seed": seed}
+            book.add({**record, "auc": {"test": [auc, 0.0, 1.0]}})
+    return book
+
+
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [
+        ((0.02, 0.021, 0.022), "AUC-M is above the cross-entropy from its own menu in this cell, +0.021 ["),
+        ((-0.02, -0.021, -0.022), "AUC-M is below the cross-entropy from its own menu in this cell, -0.021 ["),
+        ((-0.02, 0.03, 0.0), "AUC-M is not told apart from the cross-entropy from its own menu in this cell, +0.003 ["),
+    ],
+)
+def test_the_verdict_goes_by_the_interval(tmp_path, ahead, words):
+    ce = (0.87, 0.86, 0.88)
+    book = cell_book(tmp_path, {"ce": ce, "auc_m": [a + d for a, d in zip(ce, ahead, strict=True)]})
+    text = best_verdict.verdict_section(book)[-1]
+    assert words in text
+    mean = np.mean(ce) + np.mean(ahead)
+    reached = "reached in" if mean >= 0.88 else "not reached in"
+    assert f"The target for AUC-M is {reached} C10-R-1 ({mean:.3f}, asked 0.880)." in text
+
+
+def test_cells_are_pooled_and_their_targets_told_apart(tmp_path):
+    cell_book(tmp_path, {"ce": (0.87, 0.86), "auc_m": (0.89, 0.885)})
+    cell_book(tmp_path, {"ce": (0.80, 0.81), "auc_m": (0.79, 0.83)}, cell="C2-R-1")
+    book = cell_book(tmp_path, {"ce": (0.80,), "auc_m": (0.79,)}, cell="C100-R-1")  # one set: no interval
+    found = best_verdict.differences(book)
+    assert [(one.cell.name, one.sets) for one in found] == [("C10-R-1", 2), ("C2-R-1", 2)]
+    text = "\n".join(best_verdict.verdict_section(book))
+    assert f"| all 2 cells | {'-':>4} | {np.mean([0.0225, 0.005]):+.3f} [" in text
+    assert "reached in C10-R-1 (0.887, asked 0.880), C100-R-1 (0.790, asked 0.656) and not reached in C2-R-1" in text
 
 
 def test_two_trainings_of_a_first_stage_are_told(tmp_path):

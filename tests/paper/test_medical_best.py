@@ -119,6 +119,33 @@ def test_the_last_complete_lever_counts_in_the_tasks_own_steps(tmp_path):
     assert by_hand.fixed["lr"] == 0.01
 
 
+def status_of_breast(results, capsys):
+    """Final runs that are asked for and outdated ones, as `study status` tells them."""
+    with pytest.raises(SystemExit) as ended:
+        run_command(["study", "status", "medical", "--cells", "breast-R-best", "--results", str(results), "--json"])
+    assert ended.value.code == 0
+    found = {one["study"]: one for one in json.loads(capsys.readouterr().out)["medical"]}
+    return {loss: tuple(found[f"breast-R-best-{loss}"][name] for name in ("final", "outdated")) for loss in LOSSES}
+
+
+def test_status_calls_records_of_an_earlier_setting_of_the_search_outdated(tmp_path, capsys):
+    def add(seed, cut):
+        chosen = cut_all(medical().chosen(["breast-R-best"]), options=cut)
+        for study in settled(chosen, tmp_path)[0]:
+            about = {"study": study.name, "phase": "final", "run": f"{study.name}-{seed}", "seed": seed, "config": {}}
+            about |= {"fixed": dict(study.fixed), "cut": dict(study.cut), "code_version": "other"}
+            RecordBook(tmp_path / "medical").add(about)
+
+    add(0, {})
+    add(1, {"epochs": 7})
+    assert status_of_breast(tmp_path, capsys) == {"auc_m": (2, 0), "ce": (2, 0)}
+    add_lever(RecordBook(tmp_path / "best"), "auc_m", 1, [0.9, 0.8])  # no first stage, which is not the default
+    assert status_of_breast(tmp_path, capsys) == {"auc_m": (0, 2), "ce": (2, 0)}
+    add(2, {})
+    add(3, {"epochs": 7})
+    assert status_of_breast(tmp_path, capsys) == {"auc_m": (2, 2), "ce": (4, 0)}
+
+
 def grey_file(path):
     """BreastMNIST's layout: 60, 12 and 24 grey images of 28 pixels; class 0 is brighter and rarer."""
     generator, arrays = np.random.default_rng(0), {}

@@ -112,6 +112,18 @@ def test_an_ensemble_is_compared_with_the_best_single_model(results):
     assert row[9] == ("yes" if auroc(together, LABELS) > max(aucs) else "no")
 
 
+def test_the_seconds_of_a_first_stage_stand_beside_those_of_its_runs(tmp_path):
+    book = RecordBook(tmp_path / "medical")
+    for seed, first in enumerate((30.0, 32.0)):
+        told = {"fixed": {}, "selection": None, "first_stage": {"seconds": first}}
+        book.add({**record("breast-R-best-auc_m", seed, 1.0), **told})
+        book.add(record("breast-R-ours-auc_m", seed, 1.0))
+    text = medical_page.page(tmp_path)
+    single = text[text.index("## Single models") :]
+    assert cells_of(single, "breast-R-best", "AUC-M", "0.9544")[-1] == "12 + 31"
+    assert cells_of(single, "breast-R-ours", "AUC-M", "0.9544")[-1] == "12"
+
+
 def test_what_was_not_run_and_what_was_cut_is_said(results):
     text = medical_page.page(results)
     left = text.split("## Not run")[1]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from deepauc.data.augment import Augment
@@ -14,7 +15,7 @@ from deepauc.models.build import SmallCNNSpec
 from deepauc.models.fusion import fuse
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
-from deepauc.paper import medical_page
+from deepauc.paper import medical_page, medical_scores
 from deepauc.paper.catalogue import find
 from deepauc.paper.medical_scores import TestScores, kept_scores, pooled, read_scores
 from deepauc.paper.medical_skin_page import SkinCells, skin_sections
@@ -109,6 +110,22 @@ def test_kept_scores_are_those_of_the_run(done):
     assert record["auc"]["test"][0] == pytest.approx(auroc(test.plain, test.labels), abs=1e-6)
     same = task.groups[rows][:, None] == task.groups[rows][None]
     assert np.array_equal(test.groups[:, None] == test.groups[None], same)
+
+
+def test_copies_are_scored_on_the_study_s_device_not_on_any_gpu(done, monkeypatch):
+    place, chosen, _ = done
+    record = RecordBook(place.results / "melanoma").final(chosen[1].name)[0]
+    run, task = Run(place.runs / record["run"]), chosen[1].task.load(0, tuning=False, place=place)
+    asked = []
+
+    def predicted(run, task, *, rows, tta, device):
+        asked.append(device)
+        return np.zeros(len(rows))
+
+    monkeypatch.setattr(medical_scores, "predict", predicted)
+    second = torch.device("cuda", 1)
+    chosen[1].task.keep(run, task, device=second)
+    assert asked == [second]
 
 
 def test_the_page_has_fusion_and_ensembles_with_the_right_numbers(done):

@@ -26,6 +26,21 @@ def test_a_change_changes_what_it_names():
     assert all(stage.objective.soft_labels for stage in mixed)
     quarter = planned(on="path", change="a quarter positives").stages
     assert [stage.positives_per_batch for stage in quarter] == [None, 16]
+    quarter = planned(on="path", change="a quarter positives in CE").stages
+    assert [stage.positives_per_batch for stage in quarter] == [16, 8]
+    assert replace(quarter[0], positives_per_batch=None) == base.stages[0]
+    learned = list(CHANGES)[-1]
+    views, *rest = planned(on="path", change=learned).stages
+    assert views == planned(on="path", change="contrastive first, 50 epochs").stages[0]
+    assert [stage.positives_per_batch for stage in rest] == [16, 16]
+    assert planned(on="path", change=learned).tta == 8
+    for on, hue in (("path", 0.1), ("breast", 0.0)):  # in colour, and grey
+        both = planned(on=on, change="colour and cutout").stages
+        assert [(s.augment.brightness, s.augment.hue, s.augment.coarse_dropout) for s in both] == [(0.4, hue, 1)] * 2
+        assert all(s.augment.rotation == 0 for s in both)
+        assert [
+            replace(stage, augment=one.augment) for stage, one in zip(both, planned(on=on).stages, strict=True)
+        ] == [*planned(on=on).stages]
     (alone,) = planned(on="path", change="CE alone, as long").stages
     assert isinstance(alone.objective, CrossEntropy)
     assert alone.epochs == sum(stage.epochs for stage in base.stages)
@@ -46,7 +61,8 @@ def test_changes_are_all_different():
         recipes = [planned(on=on, change=change) for change in CHANGES]
         same = [a for a in range(len(recipes)) if recipes[a] in recipes[:a]]
         # breast and pneumonia have more than a quarter of positives as they are
-        assert [list(CHANGES)[number] for number in same] == ["a quarter positives"] * (on in ("breast", "pneumonia"))
+        twice = ["a quarter positives", "a quarter positives in both"] if on in ("breast", "pneumonia") else []
+        assert [list(CHANGES)[number] for number in same] == twice
 
 
 def test_cost_counts_passes_over_images():

@@ -15,16 +15,17 @@ import numpy as np
 import pytest
 import torch
 
+from deepauc.data.augment import Augment
 from deepauc.models.build import FactorySpec
 from deepauc.paper import smoke
 from deepauc.paper.recipes import auc_m, ce
 from deepauc.paper.smoke import DigitsSource
 from deepauc.reporting.tables import percent_text
-from deepauc.studies import execution
+from deepauc.studies import execution, runner
 from deepauc.studies.execution import OutOfTime, time_limit
 from deepauc.studies.plan import Planner, TaskShelf, same_shape
 from deepauc.studies.records import RecordBook
-from deepauc.studies.runner import _keep_key, _Session, _speed_key, run_studies
+from deepauc.studies.runner import _keep_key, _score_key, _Session, _speed_key, run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.status import status_of
 from deepauc.studies.study import Inherits, Study, StudySet
@@ -413,15 +414,55 @@ def test_what_is_kept_of_a_run_counts_as_part_of_it(tmp_path):
     assert session._end_of_training(ready, pack=24) is None
 
 
+def test_final_scores_count_by_their_copies(tmp_path):
+    planner = Planner([a_study(grid={}, seeds=tuple(range(12)))], RecordBook(tmp_path), Place(runs=tmp_path))
+    plain = planner.ready()
+    shifted = Augment(crop_padding=1)
+    stages = tuple(replace(stage, augment=shifted) for stage in plain[0].recipe.stages)
+    copied = [replace(one, recipe=replace(one.recipe, stages=stages, tta=32)) for one in plain]
+    session = _Session("s", None, None, Place(), None, time.monotonic() + 100, None, time.monotonic(), 1)
+    session._rates[_speed_key(plain[0])] = 0.2 / plain[0].steps
+    assert (session.fitting(plain), session.fitting(copied)) == (12, 12)
+    session._scoring[_score_key(plain[0])] = {0: 0.5}
+    assert (session.fitting(plain), session.fitting(copied)) == (12, 6)  # 16 s each, as nobody has seen copies yet
+    session._scoring[_score_key(plain[0])] = {0: 0.5, 32: 24.2}
+    assert (session.fitting(plain), session.fitting(copied)) == (12, 4)
+    assert session.fitting([*plain[:6], *copied]) == 6 + 3  # 4.2 s and three times 24.4
+
+
+@pytest.mark.parametrize("road", [{}, {"pack": 4}])
+def test_the_pace_of_steps_is_without_final_scores(tmp_path, monkeypatch, road):
+    """Final scores that take 50 s by a clock that is put forward."""
+    monkeypatch.setattr(time, "monotonic", lambda real=time.monotonic: real() + Clock.ahead)
+    scores, sessions, do_all = Trainer.scores, [], runner._do_all
+
+    def slow(self, part, *, final=False):
+        Clock.ahead += 50 if final else 0
+        return scores(self, part, final=final)
+
+    def noted(session, planner, **options):
+        sessions.append(session)
+        do_all(session, planner, **options)
+
+    monkeypatch.setattr(Trainer, "scores", slow)
+    monkeypatch.setattr(runner, "_do_all", noted)
+    outcome, book = run([a_study(method=ce, grid={}, seeds=(0, 1))], tmp_path, **road)
+    assert (outcome.done, outcome.failed) == (2, [])
+    (session,) = sessions
+    ((rate,), (scoring,)) = session._rates.values(), session._scoring.values()
+    assert 0 < rate * book.final("m")[0]["steps"] < 50
+    assert 100 <= scoring[0] < 150  # train and test
+
+
 @dataclass(frozen=True, kw_only=True)
 class LongToKeep(DigitsSource):
     """What it keeps takes `seconds`, by a clock that is put forward."""
 
     seconds: float
 
-    def keep(self, run, task):
+    def keep(self, run, task, *, device):
         Clock.ahead += self.seconds
-        return {"kept": run.path.name}
+        return {"kept": run.path.name, "kept_on": str(device)}
 
 
 class Clock:
@@ -438,6 +479,7 @@ def test_what_there_is_no_time_to_keep_is_left_to_the_next_call_and_nothing_is_t
     steps = []
     outcome, book = run(studies, tmp_path, max_minutes=40, report=steps.append, **road)
     assert (outcome.done, outcome.failed, outcome.out_of_time) == (2, [], True)  # the first one's time was not known
+    assert {record["kept_on"] for record in book.final("m")} == {"cpu"}
     assert outcome.seconds < 40 * 60
     assert [record["seed"] for record in book.final("m")] == [0, 1]
     assert steps[-1].text.endswith("set 2: trained; the next call writes its record")

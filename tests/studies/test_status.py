@@ -20,7 +20,7 @@ class NoImages:
     def load(self, seed, *, tuning, place):
         raise AssertionError("status reads records alone.")
 
-    def keep(self, run, task):
+    def keep(self, run, task, *, device):
         return {}
 
 
@@ -117,6 +117,20 @@ def test_what_was_made_with_a_cut_is_counted_as_such(tmp_path):
     add(tmp_path, "rate", "tuning", 7, RATE.configs[0], cut={"tune_epochs": 20})  # outdated, and nothing else
     found = counted(tmp_path)["rate"]
     assert (found.final, found.tuned, found.cut, found.outdated) == (2, 1, 2, 1)
+
+
+def test_final_runs_count_with_the_arguments_that_are_declared(tmp_path):
+    plain = Study(name="plain", task=NoImages(), method=method, fixed={"lr": 0.3, "widths": (4, 8)}, seeds=(0, 1, 2, 3))
+    whole = StudySet(name="s", title="", studies=(plain,))
+    add(tmp_path, "plain", "final", 0, {}, fixed={"lr": 0.3})  # widths are what they are by default
+    add(tmp_path, "plain", "final", 1, {}, fixed={"lr": 0.3, "widths": [4, 8], "mixup": 0.0})
+    add(tmp_path, "plain", "final", 2, {}, fixed={"lr": 0.4, "widths": [4, 8]})
+    add(tmp_path, "plain", "final", 3, {}, fixed={"lr": 0.4, "widths": [4, 8]}, cut={"lr": 0.4})  # set by hand
+    (found,) = status_of(whole, whole.studies, tmp_path)
+    assert (found.final, found.seeds, found.outdated) == (3, 4, 1)
+    add(tmp_path, "plain", "final", 2, {}, fixed={"lr": 0.3, "widths": [4, 8], "gone": 1})  # no argument any more
+    (found,) = status_of(whole, whole.studies, tmp_path)
+    assert (found.final, found.outdated) == (3, 1)
 
 
 def test_a_setting_that_was_refitted_after_a_cut_is_inherited(tmp_path):

@@ -118,6 +118,24 @@ def test_score_norm_several_labels_views_and_mixup(tmp_path):
     assert_bytes_as_expected(seen["batch norm in pieces 3"])
 
 
+def test_a_stop_is_heard_while_copies_are_scored_and_all_ranks_leave_together(tmp_path):
+    """Whoever is asked breaks off at once, and the others leave with it when their share of the part is done."""
+    run = {"scenario": "mixup in pieces", "ranks": 2}  # 3 batches of validation, in 3 copies each
+    jobs = [{**run, "name": "whole"}]
+    for to in (0, 1):
+        jobs.append({**run, "name": f"stopped {to}", "in_scores_of": "validation", "to": to})
+        jobs.append({**run, "name": f"resumed {to}", "run": f"stopped {to}"})
+    seen = run_jobs(tmp_path, jobs)
+    for to in (0, 1):
+        stopped = seen[f"stopped {to}"]
+        assert [s["ended"] for s in stopped] == ["Interrupted"] * 2
+        assert all("the same command goes on" in s["message"] for s in stopped)
+        assert stopped[to]["batches"] == 1
+        assert_ranks_agree(seen[f"resumed {to}"])
+        for name in FILES:
+            assert (tmp_path / f"stopped {to}" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
 def test_a_first_stage_is_kept_by_all_ranks_together(tmp_path):
     """One lock for all of them: with one each, the first would wait for the others and they for its lock."""
     seen = run_jobs(tmp_path, on_ranks("first stage", (1, 2)))

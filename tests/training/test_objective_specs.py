@@ -44,12 +44,17 @@ def key(objective):
 
 
 @pytest.mark.parametrize(("cls", "name"), OPTIONS, ids=lambda one: getattr(one, "__name__", one))
-def test_losses_that_differ_in_one_option_do_not_share_a_compiled_program(cls, name):
-    """The fast engine tells losses apart by what they print: an option that `extra_repr` leaves out is not seen."""
+def test_losses_that_differ_in_one_option_do_not_share_a_compiled_program(cls, name, monkeypatch):
+    """The fast engine tells losses apart by their spec, whatever they print."""
     changed = replace(cls(), **{name: other_value(cls, name)})
     assert changed != cls()
-    if not isinstance(changed.build(prior=PRIOR), SaddleLoss):  # margin and prior are tensors that the program is given
+    loss_fn = changed.build(prior=PRIOR)
+    if not isinstance(loss_fn, SaddleLoss):  # margin and prior are tensors that the program is given
+        assert repr(loss_fn) != repr(cls().build(prior=PRIOR))  # who prints a loss sees all its options
+        monkeypatch.setattr(type(loss_fn), "extra_repr", lambda _: "")
+        assert repr(loss_fn) == repr(cls().build(prior=PRIOR))
         assert key(changed) != key(cls())
+        assert key(cls()) == key(cls())
 
 
 @pytest.mark.parametrize("cls", [one for one in OBJECTIVES if not isinstance(one(), ViewObjectiveSpec)])

@@ -68,6 +68,11 @@ GREY = fingerprint(5000, 500, (28, 28, 1))
         (GREY, "cuda", {}, 300, "a class has only 500 rows"),
         (GREY, "cpu", {}, None, "--minutes 20 would allow it"),
         (GREY, "cpu", {"minutes": 20.0}, 100, "a class has only"),
+        (GREY, "cpu", {"minutes": 30.0}, None, "; --minutes 79 or --model small-cnn would allow it"),
+        (GREY, "cpu", {"minutes": 30.0, "model": "small-cnn"}, 100, "a class has only"),
+        (GREY, "cpu", {"minutes": 79.0}, 100, "a class has only"),
+        (GREY, "cpu", {"minutes": 30.0, "model": "resnet20"}, None, "; --minutes 79 would allow it"),
+        (C10, "cpu", {"minutes": 60.0}, None, "; --minutes 418 would allow it"),  # not with the smaller one either
         (fingerprint(546, 147, (28, 28, 1)), "cuda", {}, None, "546 training images are few"),
         (fingerprint(546, 147, (28, 28, 1), unlabelled=1454), "cuda", {}, 300, "from all 2,000 training images"),
         (fingerprint(25_253, 1000, (32, 32, 3)), "cuda", {}, 300, "a class has only 1,000 rows"),

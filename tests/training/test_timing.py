@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 
 from deepauc.data.augment import Augment
 from deepauc.models.build import SmallCNNSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
+from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.training import copies, loop, timing
+from deepauc.training import copies, loop, run, timing
 from deepauc.training.plan import Fingerprint, Plan, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Steps
 from deepauc.training.timing import RESERVE, TIMED, WARM_UP, Pace, fit_into, measure_pace, seconds_of
+from deepauc.training.tuning import pairs_to_try, tune
 
 VIEWS = Stage(
     objective=Contrastive(),
@@ -47,11 +51,12 @@ PACE = Pace(step=(0.5, 0.1, 0.2), end=(0.05, 0.3, 0.4), row=0.01, per_epoch=(6, 
 
 
 def brute_force(task, counts, tune):
-    """Seconds, written out."""
+    """Seconds, written out. Tuning scores what comes before the pairs once, and each pair, without the test part."""
     first, second, third = counts
     before = 2 if tune else 1
     total = before * (first * (6 * 0.5 + 0.05) + second * (6 * 0.1 + 0.3)) + (1 + tune) * third * (5 * 0.2 + 0.4)
-    return total + 2 * 0.01 * sum(len(task.labelled(part)) for part in task.parts)
+    train, validation, test = (len(task.labelled(part)) for part in ("train", "validation", "test"))
+    return total + 0.01 * (train + validation + test) + ((1 + tune) * 0.01 * (train + validation) if tune else 0)
 
 
 @pytest.mark.parametrize("tune", [0, 3])
@@ -135,6 +140,47 @@ def test_a_measured_pace_is_that_of_the_steps(image_task, monkeypatch):
     assert pace.per_epoch[0] == rows // 16
     assert Pace(**asdict(pace)) == pace
     assert torch.equal(torch.get_rng_state(), state)
+
+
+SHIFTED = Augment(crop_padding=2)
+
+
+def two_stages(**options):
+    ce = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=2, batch_size=16, augment=SHIFTED)
+    auc = Stage(objective=AUCMargin(), optimizer=PESGSpec(), epochs=3, batch_size=16, augment=SHIFTED)
+    return Recipe(model=SmallCNNSpec(widths=(4,)), stages=(ce, auc), **options)
+
+
+@pytest.mark.parametrize("tune_pairs", [0, 2])
+@pytest.mark.parametrize("options", [{}, {"tta": 5}, {"guard": True}, {"guard": True, "tta": 5}], ids=str)
+def test_what_training_takes_is_what_was_said_with_copies_too(image_task, tmp_path, monkeypatch, options, tune_pairs):
+    """A clock that a step moves by 2, a plain row by .5 and a copy, which is changed before, by .7."""
+    now, step, score = [0.0], loop.backward_whole_batch, timing.score_rows
+    monkeypatch.setattr(timing.time, "monotonic", lambda: now[0])
+
+    def slow_step(*arguments):
+        now[0] += 2.0
+        return step(*arguments)
+
+    def slow_score(model, task, rows, *arguments, augment=None, **more):
+        now[0] += (0.5 if augment is None else 0.7) * len(rows)
+        return score(model, task, rows, *arguments, augment=augment, **more)
+
+    monkeypatch.setattr(loop, "backward_whole_batch", slow_step)
+    monkeypatch.setattr(timing, "score_rows", slow_score)
+    monkeypatch.setattr(copies, "score_rows", slow_score)
+    aucs = iter([0.5, 0.6])  # the last stage's first: the one before it is kept, which takes longest
+    monkeypatch.setattr(run, "mean_auc", lambda _: next(aucs))
+    recipe = two_stages(**options)
+    pace = measure_pace(recipe, image_task, seed=0, device=torch.device("cpu"))
+    assert (pace.row, pace.copy) == (pytest.approx(0.5), pytest.approx(0.7 if "tta" in options else 0.0))
+    began = now[0]
+    if tune_pairs:
+        pairs = pairs_to_try(recipe, tune_pairs)
+        tune(recipe, image_task, pairs=pairs, seed=0, folder=tmp_path / "tuning", device="cpu")
+    done = loop.train(recipe, image_task, seed=0, run_dir=tmp_path / "run", device="cpu")
+    assert done.record["results"].get("guard", {}).get("winner", 0) == 0
+    assert now[0] - began == pytest.approx(seconds_of(recipe, image_task, pace, tune=tune_pairs))
 
 
 def test_the_fast_engine_is_timed_too(image_task, monkeypatch):

@@ -200,7 +200,11 @@ def status(
         if entry.studies is None:
             record[entry.name] = tell_own_status(entry, _split(cells), results, output, whole=name is not None)
             continue
-        found = status_of(entry.studies, entry.studies.chosen(_split(cells)), results)
+        chosen = entry.studies.chosen(_split(cells))
+        parents: tuple[Study, ...] = ()
+        if entry.settled is not None:
+            chosen, parents = entry.settled(chosen, results)
+        found = status_of(entry.studies, chosen, results, parents=parents)
         record[entry.name] = [vars(one) for one in found]
         begun = [one for one in found if one.tuned or one.final or one.outdated or name]
         rows = [

@@ -179,7 +179,7 @@ def _pace(
     """As the run's folder has it, else measured now; of several ranks the first one's counts for all."""
     if folder is not None and folder.record_path.exists():
         recorded = (folder.record().get("plan") or {}).get("pace") or {}
-        known = set(recorded) == {field.name for field in fields(Pace)}
+        known = set(recorded) | {"copy"} == {field.name for field in fields(Pace)}  # that one came later
         if known and len(recorded["step"]) == len(recipe.stages):
             return agreed(Pace(**recorded))
     output.say("Timing a few steps")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepauc.objectives.input_check import InputCheck, prepare
+from deepauc.objectives.precision import numbers_of
 
 
 def cross_entropy(
@@ -69,11 +70,12 @@ class CrossEntropyLoss(nn.Module):
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must lie in [0, 1), not {label_smoothing}.")
-        # float64, so that double-precision scores meet the number that was asked for.
-        factor = None if pos_weight is None else torch.as_tensor(pos_weight, dtype=torch.float64)
+        factor = None if pos_weight is None else numbers_of(pos_weight)
         if factor is not None and (factor.ndim > 1 or not (factor.isfinite().all() and (factor > 0).all())):
             raise ValueError(f"pos_weight must be one positive number, or one per label, not {pos_weight}.")
-        self.register_buffer("pos_weight", factor, persistent=False)
+        # float32, which every device has; double-precision scores meet the number that was asked for.
+        self.register_buffer("pos_weight", None if factor is None else factor.float(), persistent=False)
+        self._asked_for = None if factor is None else factor.tolist()
         self.label_smoothing = label_smoothing
         self.soft_labels = soft_labels
         self.input_check = InputCheck(soft=soft_labels)
@@ -94,12 +96,13 @@ class CrossEntropyLoss(nn.Module):
                     f"pos_weight has {self.pos_weight.numel()} values for scores of shape {tuple(scores.shape)}: "
                     "give one number, or one per label."
                 )
-            pos_weight = self.pos_weight.to(logits)
+            exact = logits.dtype == torch.float64
+            pos_weight = logits.new_tensor(self._asked_for) if exact else self.pos_weight.to(logits)
         loss = cross_entropy(logits, targets, entry_weights, pos_weight=pos_weight)
         return self.input_check.after(loss, scores, labels, weights)
 
     def extra_repr(self) -> str:
-        factor = None if self.pos_weight is None else self.pos_weight.tolist()
+        factor = self._asked_for
         return f"label_smoothing={self.label_smoothing}, pos_weight={factor}, soft_labels={self.soft_labels}"
 
 

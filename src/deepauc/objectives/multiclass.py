@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.objectives.diagnosis import Diagnosis
 from deepauc.objectives.input_check import InputCheck
+from deepauc.objectives.precision import numbers_of
 
 
 class MulticlassAUCLoss(nn.Module):
@@ -140,7 +141,7 @@ def _one_hot(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _shares(prior: Sequence[float] | Any) -> list[float]:
-    shares: list[float] = torch.as_tensor(prior, dtype=torch.float64).reshape(-1).tolist()
+    shares: list[float] = numbers_of(prior).reshape(-1).tolist()
     if len(shares) < 2 or not all(0 < p < 1 for p in shares) or abs(sum(shares) - 1) > 1e-6:
         raise ValueError(
             "prior must hold the share of every class in the stream of samples, positive and adding up to 1, for "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from deepauc.labels import NON_FINITE_SCORES, require_valid_labels
 from deepauc.objectives.diagnosis import Diagnosis, diagnose
 from deepauc.objectives.input_check import InputCheck, prepare
-from deepauc.objectives.precision import precise_dtype
+from deepauc.objectives.precision import numbers_of, precise_dtype
 from deepauc.objectives.saddle import PerLabel, auc_saddle, auc_saddle_one_label
 
 DIVERGED_FACTOR = 1e3
@@ -170,7 +170,7 @@ class SaddleLoss(nn.Module):
 
 
 def _per_label(name: str, value: float | Sequence[float], num_labels: int) -> tuple[float, ...]:
-    values = torch.as_tensor(value, dtype=torch.float64).reshape(-1).tolist()
+    values = numbers_of(value).reshape(-1).tolist()
     if len(values) == 1:
         values *= num_labels
     if len(values) != num_labels:

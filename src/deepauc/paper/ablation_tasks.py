@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from deepauc.data.benchmarks.catalogue import BENCHMARKS
 from deepauc.data.benchmarks.load import load_balanced
@@ -48,7 +49,7 @@ class RankingSource:
         task = found.task(balanced).with_parts({"train": found.rows, "test": np.sort(test)})
         return tuning_task(task, seed=seed) if tuning else task
 
-    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
         scores, _ = run.scores("test")
         rows = task.labelled("test")  # in the order of scores.csv
         removed = np.flatnonzero(rows < BENCHMARKS[self.benchmark].train)  # training images come first
@@ -84,7 +85,7 @@ class ChangedSource:
         task = found.task(balanced)
         return tuning_task(task, seed=seed) if tuning else task
 
-    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
         return {}
 
 

@@ -65,6 +65,17 @@ class Decision:
             return None
         return mean_interval([_value(other, fold) - _value(top, fold) for fold in common])
 
+    def gain(self) -> MeanInterval | None:
+        """What was chosen minus the simplest setting, fold by fold; None where that was chosen, or has diverged."""
+        simplest = self.tried[0]
+        if self.chosen is None or dict(simplest.setting) == dict(self.chosen) or not simplest.complete:
+            return None
+        (chosen,) = (one for one in self.tried if dict(one.setting) == dict(self.chosen))
+        common = sorted(set(chosen.aucs) & set(simplest.aucs))
+        if len(common) < 2:
+            return None
+        return mean_interval([_value(chosen, fold) - _value(simplest, fold) for fold in common])
+
 
 def _value(tried: Tried, fold: int) -> float:
     value = tried.aucs[fold]

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from deepauc.data.task import Task
 from deepauc.paper.benchmark_tables import Cell
@@ -204,8 +205,8 @@ class RankedSource:
     def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
         return self.source.load(seed, tuning=tuning, place=place)
 
-    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
-        return {**self.source.keep(run, task), "test_ranks": ranks_as_text(*run.scores("test"))}
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
+        return {**self.source.keep(run, task, device=device), "test_ranks": ranks_as_text(*run.scores("test"))}
 
 
 def ranks_as_text(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> dict[str, str]:

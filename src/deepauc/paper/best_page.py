@@ -8,38 +8,25 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
-
 from deepauc.data.imbalance import positives_for
-from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
-from deepauc.models.fusion import ensemble
 from deepauc.paper import best_levers
 from deepauc.paper.benchmark_page import NEGATIVES
 from deepauc.paper.benchmark_tables import Cell
+from deepauc.paper.benchmark_verdict import interval_text
 from deepauc.paper.best import TITLES
-from deepauc.paper.best_decisions import Decision, Tried, decisions, end_of_search
+from deepauc.paper.best_decisions import Decision, Tried, decisions
 from deepauc.paper.best_levers import (
     CELLS,
     FOLLOWERS,
     LOSSES,
     lever_name,
-    ranks_from_text,
 )
-from deepauc.paper.toy import MeanInterval, mean_interval
+from deepauc.paper.best_verdict import averaged_models, cell_records, target_of, verdict_section, what_decides
 from deepauc.reporting.tables import auc_text, markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 from deepauc.training.folder import code_version
 
-# Test AUC that this recipe is to reach, set before the search; C2 and C100: the paper's best figure plus .10 and .06.
-TARGETS = {
-    ("C10", "R", 1): 0.88,
-    ("C10", "D", 1): 0.91,
-    ("C10", "R", 10): 0.95,
-    ("C10", "D", 10): 0.96,
-    ("C2", "R", 1): 0.756 + 0.10,  # the paper's best there
-    ("C100", "R", 1): 0.596 + 0.06,
-}
 NOTHING = "No run is recorded yet."
 
 
@@ -47,15 +34,11 @@ def page(results: Path) -> str:
     """The whole page as markdown."""
     book = RecordBook(results / best_levers.SET)
     parts = ["# One recipe for few positives", _introduction(book), "## Test AUC", _cells_text(book)]
-    differences = _differences(book)
-    if differences:
-        parts += [
-            "## AUC-M minus cross-entropy",
-            "Paired over the training sets that both have, with a 95 % t-interval; in the last line every training set "
-            "of every cell is one difference. The average of models: paired DeLong over the test images.",
-            markdown_table(("cell", "sets", "mean [95 %]", "averaged models [95 %]"), differences),
-        ]
-    parts += ["## What was chosen", _chosen_text(book), "## Lever by lever", *_levers(book)]
+    parts += verdict_section(book)
+    parts += ["## What was chosen", _chosen_text(book)]
+    if decides := what_decides(book):
+        parts += ["## What decides", *decides]
+    parts += ["## Lever by lever", *_levers(book)]
     left = _not_run(book)
     if left:
         parts += [
@@ -93,7 +76,7 @@ def _cells_text(book: RecordBook) -> str:
     rows = []
     for cell in CELLS:
         for loss in (*LOSSES, *FOLLOWERS):
-            records = book.final(f"{cell.name}-{loss}")
+            records = cell_records(book, cell, loss)
             if records:
                 rows.append(_cell_row(cell, loss, records))
                 rows += _average_row(cell, loss, records)
@@ -139,49 +122,9 @@ def _average_row(cell: Cell, loss: str, records: Sequence[Record]) -> list[list[
     return [[cell.name, f"{TITLES[loss]}, average", shown, str(len(records)), published, *target, "-", "-", "-"]]
 
 
-def averaged_models(records: Sequence[Record]) -> tuple[Any, Any] | None:
-    """Scores of the average of these runs' models, as ranks, and the labels; None with fewer than two."""
-    kept = [ranks_from_text(record["test_ranks"]) for record in records if "test_ranks" in record]
-    if len(kept) < 2:
-        return None
-    labels = kept[0][1]
-    if any(not np.array_equal(labels, other) for _, other in kept[1:]):
-        raise ValueError("the records to be averaged are of different test images: delete those of other data.")
-    return ensemble([ranks for ranks, _ in kept], scale="rank"), labels
-
-
 def _against_target(cell: Cell, value: float) -> list[str]:
-    target = TARGETS.get((cell.benchmark, cell.network, cell.percent))
+    target = target_of(cell)
     return ["-", "-"] if target is None else [f"{target:.3f}", "yes" if value >= target else "no"]
-
-
-def _differences(book: RecordBook) -> list[list[str]]:
-    rows, together, cells = [], [], 0
-    for cell in CELLS:
-        first, second = (book.final(f"{cell.name}-{loss}") for loss in ("auc_m", "ce"))
-        a, b = ({r["seed"]: r["auc"]["test"][0] for r in records} for records in (first, second))
-        common = sorted(set(a) & set(b))
-        if len(common) < 2:
-            continue
-        values = [a[seed] - b[seed] for seed in common]
-        together += values
-        cells += 1
-        rows.append([cell.name, str(len(common)), _interval_text(mean_interval(values)), _averages(first, second)])
-    if cells > 1:
-        rows.append([f"all {cells} cells", str(len(together)), _interval_text(mean_interval(together)), "-"])
-    return rows
-
-
-def _averages(first: Sequence[Record], second: Sequence[Record]) -> str:
-    mine, other = averaged_models(first), averaged_models(second)
-    if mine is None or other is None or len(first) != len(second):
-        return "-"
-    found = compare_auroc(mine[0], other[0], mine[1])
-    return _interval_text(MeanInterval(float(found.difference), float(found.low), float(found.high)))
-
-
-def _interval_text(found: MeanInterval) -> str:
-    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
 def _chosen_text(book: RecordBook) -> str:
@@ -193,23 +136,7 @@ def _chosen_text(book: RecordBook) -> str:
             header = ("loss", *(one.lever.name for one in found))
             row = [TITLES[loss], *(settings_text(one.chosen, short=True) if one.chosen else "open" for one in found)]
             tables.append(markdown_table(header, [row]))
-    return "\n\n".join([*tables, *_ends_text(book)]) or NOTHING
-
-
-def _ends_text(book: RecordBook) -> list[str]:
-    """The searches beside each other, once both are at their end."""
-    ends = {loss: end_of_search(book, loss) for loss in LOSSES}
-    if None in ends.values():
-        return []
-    found = {loss: end for loss, end in ends.items() if end is not None}
-    first, second = (found[loss] for loss in LOSSES)
-    folds = sorted(first.keys() & second.keys())
-    means = ", ".join(f"{TITLES[loss]} {fmean(found[loss][fold] for fold in folds):.4f}" for loss in LOSSES)
-    between = _interval_text(mean_interval([first[fold] - second[fold] for fold in folds]))
-    return [
-        f"Validation AUC at these settings, {len(folds)} folds: {means}; paired difference {between}. Each loss has "
-        "chosen its setting on these folds, so both are somewhat too high; the test AUCs decide."
-    ]
+    return "\n\n".join(tables) or NOTHING
 
 
 def _levers(book: RecordBook) -> list[str]:
@@ -262,7 +189,7 @@ def _tried_row(found: Decision, tried: Tried) -> list[str]:
         settings_text(tried.setting),
         f"{tried.mean:.4f}" if tried.complete else f"diverged on {diverged}",
         str(len(tried.aucs)),
-        "-" if difference is None else _interval_text(difference),
+        "-" if difference is None else interval_text(difference),
         "-" if tried.alpha_zero is None else percent_text(tried.alpha_zero),
         "yes" if found.chosen is not None and dict(tried.setting) == dict(found.chosen) else "",
     ]

@@ -108,7 +108,8 @@ _READING = (
     "paired test (DeLong, clustered by patient where patients are known; the bootstrap, BCa, "
     "draws whole patients) are those of the mean of the seeds' scores, or of out-of-fold scores as ranks within their "
     "fold. `minus CE, by set`: mean difference with a 95 % t-interval over sets. `alpha = 0`: share of AUC-M's steps; "
-    "where it is 0 %, AUC-M is the square loss with margin m."
+    "where it is 0 %, AUC-M is the square loss with margin m. `s a run`: training and its scores, those of a pack "
+    "divided by its runs; behind a plus sign the first stage, which the losses of a cell may share."
 )
 
 
@@ -156,7 +157,7 @@ def _row(cell: Cell, loss: str, records: Sequence[Record], baseline: Sequence[Re
         "; ".join(dict.fromkeys(settings_text(record["config"]) for record in records)) or "-",
         percent_text(fmean(shares)) if shares else "-",
         str(len(records)),
-        _seconds_text(fmean(record["seconds"] for record in records)),
+        _seconds(records),
     ]
 
 
@@ -175,6 +176,13 @@ def _beyond(cell: Cell, loss: str, records: Sequence[Record]) -> list[str]:
         comparison_text(against(found.scores, found.best_single, found.test)),
         "yes" if value > found.to_pass else "no",
     ]
+
+
+def _seconds(records: Sequence[Record]) -> str:
+    """`12`, or `12 + 30` after a first stage: its seconds are in no run's own."""
+    own = _seconds_text(fmean(record["seconds"] for record in records))
+    first = [record["first_stage"]["seconds"] for record in records if record.get("first_stage")]
+    return f"{own} + {_seconds_text(fmean(first))}" if first else own
 
 
 def _seconds_text(seconds: float) -> str:

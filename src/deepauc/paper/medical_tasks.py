@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from deepauc.data.imbalance import imbalance_task, tuning_task
 from deepauc.data.medical.ddsm import load_ddsm
@@ -68,9 +69,9 @@ class MedicalSource:
         task = loader(self, seed, tuning, place)
         return metadata_task(task)[0] if self.metadata else task
 
-    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
         """Test scores, plain and with test-time augmentation: intervals, ensembles and fusion are made of them."""
-        return kept_scores(run, task, tta=0 if self.metadata else self.tta)
+        return kept_scores(run, task, tta=0 if self.metadata else self.tta, device=device)
 
 
 def root_of(place: Place) -> Path:

@@ -97,9 +97,10 @@ SETS: Mapping[str, PlannedSet] = {
 class Change:
     """What is done otherwise than in the base, which is all defaults.
 
-    stages: both, or one of them over the length of both. longer: factor on their epochs. share: least share of
-    positives in a batch of the AUC stage. reset: whether that one begins with a fresh classifier. first_epochs: of a
-    contrastive stage before everything. tta: copies of an image that a score is the mean of.
+    stages: both, or one of them over the length of both. longer: factor on their epochs. colour: brightness, contrast
+    and, where there are any, colours changed, and a hole cut out. share: least share of positives in a batch of the AUC
+    stage; ce_share: of cross-entropy, None as they come. reset: whether the AUC stage begins with a fresh classifier.
+    first_epochs: of a contrastive stage before everything. tta: copies of an image that a score is the mean of.
     """
 
     stages: Literal["both", "ce", "auc_m"] = "both"
@@ -108,7 +109,9 @@ class Change:
     mixup: float = 0.0
     flip: bool = False
     stronger: bool = False
+    colour: bool = False
     share: float = 1 / 8
+    ce_share: float | None = None
     ce_lr: float = 2e-3
     auc_lr: float = 0.1
     margin: float = 0.5
@@ -132,7 +135,11 @@ CHANGES: Mapping[str, Change] = {
     "stronger augmentation": Change(stronger=True),
     "8 copies": Change(tta=8),
     "stronger augmentation, 8 copies": Change(stronger=True, tta=8),
+    "colour and cutout": Change(colour=True),
+    "colour and cutout, 8 copies": Change(colour=True, tta=8),
     "a quarter positives": Change(share=0.25),
+    "a quarter positives in CE": Change(ce_share=0.25),
+    "a quarter positives in both": Change(share=0.25, ce_share=0.25),
     "CE lr .001": Change(ce_lr=1e-3),
     "CE lr .005": Change(ce_lr=5e-3),
     "AUC lr .03": Change(auc_lr=0.03),
@@ -142,6 +149,9 @@ CHANGES: Mapping[str, Change] = {
     "classifier kept": Change(reset=False),
     "contrastive first, 50 epochs": Change(first_epochs=50),
     "contrastive first, 50 epochs, mixup 1, EMA .99": Change(first_epochs=50, mixup=1.0, ema=0.99),
+    "contrastive first, 50 epochs, a quarter positives in both, colour and cutout, 8 copies": Change(
+        first_epochs=50, share=0.25, ce_share=0.25, colour=True, tta=8
+    ),
 }
 
 
@@ -176,6 +186,7 @@ def _ce(data: PlannedSet, batch: int, epochs: int, other: Change) -> Stage:
         optimizer=AdamWSpec(lr=other.ce_lr),
         epochs=epochs,
         schedule=Cosine(),
+        positives_per_batch=None if other.ce_share is None else _quota(data, batch, other.ce_share),
         batch_size=batch,
         augment=_augment(data, other),
         ema=other.ema,
@@ -183,13 +194,12 @@ def _ce(data: PlannedSet, batch: int, epochs: int, other: Change) -> Stage:
 
 
 def _auc(data: PlannedSet, batch: int, epochs: int, other: Change) -> Stage:
-    share = max(other.share, data.positives / data.rows)
     return Stage(
         objective=AUCMargin(margin=other.margin, soft_labels=other.mixup > 0),
         optimizer=PESGSpec(lr=other.auc_lr, gamma=other.gamma, weight_decay=1e-4),
         epochs=epochs,
         schedule=Steps(milestones=(max(1, epochs // 2), max(2, 3 * epochs // 4))),
-        positives_per_batch=min(round(share * batch), data.positives),
+        positives_per_batch=_quota(data, batch, other.share),
         reset_classifier=other.reset,
         batch_size=batch,
         augment=_augment(data, other),
@@ -197,10 +207,18 @@ def _auc(data: PlannedSet, batch: int, epochs: int, other: Change) -> Stage:
     )
 
 
+def _quota(data: PlannedSet, batch: int, share: float) -> int:
+    """Positives of a batch: this share, or the rows' own where that is larger."""
+    return min(round(max(share, data.positives / data.rows) * batch), data.positives)
+
+
 def _augment(data: PlannedSet, other: Change) -> Augment:
     shifts = Augment(flip=other.flip, crop_padding=data.shape[0] // 14, mixup=other.mixup)
     if other.stronger:
         return replace(shifts, rotation=15.0, scale=(0.8, 1.15), brightness=0.2, contrast=0.2)
+    if other.colour:
+        seen = replace(shifts, brightness=0.4, contrast=0.4, coarse_dropout=1, hole_size=0.25)
+        return seen if data.shape[2] == 1 else replace(seen, saturation=0.4, hue=0.1)
     return replace(shifts, rotation=5.0, scale=(0.95, 1.05))
 
 

@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
+import torch
 
 from deepauc.data.imbalance import imbalance_task, tuning_task
 from deepauc.data.task import ArrayInputs, Task
@@ -57,7 +58,7 @@ class DigitsSource:
         task = imbalance_task(task, imratio=self.imratio, seed=seed).task(task)
         return tuning_task(task, seed=seed) if tuning else task
 
-    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
         return {}
 
 

@@ -34,7 +34,8 @@ from deepauc.training.recipe import Recipe
 class Ended:
     """A run that is over. message: None, or why it failed. seconds: of wall time, for all `packed` runs together.
 
-    surroundings: versions and hardware it failed with, where that was not in this process.
+    Without those of final scores (`scoring_seconds`), which are more the more copies there are. surroundings: versions
+    and hardware it failed with, where that was not in this process.
     """
 
     run: PlannedRun
@@ -83,6 +84,11 @@ def packed(
     return one_by_one(suspects, place, device, deadline=deadline, ended=ended) if suspects else False
 
 
+def scoring_seconds(folder: Path) -> float:
+    """What the final scores of a finished run took; runs of earlier versions do not say."""
+    return float(RunFolder(folder).record()["results"].get("scoring_seconds", 0.0))
+
+
 def _train_pack(
     runs: Sequence[PlannedRun], place: Place, device: torch.device, deadline: float | None
 ) -> tuple[Exception | None, float]:
@@ -124,7 +130,10 @@ def one_by_one(
             return True
         except Exception as error:
             message = _message(error)
-        ended(Ended(run=run, message=message, seconds=time.monotonic() - start))
+        seconds = time.monotonic() - start
+        if message is None:
+            seconds -= scoring_seconds(run.folder(place))
+        ended(Ended(run=run, message=message, seconds=seconds))
     return False
 
 
@@ -202,7 +211,7 @@ def _work(
         return _OUT_OF_TIME, 0.0
     except Exception as error:
         return _message(error), 0.0
-    return None, time.monotonic() - start
+    return None, time.monotonic() - start - scoring_seconds(folder)
 
 
 def _train_alone(job: Job, place: Place, device: torch.device) -> None:
@@ -272,6 +281,7 @@ def time_limit(deadline: float | None) -> Iterator[None]:
 
 def _tell_done(runs: Sequence[PlannedRun], place: Place, ended: OnEnd, seconds: float) -> None:
     done = [run for run in runs if RunFolder(run.folder(place)).done]
+    seconds -= sum(scoring_seconds(run.folder(place)) for run in done)
     for run in done:
         ended(Ended(run=run, message=None, seconds=seconds, packed=len(runs)))
 

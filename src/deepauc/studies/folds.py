@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from deepauc.data.splits import k_fold
 from deepauc.data.task import Task
 from deepauc.studies.sources import Place, TaskSource
@@ -51,7 +53,7 @@ class FoldSource:
         whole = self.source.load(number, tuning=False, place=place)
         return k_fold(whole.with_parts({"train": whole.part("train")}), folds=self.folds, seed=number)[fold]
 
-    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
         return {}
 
 

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from deepauc.studies.cluster import Cluster, Crew, on_cluster, seen_from_everywhere
-from deepauc.studies.execution import Ended, one_by_one, packed, processes
+from deepauc.studies.execution import Ended, one_by_one, packed, processes, scoring_seconds
 from deepauc.studies.first_stages import begun_with, own_stages, shares_first_stage, told_of
 from deepauc.studies.plan import PlannedRun, Planner, same_shape
 from deepauc.studies.ray_crew import joined
@@ -146,6 +147,7 @@ class _Session:
         self.outcome = Outcome()
         self.left_out: set[str] = set()
         self._rates: dict[object, float] = {}  # wall seconds a step of one run, by network and images
+        self._scoring: dict[object, dict[int, float]] = {}  # wall seconds of a run's final scores, by number of copies
         self._keeping: dict[object, float] = {}  # wall seconds of what is kept of a final run, by task and network
         self._kept_late = 0.0  # seconds after the deadline
 
@@ -172,14 +174,14 @@ class _Session:
         return bool(there)
 
     def fitting(self, runs: Sequence[PlannedRun]) -> int:
-        """How many of these runs of one shape are expected to end before the deadline; all, where nothing is known."""
+        """How many of these runs, one after the other, are to end before the deadline; all, where nothing is known."""
         if self.deadline is None:
             return len(runs)
         left = self.deadline - time.monotonic()
-        each = (self._rate(runs[0]) or 0.0) * runs[0].steps + self._keep_seconds(runs[0])
-        if left <= 0 or not each:
-            return len(runs) if left > 0 else 0
-        return min(len(runs), int(left / each))
+        if left <= 0:
+            return 0
+        ends = accumulate((self._rate(run) or 0.0) * run.steps + self._after_training(run) for run in runs)
+        return sum(end <= left for end in ends)
 
     def execute(self, group: Sequence[PlannedRun], *, pack: int, jobs: int) -> None:
         """Train a group; each run that ends is written down, each that fails is remembered."""
@@ -193,6 +195,8 @@ class _Session:
             if end.message is None:
                 steps = end.run.steps * end.packed
                 self._rates[_speed_key(end.run)] = max(end.seconds, 1e-9) / steps
+                scored = self._scoring.setdefault(_score_key(end.run), {})
+                scored[end.run.recipe.tta] = scoring_seconds(end.run.folder(self.place))
                 self._keep(end.run)
             else:
                 self._fail(end.run, end.message, end.surroundings)
@@ -239,7 +243,8 @@ class _Session:
             record["recipe"] = planned.brief_recipe()
         else:
             began = time.monotonic()
-            record |= planned.study.task.keep(run, planned.task)
+            here = self.device if self.crew is None else None  # a crew's devices are on other machines
+            record |= planned.study.task.keep(run, planned.task, device=here)
             ended = time.monotonic()
             self._keeping[_keep_key(planned)] = ended - began
             if self.deadline is not None:
@@ -278,7 +283,7 @@ class _Session:
         rates = [self._rate(run) for run in left]
         known = [rate for rate in rates if rate is not None]
         seconds_left = sum(
-            run.steps * (rate if rate is not None else max(known)) + self._keep_seconds(run)
+            run.steps * (rate if rate is not None else max(known)) + self._after_training(run)
             for run, rate in zip(left, rates, strict=True)
         ) if known or not left else None  # fmt: skip
         self.report(
@@ -294,6 +299,15 @@ class _Session:
     def _rate(self, run: PlannedRun) -> float | None:
         return self._rates.get(_speed_key(run))
 
+    def _after_training(self, run: PlannedRun) -> float:
+        return self._score_seconds(run) + self._keep_seconds(run)
+
+    def _score_seconds(self, run: PlannedRun) -> float:
+        """What the last final scores of this kind took, else in proportion to the copies; 0 where nothing is known."""
+        known, copies = self._scoring.get(_score_key(run), {}), run.recipe.tta
+        nearest = copies if copies in known else max(known, default=0)
+        return known.get(nearest, 0.0) * max(1, copies) / max(1, nearest)
+
     def _keep_seconds(self, run: PlannedRun) -> float:
         """What the last keep of this kind took; 0 for tuning runs, and where nothing is known."""
         return self._keeping.get(_keep_key(run), 0.0) if run.phase == "final" else 0.0
@@ -302,6 +316,10 @@ class _Session:
 def _speed_key(run: PlannedRun) -> object:
     first = own_stages(run.recipe)[0]
     return (run.recipe.model, run.task.source.shape, first.batch_size, first.precision)
+
+
+def _score_key(run: PlannedRun) -> object:
+    return (run.study.task, run.recipe.model, run.phase)
 
 
 def _keep_key(run: PlannedRun) -> object:

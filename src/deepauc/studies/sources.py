@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from deepauc.data.benchmarks.load import load
 from deepauc.data.splits import k_fold, split_by_fractions
@@ -39,8 +40,11 @@ class TaskSource(Protocol):
     def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
         """The training set of this seed; tuning: with a tenth held out as validation."""
 
-    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
-        """Further entries of a final run's record, for other studies; mostly none."""
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
+        """Further entries of a final run's record, for other studies; mostly none.
+
+        device: what is computed for them is computed there; None takes a GPU when there is one.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,7 @@ class BenchmarkSource:
     def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
         return load(self.benchmark, imratio=self.imratio, seed=seed, validation=tuning, root=place.data)
 
-    def keep(self, run: Run, task: Task) -> Mapping[str, Any]:
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
         return {}
 
 

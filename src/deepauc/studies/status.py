@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 
 from deepauc.studies.choices import RecordedChoices, as_text
@@ -33,13 +34,16 @@ class StudyStatus:
     outdated: int
 
 
-def status_of(study_set: StudySet, chosen: Sequence[Study], results: Path) -> list[StudyStatus]:
+def status_of(
+    study_set: StudySet, chosen: Sequence[Study], results: Path, *, parents: Sequence[Study] = ()
+) -> list[StudyStatus]:
     """One line a study. With a cut, fewer tuning runs than declared are complete.
 
-    With the whole set chosen, studies that have records and are not declared any more follow.
+    With the whole set chosen, studies that have records and are not declared any more follow. parents: studies outside
+    the set whose selection is inherited.
     """
     book = RecordBook(results / study_set.name)
-    choices = RecordedChoices(study_set.studies, book)
+    choices = RecordedChoices((*study_set.studies, *parents), book)
     found = [_status(study, choices) for study in chosen]
     if len(chosen) == len(study_set.studies):
         found += [_undeclared(name, book) for name in book.studies() if name not in {one.study for one in found}]
@@ -63,11 +67,20 @@ def _status(study: Study, choices: RecordedChoices) -> StudyStatus:
 
 def _asked_for_final(study: Study, choices: RecordedChoices) -> list[Record]:
     """Those with the setting that is selected now; where a cut has selected it, as their own records say."""
-    records = choices.book.final(study.name)
+    records = [record for record in choices.book.final(study.name) if _as_fixed(study, record)]
     selected = choices.selected(study)
     if selected is None:
         return records
     return [record for record in records if as_text(record["config"]) == as_text(selected[0])]
+
+
+def _as_fixed(study: Study, record: Record) -> bool:
+    """Whether the arguments outside the grid are the study's; one that was set by hand (a cut) is as it was set."""
+    by_hand = {name: value for name, value in record["fixed"].items() if name in record["cut"]}
+    asked, made = {**study.fixed, **by_hand}, record["fixed"]
+    arguments = signature(study.method).parameters  # one that is named at its default is the same as one left out
+    defaults = {name: arguments[name].default for name in asked.keys() ^ made.keys() if name in arguments}
+    return as_text({**defaults, **asked}) == as_text({**defaults, **made})
 
 
 def _undeclared(name: str, book: RecordBook) -> StudyStatus:

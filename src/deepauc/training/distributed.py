@@ -143,6 +143,14 @@ class Ranks:
             self._stop, self._stop_answer = None, bool(flag.item())
         return self._stop_answer
 
+    def any_wants(self, wanted: bool) -> bool:
+        """Whether any rank wants to stop, asked and answered at once; the same on all of them."""
+        flag = torch.tensor([int(wanted)], dtype=torch.int32)
+        if not self.alone:
+            with self._contact():
+                distributed.all_reduce(flag, distributed.ReduceOp.MAX, group=self._group)
+        return bool(flag.item())
+
     # Exchanges without gradient
 
     def gather(self, own: Tensor, total: int, *, unit: int = 1, what: str) -> Tensor:

@@ -125,10 +125,14 @@ def network_key(stage: Stage, trainer: Trainer) -> str:
 
 
 def value_key(stage: Stage, trainer: Trainer) -> str:
-    """What the compiled loss depends on; margin and prior come in as tensors."""
+    """What the compiled loss depends on; margin and prior of a `SaddleLoss` come in as tensors.
+
+    Other losses go by the spec they were built from as well: they need not print all their settings.
+    """
     objective = trainer.objective
-    own = f"{type(objective).__name__} {objective.normalise}" if isinstance(objective, SaddleLoss) else repr(objective)
-    if type(objective).__module__.partition(".")[0] != "deepauc":  # one's own loss need not show all its settings
+    saddle = isinstance(objective, SaddleLoss)
+    own = f"{type(objective).__name__} {objective.normalise}" if saddle else repr((objective, stage.objective))
+    if type(objective).__module__.partition(".")[0] != "deepauc":  # one's own loss may also depend on the prior
         own = repr((own, stage.objective, trainer.stream.prior))
     return repr((own, stage.resolved_bound, stage.on_views, stage.views, _shapes(trainer)))
 

@@ -22,7 +22,7 @@ from deepauc.training.cost import multiply_adds
 from deepauc.training.plan_first_stage import Means, plan_first_stage
 from deepauc.training.plan_inputs import Fingerprint, PlanOptions
 from deepauc.training.plan_length import Length, budget_of, planned_epochs
-from deepauc.training.plan_network import image_network, named_model, size_choice
+from deepauc.training.plan_network import SMALLER, image_network, named_model, size_choice
 from deepauc.training.recipe import Precision, Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 
@@ -168,7 +168,14 @@ def _means(
         minutes = math.ceil((whole + needed) / budget_of(1, device_kind))
         then = replace(length, budget=budget_of(minutes, device_kind))
         name, other = (_network(shape, options, device_kind, one)[0] for one in (length, then))
-        return f"--minutes {minutes}" + ("" if name == other else f" --model {name}")
+        enough = f"--minutes {minutes}" + ("" if name == other else f" --model {name}")
+        if options.model is not None or device_kind != "cpu" or name == SMALLER:
+            return enough
+        # The larger network was bought first: fewer minutes, with the smaller one, may have had this stage.
+        smaller = named_model(SMALLER, shape)
+        left = length.budget - length.cost(smaller, epochs)
+        in_time = needed * multiply_adds(smaller, shape) / multiply_adds(model, shape) <= left
+        return f"{enough} or --model {SMALLER}" if in_time else enough
 
     leaves = f"the {device_kind.upper()} budget of {length.budget:.0e} multiply-adds leaves"
     return Means(

@@ -11,6 +11,7 @@ from deepauc.training.choice import Choice, DeviceKind
 Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how many
 
 LARGEST_SIDE: dict[str, int] = {"cpu": 64, "cuda": 224}
+SMALLER = "small-cnn"  # on a CPU, where a ResNet20 takes too long
 SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
 
 
@@ -47,7 +48,7 @@ def image_network(side: int, device_kind: DeviceKind, *, spent: float) -> tuple[
         )
     if device_kind == "cuda" or (side <= SMALL_SIDE and spent <= 1):
         return "resnet20", f"made for images of up to {SMALL_SIDE} pixels, and takes {spent:.0%} of the budget"
-    return "small-cnn", f"plain and small: a ResNet20 would take {spent:.1f} times what a CPU plan may spend"
+    return SMALLER, f"plain and small: a ResNet20 would take {spent:.1f} times what a CPU plan may spend"
 
 
 def named_model(name: str, shape: tuple[int, ...]) -> ModelSpec:

@@ -71,13 +71,20 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     results_only: the AUCs of validation and test go into run.json, and nothing else is kept.
     """
     folder, recipe, task = trainer.folder, trainer.recipe, trainer.task
+    began = trainer.seconds()
+
+    def seconds() -> dict[str, float]:
+        """Of the whole run, and of these scores."""
+        now = trainer.seconds()
+        return {"seconds": round(now, 3), "scoring_seconds": round(now - began, 3)}
+
     if results_only:
         parts = [part for part in ("validation", "test") if part in task.parts]
         found = _aucs(task, {part: trainer.scores(part, final=True) for part in parts})
-        return _finished(folder, {"auc": found, "seconds": round(trainer.seconds(), 3)})
+        return _finished(folder, {"auc": found, **seconds()})
     if recipe.stages[-1].on_views:
         save_weights(folder.model_path, trainer.model, classifier=False)
-        return _finished(folder, {"auc": {}, "seconds": round(trainer.seconds(), 3)})
+        return _finished(folder, {"auc": {}, **seconds()})
     scores = {part: trainer.scores(part, final=True) for part in task.parts}
     guard = None
     if recipe.guard and "validation" in task.parts:
@@ -97,7 +104,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         calibration={} if validation is None else calibrations(task, validation),
         copies=recipe.copies,
     ).save(folder.path)
-    results = {"auc": _aucs(task, scores), "seconds": round(trainer.seconds(), 3)} | ({"guard": guard} if guard else {})
+    results = {"auc": _aucs(task, scores), **seconds()} | ({"guard": guard} if guard else {})
     return _finished(folder, results)
 
 

@@ -15,9 +15,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from deepauc.data.augment import Augment
 from deepauc.data.task import Task
 from deepauc.training.choice import Choice
-from deepauc.training.copies import copies_in, passes
+from deepauc.training.copies import copies_in
 from deepauc.training.fast_step import FastEngine
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import InterruptFlag
@@ -38,7 +39,8 @@ RESERVE = 0.1  # of the time, for what was not measured, such as a machine that 
 class Pace:
     """Seconds, by stage, of a step and of an epoch's end (validation, checkpoint), and of scoring one row.
 
-    per_epoch: steps of an epoch, by stage. device: the kind it was taken on.
+    per_epoch: steps of an epoch, by stage. device: the kind it was taken on. copy: of scoring one changed copy of a
+    row, where final scores are of copies (`Recipe.tta`).
     """
 
     step: tuple[float, ...]
@@ -46,6 +48,7 @@ class Pace:
     row: float
     per_epoch: tuple[int, ...]
     device: str
+    copy: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("step", "end", "per_epoch"):
@@ -57,7 +60,8 @@ def measure_pace(recipe: Recipe, task: Task, *, seed: int, device: torch.device)
 
     Of one process on whole batches: what several ranks make of it is not measured.
     """
-    steps, ends, per_epoch, row = [], [], [], 0.0
+    steps, ends, per_epoch, row, copy = [], [], [], 0.0, 0.0
+    copies = recipe.copies
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), InterruptFlag() as interrupt, TemporaryDirectory() as folder:
         for number, stage in enumerate(recipe.stages):
@@ -73,7 +77,9 @@ def measure_pace(recipe: Recipe, task: Task, *, seed: int, device: torch.device)
             per_epoch.append(trainer.stream.per_epoch)
             if not stage.on_views:
                 row = _seconds_a_row(trainer)
-    return Pace(step=tuple(steps), end=tuple(ends), row=row, per_epoch=tuple(per_epoch), device=str(device.type))
+                copy = 0.0 if copies is None else _seconds_a_row(trainer, copies.augment)
+    kind = str(device.type)
+    return Pace(step=tuple(steps), end=tuple(ends), row=row, copy=copy, per_epoch=tuple(per_epoch), device=kind)
 
 
 def seconds_of(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> float:
@@ -82,7 +88,7 @@ def seconds_of(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> floa
     tune: pairs of margin and gamma that are tried before, each with a last stage of its own.
     """
     epochs = [stage.epochs or 0 for stage in recipe.stages]
-    return _total(_epoch_seconds(recipe, pace), epochs, tune) + _ending(recipe, task, pace)
+    return _total(_epoch_seconds(recipe, pace), epochs, tune) + _ending(recipe, task, pace, tune=tune)
 
 
 def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0) -> Plan:
@@ -94,7 +100,7 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     """
     recipe = plan.recipe
     wanted = [stage.epochs or 0 for stage in recipe.stages]
-    an_epoch, ending = _epoch_seconds(recipe, pace), _ending(recipe, task, pace)
+    an_epoch, ending = _epoch_seconds(recipe, pace), _ending(recipe, task, pace, tune=tune)
     limit = 60 * minutes * (1 - RESERVE)
 
     def seconds(epochs: Sequence[int]) -> float:
@@ -182,10 +188,26 @@ def _is_fast(trainer: Trainer) -> bool:
     return trainer.device.type == "cuda" and can_be_fast(trainer.recipe)
 
 
-def _seconds_a_row(trainer: Trainer) -> float:
-    rows = trainer.task.labelled("train")[:SCORED]
+def _seconds_a_row(trainer: Trainer, augment: Augment | None = None) -> float:
+    """augment: of a copy changed by it, read before as `score_copies` does. Its draws are left out: they are quick."""
+    task, device, rows = trainer.task, trainer.device, trainer.task.labelled("train")[:SCORED]
+    resident, changes = trainer.images, None
+    if augment is not None:
+        changes = augment.draw(len(rows), seed=0, epoch=0).values
+        held = torch.from_numpy(task.inputs(rows)) if resident is None else resident[torch.from_numpy(rows).to(device)]
+        rows, resident = np.arange(len(rows)), held.to(device)
+    _wait_for(device)
     began = time.monotonic()
-    score_rows(trainer.model, trainer.task, rows, trainer.preprocessing, trainer.device, resident=trainer.images)
+    score_rows(
+        trainer.model,
+        task,
+        rows,
+        trainer.preprocessing,
+        device,
+        augment=augment,
+        parameters=changes,
+        resident=resident,
+    )
     return (time.monotonic() - began) / len(rows)
 
 
@@ -201,11 +223,25 @@ def _total(an_epoch: Sequence[float], epochs: Sequence[int], tune: int) -> float
     return sum(seconds * count * again for seconds, count, again in zip(an_epoch, epochs, times, strict=True))
 
 
-def _ending(recipe: Recipe, task: Task, pace: Pace) -> float:
-    """All parts are scored by the network that is kept, and by each stage that it is compared with."""
+def _ending(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> float:
+    """Scores of all parts by the last stage's network; where that is compared with earlier ones, of validation by each
+    of these, and of all parts once more if one of them is kept. Tuning has no test part, and copies for its pairs.
+    """
+    copies = recipe.copies
+
+    def seconds(part: str, *, plain: bool = False) -> float:
+        made = None if plain else copies_in(part, copies)
+        return len(task.labelled(part)) * (pace.row if made is None else made.number * pace.copy)
+
     scored = sum(not stage.on_views for stage in recipe.stages)
-    rows = (passes(copies_in(part, recipe.copies)) * len(task.labelled(part)) for part in task.parts)
-    return scored * pace.row * sum(rows)
+    total = sum(map(seconds, task.parts)) * (2 if recipe.guard else 1)
+    if recipe.guard:
+        total += (scored - 1) * seconds("validation")
+    if tune:
+        seen = [part for part in task.parts if part != "test"]
+        total += tune * sum(map(seconds, seen))
+        total += sum(seconds(part, plain=True) for part in seen) if scored > 1 else 0.0
+    return total
 
 
 def _with_epochs(stage: Stage, epochs: int) -> Stage:

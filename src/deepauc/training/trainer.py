@@ -24,7 +24,7 @@ from deepauc.training.distributed import ALONE, Ranks, digest
 from deepauc.training.ema import WeightAverage
 from deepauc.training.folder import RunFolder
 from deepauc.training.history import EpochTally
-from deepauc.training.interrupt import InterruptFlag, TrainingStopped
+from deepauc.training.interrupt import Interrupted, InterruptFlag, TrainingStopped
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.scoring import mean_auc, part_auc, scoring_batch
@@ -246,18 +246,24 @@ class Trainer:
         rows, batch = self.task.labelled(part), scoring_batch(self.task, self.device)
         # In whole batches: a score may depend in its last bit on how many rows passed the network with it.
         share = self.ranks.share(len(rows), unit=batch)
-        own = score_copies(
-            self.model,
-            self.task,
-            rows[share],
-            self.preprocessing,
-            self.device,
-            copies=copies_in(part, self.recipe.copies) if final else None,
-            resident=self.images,
-            progress=self._between_batches if self.may_leave else None,
-        )
+        try:
+            own = score_copies(
+                self.model,
+                self.task,
+                rows[share],
+                self.preprocessing,
+                self.device,
+                copies=copies_in(part, self.recipe.copies) if final else None,
+                resident=self.images,
+                progress=self._between_batches if self.may_leave else None,
+            )
+        except Interrupted:
+            if self.ranks.alone:
+                raise
         if self.ranks.alone:
             return own
+        if self.may_leave:  # whoever was asked to stop is here early; the others come when their share is done
+            self._leave(stop=self.ranks.any_wants(self.interrupt.raised))
         return self.ranks.gather(torch.from_numpy(own), len(rows), unit=batch, what="scores").numpy()
 
     def _between_batches(self, *_: int) -> None:
@@ -269,7 +275,7 @@ class Trainer:
 
         The weights come along: the leader may have gone back to those of an earlier stage.
         """
-        self.may_leave = self.ranks.alone and self.folder.checkpoint_path.exists()
+        self.may_leave = self.ranks.told(self.folder.checkpoint_path.exists())
         self.finishing = self.ranks.leads and not self.ranks.alone
         if self.ranks.leads:
             write()
