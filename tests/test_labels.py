@@ -38,6 +38,9 @@ def test_label_messages(bad, remedy):
     ("scores", "labels", "weights", "remedy"),
     [
         ([0.1, 0.2], [0, 2], None, "0 or 1"),
+        ([0.1, 0.2], [0, 0.5], None, r"0\.5\. Round them\.$"),  # metrics take no soft labels
+        ([0, 1], [0.1, 0.2], None, r"Round them\. Scores come first, labels second\.$"),
+        ([0.0, 1.0], [-1.5, 2.5], None, "Scores come first"),
         ([0.1, np.nan], [0, 1], None, "NaN"),
         ([0.1, 0.2], ["a", "b"], None, "class names"),
         (["x", "y"], [0, 1], None, "real numbers"),

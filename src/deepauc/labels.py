@@ -40,8 +40,11 @@ def shape_message(scores_shape: tuple[int, ...], labels_shape: tuple[int, ...]) 
     return f"scores have shape {tuple(scores_shape)} but labels have shape {tuple(labels_shape)}: {remedy}"
 
 
-def label_message(bad: npt.NDArray[Any] | None, *, soft: bool) -> str:
-    """The message for label values that are neither 0, 1 nor NaN (`bad` holds some of them; None: no longer known)."""
+def label_message(bad: npt.NDArray[Any] | None, *, soft: bool, may_be_soft: bool = True) -> str:
+    """The message for label values that are neither 0, 1 nor NaN (`bad` holds some of them; None: no longer known).
+
+    may_be_soft: soft labels could be asked for, where they are meant.
+    """
     if bad is None:
         kind = "lie in [0, 1]" if soft else "be 0 or 1"
         return f"labels must {kind} (NaN where missing). Check them on the CPU: loss_fn.diagnose names the values."
@@ -52,10 +55,8 @@ def label_message(bad: npt.NDArray[Any] | None, *, soft: bool) -> str:
     if values.size == 1 and values[0] == -1:
         return f"labels must be 0 or 1 (NaN where missing), but hold {shown}. For -1/+1 labels pass (labels > 0)."
     if ((values > 0) & (values < 1)).any():
-        return (
-            f"labels must be 0 or 1 (NaN where missing), but hold {shown}. "
-            "Pass soft_labels=True where soft labels are meant, or round them."
-        )
+        remedy = "Pass soft_labels=True where soft labels are meant, or round them." if may_be_soft else "Round them."
+        return f"labels must be 0 or 1 (NaN where missing), but hold {shown}. {remedy}"
     return (
         f"labels must be 0 or 1 (NaN where missing), but hold {shown}. "
         "Name the positive class, for example (labels == 3), or give one 0/1 column a class."
@@ -93,7 +94,9 @@ def require_valid_arrays(
     if labels.dtype != np.bool_:
         bad = (labels != 0) & (labels != 1) & (labels == labels)  # noqa: PLR0124
         if bad.any():
-            raise ValueError(label_message(labels[bad], soft=False))
+            message = label_message(labels[bad], soft=False, may_be_soft=False)
+            turned = np.isin(scores, (0, 1)).all()  # as scikit-learn and LibAUC have them
+            raise ValueError(f"{message} Scores come first, labels second." if turned else message)
     if not np.isfinite(scores).all():
         raise ValueError("scores hold NaN or infinity. Drop those rows, or find out why the model gave no score.")
     if weights is None:

@@ -354,6 +354,7 @@ def test_pack_a_table(deepauc, bad_table, tmp_path):
         (["pack", "BAD", "--image-column", "file", "--out", "NEW"], "--label-column"),
         (["pack", "BAD", "--label-column", "target", "--out", "NEW"], "image column or feature columns"),
         (["pack", "BAD", *COLUMNS, "--out", "NEW", "--size", "0x9x"], "--size 0x9x"),
+        (["pack", "BAD", "--label-column", "y", "--feature-column", "x", "--out", "NEW", "--size", "8"], "to resize"),
         (["pack", "BAD", "--image-column", "fil", "--label-column", "target", "--out", "NEW"], "Did you mean 'file'"),
     ],
 )

@@ -1,6 +1,7 @@
 """`deepauc evaluate`, `compare` and `report`: any csv in, a table or JSON out; for bad input one line, exit code 2."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -184,6 +185,28 @@ def test_report_says_where_it_is(deepauc, run_folders, spots_task, tmp_path):
     assert "deepauc report" in text
     assert f"--baseline {run_folders / 'auc'}" in text
     assert not (run_folders / "ce" / "report.html").exists()
+
+
+def test_report_says_where_a_baseline_could_not_be_tested_against(deepauc, run_folders, tmp_path):
+    """It was asked for by name: that it is missing stands in the report, and is said."""
+    other = tmp_path / "other"
+    shutil.copytree(run_folders / "auc", other)
+    scores = (other / "scores.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (other / "scores.csv").write_text("".join([scores[0], *(f"x{line}" for line in scores[1:])]), encoding="utf-8")
+    words = ("report", run_folders / "ce", "--out", tmp_path / "out", "--quiet")
+    code, out, _ = deepauc(*words, "--baseline", other)
+    assert code == 0
+    assert out.splitlines()[0].startswith(f"not tested against {other}: 0 ids are in both files")
+    assert "deepauc compare --common" in out
+    assert len(deepauc(*words, "--baseline", run_folders / "auc")[1].splitlines()) == 1
+
+
+def test_report_refuses_columns_of_a_table_that_is_not_named(deepauc, run_folders, tmp_path):
+    for option in ("--id-column", "--subgroup-column"):
+        code, _, errors = deepauc("report", run_folders / "ce", option, "file", "--out", tmp_path / "out")
+        assert code == 2
+        assert f"{option} is of a table of metadata" in errors
+    assert not (tmp_path / "out").exists()
 
 
 def test_report_says_at_once_what_it_does(deepauc, run_folders, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from dataclasses import replace
 from importlib import util
 
@@ -131,6 +132,29 @@ def test_a_file_that_disagrees_is_not_kept(deepauc, images, tmp_path, monkeypatc
     assert code == 2
     assert "was not kept" in errors
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--card", "run.json"),
+        ("--card", "scores.csv"),
+        ("--card", "report.md"),
+        ("--onnx", "model.safetensors"),
+        ("--onnx", "new.onnx", "--card", "new.onnx"),
+    ],
+)
+def test_no_file_of_the_run_is_lost(deepauc, images, tmp_path, words):
+    folder = tmp_path / "run"
+    shutil.copytree(images[0].path, folder)
+    (folder / "report.md").write_text("the report")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    code, _, errors = deepauc(folder, *(word if word.startswith("--") else folder / word for word in words))
+    assert code == 2
+    assert errors.rstrip().endswith("name another file." if len(words) == 2 else "name two files.")
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    for _ in range(2):  # a card may lie in the run's folder, and be made again
+        assert deepauc(folder, "--card", folder / "README.md")[0] == 0
 
 
 def test_without_the_extra_the_remedy_is_named(deepauc, images, tmp_path, monkeypatch):

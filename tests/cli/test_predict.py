@@ -193,6 +193,48 @@ def test_numbers(deepauc, tmp_path):
     assert read(tmp_path / "s.csv")[0]["id"] == "2"  # the line in the file
 
 
+def numbers_run(folder, columns):
+    features = np.random.default_rng(0).normal(size=(40, len(columns))).astype(np.float32)
+    task = Task(
+        name="n",
+        kind="binary",
+        source=ArrayInputs(features),
+        labels=features[:, 0] > 0.3,
+        label_names=("target",),
+        parts={"train": np.arange(40)},
+    )
+    notes = {"data": {"image_column": None, "feature_columns": columns}}
+    return train(Recipe(model=MLPSpec(hidden=(4,)), stages=stages()[:1]), task, seed=0, run_dir=folder, notes=notes)
+
+
+def test_a_column_is_never_taken_for_another(deepauc, runs, new, tmp_path):
+    """Any numbers can be scored: columns in another order, or another run's, would give wrong scores without a word."""
+    table, out = tmp_path / "n.csv", ("--out", tmp_path / "s.csv")
+    table.write_text("a,b,c\n1,2,3\n4,5,6\n")
+    one, turned, other = (numbers_run(tmp_path / name, list(name)) for name in ("ab", "ba", "bc"))
+    columns = [word for name in ("b", "a") for word in ("--feature-column", name)]
+    for words, message in (
+        ((one.path, *columns), "columns a, b, in this order, and would be given b, a. Name them in that order"),
+        ((one.path, turned.path), "columns b, a, in this order, and would be given a, b. Score runs on different"),
+        ((one.path, other.path), "columns b, c, in this order"),
+        ((turned.path, one.path, *columns), "columns a, b, in this order"),
+        ((one.path, "--image-column", "a"), "was trained on numbers: name them, --feature-column"),
+        ((one.path, "--feature-column", "c"), "shape (2,), the task has (1,): give it the same features."),
+        ((runs["small"].path, "--feature-column", "a"), "trained on images: name their column, --image-column"),
+        ((one.path, "--tta", 8), "these are numbers"),
+    ):
+        code, _, errors = deepauc(*words, "--table", table, *out)
+        assert code == 2
+        assert message in errors
+        assert len(errors.splitlines()) == 1
+        assert not (tmp_path / "s.csv").exists()
+    code, _, errors = deepauc(runs["small"].path, one.path, "--table", new / "new.csv", *out)
+    assert (code, "trained on numbers" in errors) == (2, True)
+    assert deepauc(turned.path, *columns, "--table", table, *out)[0] == 0
+    named_otherwise = (turned.path, "--feature-column", "c", "--feature-column", "a", "--table", table)
+    assert deepauc(*named_otherwise, *out)[0] == 0
+
+
 def test_rows_seen_in_training_are_counted_by_their_ids(deepauc, tmp_path):
     """Numbers as ids count where both tables name a column of them; numbers of lines never do."""
     features = np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32)

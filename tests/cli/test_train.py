@@ -31,6 +31,7 @@ from deepauc.training.recipe import Recipe
 from deepauc.training.timing import measure_pace
 
 IMAGES = ("--image-column", "file", "--label-column", "target", "--model", "small-cnn")  # for speed
+NUMBERS = ("--feature-column", "x", "--label-column", "target")
 
 
 def write_images(folder, count=120, seed=0):
@@ -237,12 +238,15 @@ def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
         (("--table", "data.csv", *IMAGES, "--tune", "99"), "pairs of margin and gamma"),
         (("--table", "data.csv", *IMAGES, "--first-stage", "simclr"), "one of auto, none, contrastive, not 'simclr'"),
         (("--config", "bad.toml"), "did you mean 'label_columns'?"),
+        (("--config", "split.toml", *IMAGES, "--split-column", "split"), "leave out [split], or the split column"),
+        (("--table", "split.csv", *NUMBERS, "--image-size", "16"), "there are no images to resize"),
         (("--seed", "-1"), "--seed"),
     ],
 )
 def test_bad_words_are_one_line_and_exit_code_2(deepauc, data, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(data)
     (data / "bad.toml").write_text("[data]\nlabel_colums = ['target']\n")
+    (data / "split.toml").write_text("[data]\ntable = 'split.csv'\n[split]\ntrain = 0.6\nvalidation = 0.25\n")
     code, _, errors = deepauc(*words, "--out", tmp_path / "run")
     assert code == 2
     assert message in errors

@@ -129,7 +129,7 @@ def test_minutes_leave_it_out_or_have_it_by_the_clock(deepauc, words, monkeypatc
 
 def test_a_run_with_minutes_goes_on_with_the_pace_it_was_planned_by(deepauc, no_report, words, tmp_path, monkeypatch):
     monkeypatch.setattr(plan_first_stage, "LEAST_IMAGES", 50)
-    monkeypatch.setattr(plan_first_stage, "MOST_EPOCHS", 50)
+    monkeypatch.setattr(plan_first_stage, "MOST_EPOCHS", {"cpu": 50, "cuda": 50})
     slow = Pace(step=(9.0, 0.01, 0.01), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
     measured = []
     monkeypatch.setattr(training_run, "measure_pace", lambda *_, **__: measured.append(0) or slow)

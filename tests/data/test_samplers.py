@@ -126,6 +126,8 @@ def observed_shares(sampler, labels):
         ({"labels": binary(20, 15)}, "smaller batch_size"),
         ({"labels": binary(), "positives_per_batch": 16}, "between 1"),
         ({"labels": binary(), "positives_per_batch": 0}, "between 1"),
+        ({"labels": binary(), "positives_per_batch": 0.25}, "a number of rows, not the share 0.25"),
+        ({"labels": binary() * 0.5}, r"0\.5\. Round them\.$"),
         ({"labels": binary(), "world_size": 3}, "divisible"),
         ({"labels": binary(), "rank": 2, "world_size": 2}, "rank"),
         ({"labels": binary() * 2 - 1}, "labels > 0"),

@@ -414,9 +414,13 @@ def test_files_that_are_no_table(tmp_path, name, content, message):
 
 
 def test_no_such_table(tmp_path):
-    for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(ValueError, match="no such file"):
-            check_table(path, **NUMBERS)
+    with pytest.raises(ValueError, match="no such file"):
+        check_table(tmp_path / "none.csv", **NUMBERS)
+    with pytest.raises(ValueError, match=r"is a folder: name the table in it\.$"):
+        check_table(tmp_path, **NUMBERS)
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(ValueError, match=r"is a folder: .*\(open_packed\)"):
+        check_table(tmp_path, **NUMBERS)
 
 
 def test_a_text_that_never_ends_is_refused(tmp_path, monkeypatch):

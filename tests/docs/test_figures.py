@@ -307,6 +307,13 @@ def seconds() -> tuple[str, ...]:
     return tuple(f"{record(f'csv-to-report/{name}.json')['wall_seconds']['train_and_report']:.0f}" for name in names)
 
 
+def resnet20_steps(*runs: int) -> tuple[str, ...]:
+    """Milliseconds a step and run of AUC-M, with so many runs side by side."""
+    rows = [row for row in record("speed/fast-step-tiles.json")["rows"] if row["engine"] == "fast"]
+    steps = {row["runs"]: row["step_ms_a_run"] for row in rows if (row["model"], row["loss"]) == ("ResNet20", "AUC-M")}
+    return tuple(f"{steps[count]:.2f}" for count in runs)
+
+
 AUC = r"([+-]?\.\d+)"
 RATE = r"([\d.]+)"
 INTERVAL = rf"{AUC} \[{AUC}, {AUC}\]"
@@ -405,6 +412,7 @@ FIGURES = [
     ("index.md", rf"{INTERVAL} on BreastMNIST", lambda: csv_to_report("breastmnist")),
     ("index.md", rf"{INTERVAL} on PneumoniaMNIST", lambda: csv_to_report("pneumoniamnist")),
     ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
+    ("scale.md", r"bfloat16 takes ([\d.]+) ms, and ([\d.]+) ms a step and run with 8", lambda: resnet20_steps(1, 8)),
 ]  # fmt: skip
 
 

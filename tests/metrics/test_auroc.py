@@ -160,7 +160,7 @@ def test_the_papers_sensitivity_table(example):
         ([0.1, np.inf], [0, 1], "NaN or infinity"),
         ([0.1, 0.2], [-1, 1], "labels > 0"),
         ([0.1, 0.2], [0, 2], "0 or 1"),
-        ([0.1, 0.2], [0, 0.5], "soft_labels"),
+        ([0.1, 0.2], [0, 0.5], "Round them"),
         ([0.1, 0.2], ["a", "b"], "class names"),
         ([0.1, 0.2, 0.3], [0, 1], "shape"),
         ([[0.1], [0.2]], [0, 1], "squeeze"),

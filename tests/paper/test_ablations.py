@@ -97,6 +97,19 @@ def test_the_page_confirms_refutes_or_leaves_open(tmp_path):
     assert "![A5-alpha: alpha by step, first training set" in ablation_page.page(tmp_path)
 
 
+def test_two_networks_are_not_compared(tmp_path):
+    """As long as one of two studies has been run again with the other network there is no pair."""
+    book = RecordBook(tmp_path / "ablations")
+    for seed in range(3):
+        book.add(final("A3-noise_1-auc_m", seed, 0.75 + 0.001 * seed))
+        book.add(final("A3-noise_1-auc_s", seed, 0.70) | {"fixed": {"network": "other"}})
+    assert "No pair of studies has records yet" in ablation_page.page(tmp_path)
+    for seed in range(2):
+        book.add(final("A3-noise_1-auc_s", seed, 0.70))
+    (line,) = [line for line in ablation_page.page(tmp_path).splitlines() if "AUC-M above AUC-S" in line]
+    assert line.split("|")[3].strip() == "2"
+
+
 def test_records_without_the_share_below_zero_claim_nothing_of_it(tmp_path):
     book = RecordBook(tmp_path / "ablations")
     for seed in range(3):

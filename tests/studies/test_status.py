@@ -109,6 +109,16 @@ def test_final_runs_count_with_the_setting_that_is_selected(tmp_path):
     assert (counted(tmp_path)["rate"].final, counted(tmp_path)["rate"].seeds) == (1, 2)
 
 
+def test_what_was_made_with_a_cut_is_counted_as_such(tmp_path):
+    """A run of another network, by --set, is not what is declared, though its setting is."""
+    add(tmp_path, "rate", "final", 5, {"lr": 0.1, "widths": [4, 8]}, selection=None, cut={"network": "R"})
+    add(tmp_path, "rate", "final", 6, {"lr": 0.1, "widths": [4, 8]}, selection=None)
+    add(tmp_path, "rate", "tuning", 0, RATE.configs[0], cut={"tune_epochs": 20})
+    add(tmp_path, "rate", "tuning", 7, RATE.configs[0], cut={"tune_epochs": 20})  # outdated, and nothing else
+    found = counted(tmp_path)["rate"]
+    assert (found.final, found.tuned, found.cut, found.outdated) == (2, 1, 2, 1)
+
+
 def test_final_runs_count_with_the_arguments_that_are_declared(tmp_path):
     plain = Study(name="plain", task=NoImages(), method=method, fixed={"lr": 0.3, "widths": (4, 8)}, seeds=(0, 1, 2, 3))
     whole = StudySet(name="s", title="", studies=(plain,))

@@ -246,6 +246,18 @@ def test_features_instead_of_images(tmp_path):
     assert run.auc("test")["y"].value > 0.9
 
 
+def test_numbers_have_no_augmentation(tmp_path):
+    from deepauc.data.task import ArrayInputs, Task
+
+    features = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    task = Task(name="f", kind="binary", source=ArrayInputs(features), labels=np.arange(40) % 3 == 0,
+                label_names=("y",), parts={"train": np.arange(40)})  # fmt: skip
+    recipe = Recipe(model=MLPSpec(hidden=(8,)), stages=(auc(reset_classifier=False, augment=Augment()),))
+    with pytest.raises(ValueError, match="augment changes images, and this task has numbers"):
+        train(recipe, task, seed=0, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_features_of_any_scale_are_standardised_and_constant_ones_left_alone():
     from deepauc.data.task import ArrayInputs, Task
 

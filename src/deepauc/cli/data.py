@@ -189,6 +189,8 @@ def pack(
     if Path(source).is_file():
         if not label_column:
             raise ValueError("name the column of labels: --label-column.")
+        if size is not None and image_column is None:
+            raise ValueError("--size goes with --image-column: there are no images to resize.")
         try:
             with output.progress(f"Checking {Path(source).name}") as advance:
                 task, report = read_table(

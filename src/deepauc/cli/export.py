@@ -29,6 +29,7 @@ def export(
     for path in (onnx, card):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise ValueError(f"{path}: name a file in a folder that is there.")
+    _require_nothing_lost(run, onnx=onnx, card=card)
     from deepauc.reporting.export import copy_bundle, export_onnx
     from deepauc.reporting.model_card import model_card
     from deepauc.training.checkpoint import write_atomically
@@ -62,3 +63,14 @@ def export(
         record["card"] = str(card)
     output.say("Not a medical device.")
     output.record(record)
+
+
+def _require_nothing_lost(run: Path, *, onnx: Path | None, card: Path | None) -> None:
+    """An export may take the place of an earlier one, but not of a file that the run is made of, or of the other."""
+    for path, suffix in ((onnx, ".onnx"), (card, ".md")):
+        if path is None or not path.exists() or run.resolve() not in path.resolve().parents:
+            continue
+        if path.suffix != suffix or path.name == "report.md":
+            raise ValueError(f"{path} is a file of the run, which would be lost: name another file.")
+    if onnx is not None and card is not None and onnx.resolve() == card.resolve():
+        raise ValueError(f"{onnx} cannot be both, the ONNX file and the card: name two files.")

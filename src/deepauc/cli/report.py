@@ -20,8 +20,8 @@ def report(
     ] = None,
     metadata: Annotated[Path | None, typer.Option(metavar="FILE", help="A table to look at subgroups by.")] = None,
     id_column: Annotated[
-        str, typer.Option(metavar="COLUMN", show_default=False, help="Its ids, as in scores.csv; default: id.")
-    ] = "id",
+        str | None, typer.Option(metavar="COLUMN", help="Its ids, as in scores.csv; default: id.")
+    ] = None,
     subgroup_column: Annotated[
         list[str] | None, typer.Option("--subgroup-column", metavar="COLUMN", help="Repeatable; default: all.")
     ] = None,
@@ -49,11 +49,12 @@ def report(
     from deepauc.reporting.thumbnails import ImageTable
     from deepauc.training.run import Run
 
-    if subgroup_column and metadata is None:
-        raise ValueError("--subgroup-column names columns of a table: name that too, with --metadata table.csv.")
+    for option, value in (("--subgroup-column", subgroup_column), ("--id-column", id_column)):
+        if value and metadata is None:
+            raise ValueError(f"{option} is of a table of metadata: name that too, with --metadata table.csv.")
     columns = None
     if metadata is not None:
-        columns = read_metadata(metadata, id_column=id_column, columns=subgroup_column or ())
+        columns = read_metadata(metadata, id_column=id_column or "id", columns=subgroup_column or ())
     if thumbnails and table is None:
         raise ValueError("--thumbnails needs the run's images: name its table, --table data.csv --image-column file.")
     if not thumbnails and (table is not None or image_column or allow_outside):
@@ -86,6 +87,8 @@ def report(
         output.table(["part", "label", "rows", "positives", "AUC"], rows, title="AUC with 95 % intervals")
     else:
         output.say(written.findings.part_note)
+    if baseline is not None and isinstance(written.findings.baseline, Absent):
+        output.result(f"not tested against {baseline}: {written.findings.baseline.why}")
     output.result(f"Report: {written.html}")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     record = {

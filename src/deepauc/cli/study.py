@@ -189,7 +189,7 @@ def status(
     results: Results = Path("results"),
     as_json: AsJson = False,
 ) -> None:
-    """How far the studies are, from their records: which are asked for, by other code, or outdated."""
+    """How far the studies are, from their records: which are asked for, by other code, cut, outdated."""
     from deepauc.cli.study_parts import tell_own_status
     from deepauc.paper.catalogue import entries, find
     from deepauc.studies.status import status_of
@@ -210,13 +210,15 @@ def status(
         rows = [
             [
                 *(one.study, f"{one.tuned} of {one.to_tune}", f"{one.final} of {one.seeds}"),
-                *map(str, (one.failed, one.other, one.outdated)),
+                *map(str, (one.failed, one.other, one.cut, one.outdated)),
             ]
             for one in begun
         ]
         if rows:
-            header = ["study", "tuning runs", "final runs", "failed", "by other code", "outdated"]
+            header = ["study", "tuning runs", "final runs", "failed", "by other code", "cut", "outdated"]
             output.table(header, rows, title=f"{entry.name}: {entry.title}")
+            if any(one.cut for one in begun):
+                output.say("Cut: with less than is declared, or another option; `study table` says which.")
             if any(one.outdated for one in begun):
                 output.say("Outdated: records that the plan does not ask for (any more); they are in no other column.")
         else:

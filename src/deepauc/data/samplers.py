@@ -42,6 +42,8 @@ class ClassQuotaSampler(Sampler[list[int]]):
         label: int | None = None,
     ) -> None:
         columns = _as_columns(labels)
+        if positives_per_batch != int(positives_per_batch):
+            raise ValueError(f"positives_per_batch is a number of rows, not the share {positives_per_batch}.")
         if not 0 < positives_per_batch < batch_size:
             raise ValueError(
                 f"positives_per_batch must lie between 1 and batch_size - 1 = {batch_size - 1}, "
@@ -163,5 +165,5 @@ def _as_columns(labels: Labels) -> npt.NDArray[np.float64]:
     columns = array.astype(np.float64).reshape(len(array), -1)
     bad = (columns != 0) & (columns != 1) & ~np.isnan(columns)
     if bad.any():
-        raise ValueError(label_message(columns[bad], soft=False))
+        raise ValueError(label_message(columns[bad], soft=False, may_be_soft=False))
     return columns

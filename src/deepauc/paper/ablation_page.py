@@ -73,13 +73,20 @@ def page(results: Path) -> str:
 
 
 def difference(claim: Claim, book: RecordBook) -> tuple[list[int], list[float]]:
-    """Training sets in which both studies have the claim's measure, and that of the better minus the worse on each."""
+    """Training sets in which both studies have the claim's measure, and that of the better minus the worse on each.
+
+    By the same network: while the studies are run again with another one (`--set network=R`), the two may differ.
+    """
     better, worse = (
-        {record["seed"]: value for record in book.final(name) if (value := _measured(claim, record)) is not None}
+        {
+            (record["seed"], record["fixed"]["network"]): value
+            for record in book.final(name)
+            if (value := _measured(claim, record)) is not None
+        }
         for name in (claim.better, claim.worse)
     )
     common = sorted(set(better) & set(worse))
-    return common, [better[seed] - worse[seed] for seed in common]
+    return [seed for seed, _ in common], [better[both] - worse[both] for both in common]
 
 
 def _measured(claim: Claim, record: Record) -> float | None:

@@ -54,7 +54,7 @@ def _joined(a: ScoreTable, b: ScoreTable, ids_a: Strings, ids_b: Strings, *, com
     if not len(both) or (lonely and not common):
         raise ValueError(
             f"{len(both)} ids are in both files, {len(a) - len(both)} only in {a.source}, {len(b) - len(both)} only in "
-            f"{b.source}: compare the same samples, or keep the common ones with --common."
+            f"{b.source}: compare the same samples, or keep the common ones with deepauc compare --common."
         )
     order = np.argsort(rows_a, kind="stable")
     kept = f" ({lonely} rows that only one file has were left out)" if lonely else ""

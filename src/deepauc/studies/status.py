@@ -18,7 +18,8 @@ from deepauc.training.folder import code_version
 class StudyStatus:
     """Runs recorded beside runs declared, of those that the present plan asks for.
 
-    other: of these, made by code that is not this one. outdated: records that the plan does not ask for: they rest on
+    other: of these, made by code that is not this one. cut: of these, made with less than is declared, or with another
+    option (`--set`), such as a smaller network. outdated: records that the plan does not ask for: they rest on
     what an earlier study had chosen before it had more runs, or on a setting that is no longer declared.
     """
 
@@ -29,6 +30,7 @@ class StudyStatus:
     seeds: int
     failed: int
     other: int
+    cut: int
     outdated: int
 
 
@@ -58,6 +60,7 @@ def _status(study: Study, choices: RecordedChoices) -> StudyStatus:
         seeds=0 if is_for_choosing(study.task) else len(study.seeds),
         failed=sum("failed" in record for record in tuning),
         other=_by_other_code([*tuning, *final]),
+        cut=sum(bool(record.get("cut")) for record in [*tuning, *final]),
         outdated=_recorded(study.name, choices.book) - len(tuning) - len(final),
     )
 
@@ -82,7 +85,7 @@ def _as_fixed(study: Study, record: Record) -> bool:
 
 def _undeclared(name: str, book: RecordBook) -> StudyStatus:
     records = _recorded(name, book)
-    return StudyStatus(study=name, tuned=0, to_tune=0, final=0, seeds=0, failed=0, other=0, outdated=records)
+    return StudyStatus(study=name, tuned=0, to_tune=0, final=0, seeds=0, failed=0, other=0, cut=0, outdated=records)
 
 
 def _recorded(name: str, book: RecordBook) -> int:

@@ -157,6 +157,8 @@ def claim_folder(
 ) -> RunFolder:
     """The run's folder, its identity and surroundings written down before anything else happens."""
     _require_validation(recipe, task)
+    if len(task.source.shape) != 3 and any(stage.augment is not None for stage in recipe.stages):
+        raise ValueError("augment changes images, and this task has numbers: leave it (and tta) out of the recipe.")
     rows = {part: len(task.labelled(part)) for part in task.parts}
     return RunFolder.claim(
         run_dir,

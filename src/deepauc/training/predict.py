@@ -60,6 +60,7 @@ def predict(
     bundles = [Bundle.load(folder) for folder in folders]
     if len({bundle.label_names for bundle in bundles}) > 1:
         raise ValueError("the runs have different labels and cannot be averaged.")
+    require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta, augment) for both in zip(folders, bundles, strict=True)]
     ends = np.cumsum([0, *(passes(some) * len(chosen) for some in copies)]).tolist()
     scores = [
@@ -68,6 +69,12 @@ def predict(
     ]
     mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=scale, weights=weights)
     return mean[:, 0] if bundles[0].kind == "binary" else mean
+
+
+def require_images_for(tta: int | None, bundles: Sequence[Bundle]) -> None:
+    """Beside a run on images one on metadata has no copies, as it should be; alone it could not do as asked."""
+    if tta and not any(bundle.preprocessing.images for bundle in bundles):
+        raise ValueError("tta scores changed copies of an image, and these are numbers: leave it out.")
 
 
 def wanted_copies(folder: Path, bundle: Bundle, tta: int | None, augment: Augment | None = None) -> Copies | None:
@@ -100,7 +107,7 @@ def _predict_one(
     if tuple(task.source.shape) != bundle.shape:
         raise ValueError(
             f"{folder} was trained on inputs of shape {bundle.shape}, the task has {tuple(task.source.shape)}: "
-            "read the images at that size."
+            + ("read the images at that size." if bundle.preprocessing.images else "give it the same features.")
         )
     model = bundle.network(folder).to(device)
     return score_copies(model, task, rows, bundle.preprocessing, device, copies=copies, seed=seed, progress=progress)

@@ -23,7 +23,7 @@ from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, passes, shifted_progress
 from deepauc.training.folder import RunFolder
-from deepauc.training.predict import Scores, predict, wanted_copies
+from deepauc.training.predict import Scores, predict, require_images_for, wanted_copies
 from deepauc.training.run import Run
 
 
@@ -114,9 +114,14 @@ def predict_table(
     if any(bundle.label_names != names for bundle in bundles):
         raise ValueError("the runs have different labels and cannot be averaged.")
     recalibrations = [_recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
+    require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
     each = [passes(some) for some in copies]
+    named = bool(feature_columns)
     image_column, feature_columns = _input_columns(folders[0], bundles[0], image_column, feature_columns)
+    for folder, bundle in zip(folders, bundles, strict=True):
+        if bundle.metadata is None:  # such a run finds its columns by their names
+            _require_own_inputs(folder, bundle, image_column, feature_columns, named=named)
     metadata = {c.name for b in bundles if b.metadata for c in MetadataEncoder.from_dict(b.metadata).columns}
     inputs = read_inputs(
         table,
@@ -247,13 +252,40 @@ def _input_columns(
     """As named, else as the run's record has them."""
     if image_column is not None or feature_columns:
         return image_column, tuple(feature_columns)
-    known: dict[str, Any] = {}
-    if (folder / "run.json").exists():
-        known = RunFolder(folder).record().get("data") or {}
+    known = _recorded_data(folder)
     if known.get("image_column") or known.get("feature_columns"):
         return known.get("image_column"), tuple(known.get("feature_columns") or ())
     wanted = "--image-column" if len(bundle.shape) == 3 else f"its {bundle.shape[0]} columns in order, --feature-column"
     raise ValueError(f"{folder} does not record its columns: name them ({wanted}).")
+
+
+def _recorded_data(folder: Path) -> dict[str, Any]:
+    """What run.json says of the table; nothing for a bundle alone."""
+    return (RunFolder(folder).record().get("data") or {}) if (folder / "run.json").exists() else {}
+
+
+def _require_own_inputs(
+    folder: Path, bundle: Bundle, image_column: str | None, columns: tuple[str, ...], *, named: bool
+) -> None:
+    """Images for a network of images; else the columns that the run was trained on, each in its place.
+
+    named: by the user, who may call a column otherwise than in training, but not take one for another. Columns of the
+    first run are those of the others only where they are the same: any two numbers would be scored without a word.
+    """
+    images = len(bundle.shape) == 3
+    if images != (image_column is not None):
+        theirs = "images: name their column, --image-column" if images else "numbers: name them, --feature-column"
+        raise ValueError(f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one.")
+    known = tuple(_recorded_data(folder).get("feature_columns") or ())
+    if images or not known:
+        return
+    misplaced = any(name in known and known[place : place + 1] != (name,) for place, name in enumerate(columns))
+    if misplaced or (not named and columns != known):
+        raise ValueError(
+            f"{folder} was trained on the columns {', '.join(known)}, in this order, and would be given "
+            f"{', '.join(columns)}. "
+            + ("Name them in that order." if named else "Score runs on different columns one by one.")
+        )
 
 
 def _unlabelled_task(inputs: TableInputs, names: tuple[str, ...], metadata: set[str]) -> Task:

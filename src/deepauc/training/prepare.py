@@ -70,11 +70,15 @@ def _require_complete(data: DataSettings) -> None:
         raise ValueError("name the column of image files (--image-column), or columns of numbers (--feature-column).")
     if data.image_column is not None and data.id_column is not None:
         raise ValueError("--id-column goes with --feature-column: rows of images are called by their files.")
+    if data.image_column is None and data.image_size is not None:
+        raise ValueError("--image-size goes with --image-column: there are no images to resize.")
 
 
 def _with_parts(task: Task, split: SplitSettings, *, identical: bool, word: str) -> tuple[Task, Choice]:
     """The task with a validation and, unless the table has a split of its own, a test part."""
     if "validation" in task.parts:
+        if split != SplitSettings():
+            raise ValueError("the table has parts of its own: leave out [split], or the split column.")
         test = (
             "" if "test" in task.parts else "; there is no test part, so nothing says how good the choice of epochs is"
         )

@@ -32,7 +32,7 @@ class Trial:
 
 
 def pairs_to_try(recipe: Recipe, count: int) -> tuple[tuple[float, float], ...]:
-    """`count` pairs of margin and gamma: the recipe's own first, so that tuning cannot do worse on validation."""
+    """`count` pairs of margin and gamma: the recipe's own first, so that it is among those compared."""
     objective, optimizer = _margin_and_gamma(recipe)
     own = [] if isinstance(objective.margin, tuple) else [(objective.margin, optimizer.gamma)]
     grid = [*((m, GAMMAS[0]) for m in MARGINS), *((MARGINS[0], g) for g in GAMMAS)]
