@@ -61,9 +61,10 @@ class Stage:
     epochs or iterations: the length; exactly one is given. positives_per_batch: the quota of each batch (None: plain
     shuffling). bound: what the scores pass before the loss, in training only; `auto` is the objective's own.
     reset_classifier: start from the network as it is with a fresh last layer. start_from: folder of another run
-    whose weights this stage starts from. uncertain: what becomes of labels marked -1. accumulate: the batch passes the
-    network in so many pieces, the loss sees it whole. keep: the weights of the last epoch, or of the best on
-    validation. patience: epochs without a better validation AUC after which the stage ends.
+    whose weights this stage starts from. place: of a stage that is trained apart from the recipe it belongs to, where
+    it stands there, from 0: random numbers follow from it. uncertain: what becomes of labels marked -1. accumulate: the
+    batch passes the network in so many pieces, the loss sees it whole. keep: the weights of the last epoch, or of the
+    best on validation. patience: epochs without a better validation AUC after which the stage ends.
 
     views: augmented views of each image in a batch; 2 for the objectives that compare views (`Contrastive`, ...). Such
     a stage trains the network below its classifier with a projection head behind it, `projection` being its hidden and
@@ -84,6 +85,7 @@ class Stage:
     bound: Bound = "auto"
     reset_classifier: bool = False
     start_from: str | None = None
+    place: int | None = None
     uncertain: Choice | Mapping[str, Choice] | None = None
     gradient_clip: float | None = None
     ema: float | None = None
@@ -99,6 +101,8 @@ class Stage:
             value = getattr(self, name)
             if value is not None and (value != int(value) or value < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value}.")
+        if self.place is not None and (self.place != int(self.place) or self.place < 0):
+            raise ValueError(f"place must be a whole number, from 0, not {self.place}.")
         if self.bound not in get_args(Bound):
             raise ValueError(f"bound must be one of {', '.join(get_args(Bound))}, not {self.bound!r}.")
         if self.precision not in get_args(Precision):

@@ -133,20 +133,21 @@ class Trainer:
 
     def _begin_stage(self, stage: Stage, *, resumed: bool) -> None:
         """Stream, prior, loss and optimizer of a stage; its weights unless a checkpoint brings them."""
+        place = self.stage_number if stage.place is None else stage.place
         if not resumed:
             if stage.start_from is not None:
                 load_weights(Path(stage.start_from) / "model.safetensors", self.model, own_classifier=True)
             if stage.reset_classifier:
-                reset_classifier(self.model, seed=hash_key(self.seed, self.stage_number) >> 1)
+                reset_classifier(self.model, seed=hash_key(self.seed, place) >> 1)
         self.iteration = 0
         self.best = None
-        self.stream = Stream(self.task, stage, seed=self.seed, number=self.stage_number)
+        self.stream = Stream(self.task, stage, seed=self.seed, number=place)
         self.ranks.require_rows(self.stream.batch_size, pieces=stage.accumulate)
         self.total = stage.iterations or (stage.epochs or 0) * self.stream.per_epoch
         self.objective = stage.objective.build(prior=self.stream.prior).to(self.device)
         self.trained = self.model
         if stage.on_views:
-            head_seed = hash_key(self.seed, self.stage_number, *b"head") >> 1
+            head_seed = hash_key(self.seed, place, *b"head") >> 1
             self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
         self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
         self.average = WeightAverage(self.trained, stage.ema) if stage.ema else None

@@ -63,6 +63,9 @@ def tune(
 ) -> tuple[Trial, ...]:
     """Train the last stage for each (margin, gamma). The same call again goes on where it was stopped.
 
+    With the random numbers it has in the whole recipe: on a CPU a trial ends with the weights that training with its
+    pair ends with.
+
     progress: called with the number of the run (0 for the stages before, 1 for the first pair) and its progress.
     """
     if "validation" not in task.parts:
@@ -78,7 +81,7 @@ def tune(
         start = train(before, task, seed=seed, run_dir=folder / "before", device=device, progress=told(0)).path
     trials = []
     for number, (margin, gamma) in enumerate(pairs, start=1):
-        last = with_pair(recipe, margin=margin, gamma=gamma).stages[-1]
+        last = replace(with_pair(recipe, margin=margin, gamma=gamma).stages[-1], place=len(recipe.stages) - 1)
         if start is not None:
             last = replace(last, start_from=str(start.resolve()))
         alone = replace(recipe, stages=(last,), guard=False)
