@@ -16,6 +16,7 @@ from scipy.stats import ttest_1samp
 
 from deepauc.paper.benchmark_tables import CELLS, Cell, paper_tables
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
+from deepauc.paper.best_levers import lever_name
 from deepauc.studies.records import RecordBook
 from deepauc.training import plan_first_stage
 from deepauc.training.choice import Choice
@@ -385,7 +386,7 @@ FIGURES = [
      rf"{AUC} and {AUC}\.", first_lengths),
     ("choosing.md", rf"of 128 gave AUC-M a validation AUC of {AUC}, {AUC}, {AUC} and {AUC}, cross-entropy {AUC}, "
      rf"{AUC}, {AUC} and {AUC}\.", lambda: (*lever_means("auc_m", "positives"), *lever_means("ce", "positives"))),
-    ("choosing.md", rf"margin 1 and \.5 had a validation AUC of {AUC} and {AUC}, .*? in reach, {AUC} and {AUC}\.",
+    ("choosing.md", rf"margin 1 and \.5 had a validation AUC of {AUC} and {AUC}, scores of .*? had {AUC} and {AUC};",
      lambda: lever_means("auc_m", "margin")),
     ("choosing.md", rf"AUC-M had {AUC} without it, {AUC} with \.002 and {AUC} with \.01\.",
      lambda: lever_means("auc_m", "gamma")),
@@ -438,6 +439,14 @@ def test_a_free_alpha_went_below_0_at_no_step():
     assert "a free alpha went below 0 at no step of five runs" in text_of("choosing.md")
     runs = RecordBook(RESULTS / "ablations").final("A5-alpha-free")
     assert [run["alpha_negative_share"] for run in runs] == [0.0] * 5
+
+
+def test_with_a_quota_alpha_was_0_at_no_step_of_the_search():
+    assert "With a quota of positives alpha was 0 at no step" in text_of("best.md")
+    book = RecordBook(RESULTS / "best")
+    runs = [run for lever in range(1, 13) for run in book.tuning(lever_name("auc_m", lever))]
+    assert {run["alpha_zero_share"] for run in runs if run["config"].get("positives") != 0} == {0.0}
+    assert max(run["alpha_zero_share"] for run in runs) > 0  # without one, at a few
 
 
 def test_the_table_of_unbounded_scores_is_the_measured_one():

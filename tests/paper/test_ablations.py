@@ -78,7 +78,7 @@ def test_the_page_confirms_refutes_or_leaves_open(tmp_path):
             more = {"alpha": alpha, "alpha_negative_share": BELOW[name][seed]} if "A5" in name else {}
             book.add(final(name, seed, auc, **more))
     lines = ablation_page.page(tmp_path).splitlines()
-    verdicts = {line.split("|")[2].strip(): line.split("|")[5].strip() for line in lines if line.startswith("| A")}
+    verdicts = {line.split("|")[2].strip(): line.split("|")[6].strip() for line in lines if line.startswith("| A")}
     assert verdicts["1 % noise, m = 0.3: AUC-M above AUC-S"] == "confirmed"
     assert verdicts["5 % noise, m = 0.3: AUC-M above AUC-S"] == "refuted"
     assert verdicts["40 % easy, 1 % noise, m = 0.1: alpha >= 0 helps"] == "open"
@@ -107,7 +107,7 @@ def test_two_networks_are_not_compared(tmp_path):
     for seed in range(2):
         book.add(final("A3-noise_1-auc_s", seed, 0.70))
     (line,) = [line for line in ablation_page.page(tmp_path).splitlines() if "AUC-M above AUC-S" in line]
-    assert line.split("|")[3].strip() == "2"
+    assert [cell.strip() for cell in line.split("|")[3:5]] == ["D", "2"]
 
 
 def test_records_without_the_share_below_zero_claim_nothing_of_it(tmp_path):
@@ -126,7 +126,7 @@ def test_a_free_alpha_that_never_goes_below_zero_refutes_the_claim(tmp_path):
         for name in BELOW:
             book.add(final(name, seed, 0.7, alpha_negative_share=0.0))
     (line,) = [line for line in ablation_page.page(tmp_path).splitlines() if "a free alpha goes below 0" in line]
-    assert line.split("|")[5].strip() == "refuted"
+    assert line.split("|")[6].strip() == "refuted"
 
 
 def test_margins_of_medical_tasks_stand_beside_the_papers(tmp_path):
@@ -202,3 +202,15 @@ def test_the_toy_as_a_study(tmp_path):
     assert toy_study.run(Place(results=tmp_path))["seconds"] == record["seconds"]  # a record that is there stays
     assert record["section"] in toy_study.page(tmp_path)
     assert [path.name for path in toy_study.pictures(tmp_path)] == ["boundaries.png", "paths.png"]
+
+
+def test_where_the_margin_was_never_met_the_page_says_what_a_claim_is_about(tmp_path):
+    book = RecordBook(tmp_path / "ablations")
+    for name, share in (("A3-noise_1", 0.0), ("A3-noise_5", 0.5)):
+        for seed in range(2):
+            book.add(final(f"{name}-auc_m", seed, 0.75) | {"alpha_zero_share": share})
+            book.add(final(f"{name}-auc_s", seed, 0.70))
+    assert "alpha was 0 at no step in 1 of 2 of these comparisons of AUC" in ablation_page.page(tmp_path)
+    for seed in range(2):
+        book.add(final("A3-noise_1-auc_m", seed, 0.75) | {"alpha_zero_share": 0.01 * seed})
+    assert "alpha was 0 at no step" not in ablation_page.page(tmp_path)

@@ -43,9 +43,10 @@ def page(results: Path) -> str:
         "over the training sets that both sides have, paired, with a 95 % t-interval; a claim is confirmed or refuted "
         "where the interval leaves out 0. Cat&Dog has other pixels than the paper's. A1 is `deepauc study table toy`.",
         "## Claims",
-        markdown_table(("ablation", "claim", "sets", "difference [95 %]", "verdict", "alpha = 0"), rows)
+        markdown_table(("ablation", "claim", "network", "sets", "difference [95 %]", "verdict", "alpha = 0"), rows)
         if rows
         else "No pair of studies has records yet.",
+        *_alpha_text(book),
     ]
     if runs:
         shares = ("alpha = 0", "alpha < 0")
@@ -104,8 +105,27 @@ def _claim_row(claim: Claim, book: RecordBook) -> list[str] | None:
     if claim.measure != "test_auc":
         shown = percent_text(found.value, found.low, found.high)
         verdict = verdict if any(values) else "refuted"  # a share that is 0 in every run
-    zero = _share_text([r for r in book.final(claim.better) if claim.measure == "test_auc"], "alpha_zero_share")
-    return [claim.ablation, claim.text, str(len(common)), shown, verdict, zero]
+    records = book.final(claim.better)
+    zero = _share_text([r for r in records if claim.measure == "test_auc"], "alpha_zero_share")
+    network = ", ".join(sorted({record["fixed"]["network"] for record in records}))
+    return [claim.ablation, claim.text, network, str(len(common)), shown, verdict, zero]
+
+
+def _alpha_text(book: RecordBook) -> list[str]:
+    """What a claim on AUC-M is about where its constraint never held anything back."""
+    compared = [claim for claim in claims() if claim.measure == "test_auc" and len(difference(claim, book)[0]) > 1]
+    shares = {
+        claim.text: [r["alpha_zero_share"] for r in book.final(claim.better) if r["alpha_zero_share"] is not None]
+        for claim in compared
+    }
+    never = [text for text, some in shares.items() if some and not any(some)]
+    if not never:
+        return []
+    return [
+        f"alpha was 0 at no step in {len(never)} of {len(compared)} of these comparisons of AUC: the margin was never "
+        "met, AUC-M is the square loss with margin m there, and what sets it apart from AUC-S is m, not the constraint "
+        "alpha >= 0."
+    ]
 
 
 def _share_text(records: Sequence[Record], name: str) -> str:
