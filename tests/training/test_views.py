@@ -21,6 +21,7 @@ from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
+from deepauc.reporting.run_evaluation import evaluate_run
 from deepauc.training import loop, trainer
 from deepauc.training.checkpoint import load_state
 from deepauc.training.forward import Ends, make_forward, make_inputs, make_network, make_value
@@ -220,7 +221,7 @@ def test_the_head_is_in_the_checkpoint_and_nowhere_else(image_task, tmp_path, mo
     backbone = load_file(alone.path / "model.safetensors")
     assert backbone.keys() == {name for name in network if not name.startswith(head)}
     assert {p.name for p in alone.path.iterdir()} == {"run.json", "history.csv", "model.safetensors", "DONE"}
-    with pytest.raises(ValueError, match=r"bundle\.json is not there"):
+    with pytest.raises(ValueError, match="trained features and no classifier"):
         predict(alone.path, image_task.inputs(np.arange(3)))
 
 
@@ -432,3 +433,14 @@ def test_features_cannot_be_viewed(tmp_path):
     task = Task(name="f", kind="binary", source=source, labels=labels, label_names=("y",), parts={"train": range(64)})
     with pytest.raises(ValueError, match="images must be"):
         train(Recipe(model=MLPSpec(), stages=(views(),)), task, seed=0, run_dir=tmp_path / "a")
+
+
+def test_who_wants_scores_of_features_alone_is_told_what_is_missing(image_task, tmp_path):
+    run = train(recipe(views(epochs=1)), image_task, seed=0, run_dir=tmp_path / "features")
+    message = r"features has trained features and no classifier, .*: train one on them, in a stage with start_from set"
+    with pytest.raises(ValueError, match=message):
+        predict([run.path], image_task)
+    with pytest.raises(ValueError, match=message):
+        evaluate_run(run.path)
+    onwards = train(recipe(auc(epochs=1, start_from=str(run.path))), image_task, seed=0, run_dir=tmp_path / "whole")
+    assert len(predict([onwards.path], image_task)) == len(image_task)

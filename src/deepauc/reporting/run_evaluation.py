@@ -64,6 +64,7 @@ def evaluate_run(
     record = run.record
     if baseline is None and RunFolder(run.path / FIRST_STAGE).done:
         baseline = run.path / FIRST_STAGE
+    RunFolder(run.path).require_classifier()
     table = _scores_of(run.path / "scores.csv", record)
     part = next((name for name in ("test", "validation") if name in table.part_names), None)
     labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False, progress=progress)

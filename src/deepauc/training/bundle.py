@@ -23,6 +23,7 @@ from deepauc.models.classifier import classifier_name
 from deepauc.models.factory import require_permitted
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, copies_in, score_copies
+from deepauc.training.folder import RunFolder
 from deepauc.training.plain import from_plain, to_plain
 from deepauc.training.preprocessing import Preprocessing
 
@@ -76,6 +77,7 @@ class Bundle:
         """From a run folder, or any folder with the two files. Nothing in it is believed before it is checked."""
         path = Path(folder) / "bundle.json"
         if not path.is_file():  # opening a pipe would wait for ever
+            RunFolder(path.parent).require_classifier()
             raise ValueError(f"{folder} holds no trained network: bundle.json is not there.")
         try:
             if path.stat().st_size > MAX_BYTES:

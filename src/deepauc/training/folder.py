@@ -70,6 +70,14 @@ class RunFolder:
     def done(self) -> bool:
         return (self.path / "DONE").exists()
 
+    def require_classifier(self) -> None:
+        """Said where scores are wanted: a run that ended with a stage on views is finished, and gives none."""
+        if self.done and self.model_path.exists() and not (self.path / "bundle.json").exists():
+            raise ValueError(
+                f"{self.path} has trained features and no classifier, as its last stage compares views: train one on "
+                "them, in a stage with start_from set to this folder."
+            )
+
     def record(self) -> dict[str, Any]:
         if not self.record_path.is_file():  # opening a pipe would wait for ever
             raise ValueError(f"{self.path} holds no run: run.json is not there.")
