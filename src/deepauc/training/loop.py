@@ -158,7 +158,9 @@ def claim_folder(
     """The run's folder, its identity and surroundings written down before anything else happens."""
     _require_validation(recipe, task)
     if len(task.source.shape) != 3 and any(stage.augment is not None for stage in recipe.stages):
-        raise ValueError("augment changes images, and this task has numbers: leave it (and tta) out of the recipe.")
+        views = any(stage.on_views for stage in recipe.stages)
+        remedy = "leave out the stage that compares views" if views else "leave it (and tta) out of the recipe"
+        raise ValueError(f"augment changes images, and this task has numbers: {remedy}.")
     rows = {part: len(task.labelled(part)) for part in task.parts}
     return RunFolder.claim(
         run_dir,
