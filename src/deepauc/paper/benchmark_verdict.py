@@ -189,14 +189,15 @@ def _order_text(book: RecordBook, order: Order, recipe: str, percent: int) -> st
 
 def _differences_text(order: Order) -> str:
     return "; ".join(
-        f"{TITLES[first]} is {_side(found)} {TITLES[second]}, {interval_text(found)}"
+        f"{TITLES[first]} is {side_text(found)} {TITLES[second]}, {interval_text(found)}"
         for (first, second), some in order.differences.items()
         if some
         for found in [pooled(some)]
     )
 
 
-def _side(found: MeanInterval) -> str:
+def side_text(found: MeanInterval) -> str:
+    """Of the first loss to the second, by the interval of their difference."""
     return {"confirmed": "above", "refuted": "below", "open": "not told apart from"}[judged(found)]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.models.fusion import ensemble
 from deepauc.paper.benchmark_tables import Cell
-from deepauc.paper.benchmark_verdict import Difference, interval_text, judged, pooled
+from deepauc.paper.benchmark_verdict import Difference, interval_text, pooled, side_text
 from deepauc.paper.best import TITLES
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.paper.best_levers import CELLS, LOSSES, ranks_from_text
@@ -71,9 +71,8 @@ def verdict_section(book: RecordBook) -> list[str]:
 
 def _loss_text(found: Sequence[Difference]) -> str:
     over = found[0].interval if len(found) == 1 else pooled(found)
-    side = {"confirmed": "above", "refuted": "below", "open": "not told apart from"}[judged(over)]
     cells = "this cell" if len(found) == 1 else f"these {len(found)} cells together"
-    return f"AUC-M is {side} the cross-entropy from its own menu in {cells}, {interval_text(over)}."
+    return f"AUC-M is {side_text(over)} the cross-entropy from its own menu in {cells}, {interval_text(over)}."
 
 
 def _targets_text(book: RecordBook) -> list[str]:
