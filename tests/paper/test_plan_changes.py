@@ -106,6 +106,25 @@ def test_page(tmp_path):
     assert "ham (" not in text
 
 
+def test_a_base_that_is_recorded_under_another_name_is_found(tmp_path):
+    """On breast a quarter of the rows are positives, so that a quota of a quarter is the base: one run."""
+    folder = tmp_path / "plan" / "tuning"
+    folder.mkdir(parents=True)
+    lines = [
+        {"run": f"{change}{seed}", "config": {"change": change}, "seed": seed, "auc": {"validation": [auc, 0, 1]}}
+        for change, auc in (("a quarter positives", 0.8), ("8 copies", 0.81), ("margin 1", 0.9))
+        for seed in range(FOLDS)
+        if change != "margin 1" or seed < 3  # three folds of it: not complete
+    ]
+    (folder / "plan-breast.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    rows = {line.split("|")[1].strip(): line.split("|")[2:4] for line in page(tmp_path).splitlines() if "|" in line}
+    cells = {change: [cell.strip() for cell in row] for change, row in rows.items()}
+    assert cells[BASE] == ["0.800", "-"]
+    assert cells["a quarter positives"] == ["=", "-"]
+    assert cells["8 copies"] == ["0.810", "+0.010 [+0.010, +0.010]"]
+    assert cells["margin 1"] == ["-", "-"]
+
+
 def test_the_set_is_declared():
     studies = plan_set().studies
     assert [study.name for study in studies] == [f"plan-{name}" for name in SETS]

@@ -27,7 +27,7 @@ class NoImages:
 def method(*, lr=0.1, widths=(4, 8), mixup=0.0):
     from deepauc.paper.best import best
 
-    return best(lr=lr, mixup=mixup)
+    return best(lr=min(lr, 0.3), mixup=mixup, weight_decay=widths[0] / 1000)
 
 
 RATE = Study(
@@ -150,3 +150,20 @@ def test_records_of_no_declared_study_are_told_with_the_whole_set_alone(tmp_path
     assert list(counted(tmp_path)) == ["rate", "mixup", "rat"]
     assert counted(tmp_path)["rat"].outdated == 1
     assert list(counted(tmp_path, [RATE])) == ["rate"]
+
+
+def test_settings_with_one_recipe_are_one_run(tmp_path):
+    """It is recorded under the name of one of them, which need not be the first."""
+    study = Study(name="same", task=NoImages(), method=method, grid={"lr": (0.1, 0.3, 0.5)}, tuning_seeds=(0, 1))
+    whole = StudySet(name="s", title="", studies=(study,))
+    for seed in (0, 1):
+        add(tmp_path, "same", "tuning", seed, {"lr": 0.1}, 0.6)
+    (found,) = status_of(whole, (study,), tmp_path)
+    assert (found.tuned, found.to_tune, found.outdated) == (2, 4, 0)
+    for seed in (0, 1):
+        add(tmp_path, "same", "tuning", seed, {"lr": 0.5}, 0.7)  # the method takes .3 at most
+    (found,) = status_of(whole, (study,), tmp_path)
+    assert (found.tuned, found.to_tune, found.outdated) == (4, 4, 0)
+    chosen = RecordedChoices((study,), RecordBook(tmp_path / "s")).selected(study)
+    assert chosen is not None
+    assert chosen[0] == {"lr": 0.3}

@@ -285,8 +285,9 @@ def page(results: Path) -> str:
         "is a training set (positives of rows in four of its folds): mean validation AUC over the folds, weights of "
         "the last epoch. `base`: cross-entropy (AdamW, lr .002, cosine), then AUC-M (m .5, gamma .002, lr .1 in steps) "
         "with a fresh classifier; network, batch and epochs as `deepauc train` plans them for a CPU, small shifts and "
-        "turns. The other rows differ in what they name. `minus base`: mean difference on the same folds with a 95 % "
-        "t-interval over all folds of all sets (they share training images, so it is somewhat too narrow). `cost`: "
+        "turns. The other rows differ in what they name; `=`: on this set it is the base (a quarter of its rows are "
+        "positives as they come). `minus base`: mean difference on the same folds with a 95 % t-interval over all "
+        "folds of the sets that are complete (they share training images, so it is somewhat too narrow). `cost`: "
         "multiply-adds over those of the base, mean over sets."
     )
     parts = ["# The plan of `deepauc train`, one change at a time", introduction]
@@ -299,20 +300,30 @@ def page(results: Path) -> str:
 
 
 def _by_change(book: RecordBook, name: str) -> dict[str, dict[int, float]]:
-    """Validation AUC by change and fold; runs that diverged are left out."""
-    found: dict[str, dict[int, float]] = {}
+    """Validation AUC by change and fold; runs that diverged are left out.
+
+    Changes with one recipe on this set are one run, which is recorded under the name of one of them.
+    """
+    by_recipe: dict[Recipe, dict[int, float]] = {}
     for record in book.tuning(f"plan-{name}"):
         if "failed" not in record:
-            found.setdefault(record["config"]["change"], {})[record["seed"]] = record["auc"]["validation"][0]
-    return found
+            folds = by_recipe.setdefault(planned(on=name, change=record["config"]["change"]), {})
+            folds[record["seed"]] = record["auc"]["validation"][0]
+    recipes = {change: planned(on=name, change=change) for change in CHANGES}
+    return {change: by_recipe[recipe] for change, recipe in recipes.items() if recipe in by_recipe}
 
 
 def _row(change: str, found: Mapping[str, Mapping[str, Mapping[int, float]]], there: list[str]) -> list[str]:
     cells, differences = [], []
     for name in there:
         mine, base = found[name].get(change, {}), found[name][BASE]
-        cells.append(auc_text(fmean(mine.values())) if len(mine) == FOLDS else "-")
-        differences += [mine[fold] - base[fold] for fold in sorted(mine.keys() & base.keys())]
+        if change != BASE and planned(on=name, change=change) == planned(on=name):
+            cells.append("=")
+        elif len(mine) == len(base) == FOLDS:
+            cells.append(auc_text(fmean(mine.values())))
+            differences += [mine[fold] - base[fold] for fold in sorted(mine)]
+        else:
+            cells.append("-")
     if change == BASE or len(differences) < 2:
         minus = "-"
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepauc.studies.grid import Config
@@ -96,7 +96,12 @@ class RecordedChoices(Choices):
         self._records: dict[str, dict[tuple[str, int], Record]] = {}
 
     def tuning_record(self, study: Study, config: Config, seed: int) -> Record | None:
-        return self._latest(study).get((as_text(config), seed))
+        latest = self._latest(study)
+        found = latest.get((as_text(config), seed))
+        if found is None and latest:
+            same = (latest.get((as_text(other), seed)) for other in _same_runs(study, config))
+            found = next((record for record in same if record is not None), None)
+        return found
 
     def asked_for(self, study: Study) -> list[Record]:
         """Tuning records of the settings and training sets that are declared, with what is inherited now.
@@ -113,13 +118,31 @@ class RecordedChoices(Choices):
             inherited = {axis: value for one in latest for axis, value in one["config"].items() if axis not in own}
         configs = [{**inherited, **config} for config in study.configs]
         found = [self.tuning_record(study, config, seed) for config in configs for seed in study.tuning_seeds]
-        return [record for record in found if record is not None]
+        return list({record["run"]: record for record in found if record is not None}.values())
+
+    def to_tune(self, study: Study) -> int:
+        """How many tuning runs are declared: settings with one recipe are one run."""
+        if not study.tuned:
+            return 0
+        inherited = self.inherited(study)
+        if inherited is None:  # what it will be is open
+            return len(study.configs) * len(study.tuning_seeds)
+        recipes = {study.recipe({**inherited, **config}, "tuning") for config in study.configs}
+        return len(recipes) * len(study.tuning_seeds)
 
     def _latest(self, study: Study) -> dict[tuple[str, int], Record]:
         if study.name not in self._records:
             records = self.book.tuning(study.name)
             self._records[study.name] = {(as_text(one["config"]), one["seed"]): one for one in records}
         return self._records[study.name]
+
+
+def _same_runs(study: Study, config: Config) -> Iterator[Config]:
+    """Other settings of the grid that make this one's recipe: one run is recorded under one of them."""
+    recipe = study.recipe(config, "tuning")
+    for other in ({**config, **one} for one in study.configs):
+        if other != config and study.recipe(other, "tuning") == recipe:
+            yield other
 
 
 def as_text(config: Mapping[str, Any]) -> str:

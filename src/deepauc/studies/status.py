@@ -55,7 +55,7 @@ def _status(study: Study, choices: RecordedChoices) -> StudyStatus:
     return StudyStatus(
         study=study.name,
         tuned=sum("failed" not in record for record in tuning),
-        to_tune=len(study.configs) * len(study.tuning_seeds) if study.tuned else 0,
+        to_tune=choices.to_tune(study),
         final=len(final),
         seeds=0 if is_for_choosing(study.task) else len(study.seeds),
         failed=sum("failed" in record for record in tuning),
