@@ -16,11 +16,13 @@ from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 from deepauc.cli.table_options import (
     LABELS,
     AllowOutside,
+    CategoryColumns,
     FeatureColumns,
     GroupColumn,
     IdColumn,
     ImageColumn,
     MetadataColumns,
+    MetadataInputs,
     RareAllowOutside,
     RareIdColumn,
     RareWeightColumn,
@@ -125,6 +127,8 @@ def check(
     split_column: SplitColumn = None,
     weight_column: WeightColumn = None,
     id_column: IdColumn = None,
+    metadata_column: MetadataInputs = None,
+    category_column: CategoryColumns = None,
     allow_outside: AllowOutside = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,8 +137,12 @@ def check(
     Every image is decoded once. Rows are numbered as lines of the file; with problems the exit code is 2.
     """
     output = Output(as_json=as_json)
-    if (image_column is None) == (not feature_column):
-        raise ValueError("name the column of image files (--image-column), or columns of numbers (--feature-column).")
+    metadata = bool(metadata_column or category_column)
+    if (image_column is not None and feature_column) or not (image_column or feature_column or metadata):
+        raise ValueError(
+            "name the column of image files (--image-column), or columns of numbers (--feature-column), or of numbers "
+            "and words (--metadata-column)."
+        )
     with output.progress(f"Checking {table.name}") as advance:
         report = check_table(
             table,
@@ -146,6 +154,8 @@ def check(
             id_column=id_column,
             split_column=split_column,
             weight_column=weight_column,
+            metadata_columns=metadata_column or (),
+            category_columns=category_column or (),
             allow_outside=allow_outside,
             progress=advance,
         )
@@ -189,6 +199,8 @@ def pack(
     if Path(source).is_file():
         if not label_column:
             raise ValueError("name the column of labels: --label-column.")
+        if image_column is None and not feature_column:
+            raise ValueError("name either an image column or feature columns.")
         if size is not None and image_column is None:
             raise ValueError("--size goes with --image-column: there are no images to resize.")
         try:

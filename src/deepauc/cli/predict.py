@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -43,6 +41,7 @@ def predict(
     probability: Annotated[
         bool, typer.Option("--probability", help="Recalibrated on validation; mean of several runs.")
     ] = False,
+    parts: Annotated[bool, typer.Option("--parts", help="Write which part of the runs a row was in.")] = False,
     seed: Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Of --tta; default: 0.")] = 0,
     device: Annotated[
         str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
@@ -78,6 +77,7 @@ def predict(
                 tta=tta,
                 scale=scale,  # type: ignore[arg-type]  # checked above
                 probability=probability,
+                parts=parts,
                 seed=seed,
                 device=target,
                 skip_bad=skip_bad,
@@ -88,7 +88,7 @@ def predict(
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
         refuse_table(output, error.problems, may_skip=not skip_bad)
     found.write(out)
-    _show(output, found, out, seen=_rows_seen(runs, found.ids.tolist(), named=id_column is not None))
+    _show(output, found, out)
 
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
@@ -104,31 +104,7 @@ def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
             raise ValueError(f"--out {out} is a file of the run, which would be lost: name another file.")
 
 
-def _rows_seen(runs: Sequence[Path], ids: Sequence[str], *, named: bool) -> int:
-    """How many of these ids are rows that a run was trained or chosen on, as its scores.csv has them.
-
-    named: the table has a column of ids. Else numbers are those of lines, which say nothing, here or in the run.
-    """
-    numbers = all(name.isdigit() for name in ids)
-    known: set[str | None] = set()
-    for run in runs:
-        if numbers and not (named and _has_id_column(run)):
-            continue
-        # Damage there is no reason to withhold the scores of new rows.
-        with suppress(OSError, ValueError, csv.Error), (run / "scores.csv").open(encoding="utf-8", newline="") as file:
-            known |= {row.get("id") for row in csv.DictReader(file) if row.get("part") in ("train", "validation")}
-    return sum(name in known for name in ids)
-
-
-def _has_id_column(run: Path) -> bool:
-    from deepauc.training.folder import RunFolder
-
-    with suppress(OSError, ValueError):
-        return bool((RunFolder(run).record().get("data") or {}).get("id_column"))
-    return False
-
-
-def _show(output: Output, found: TablePrediction, out: Path, *, seen: int) -> None:
+def _show(output: Output, found: TablePrediction, out: Path) -> None:
     if found.skipped:
         output.result(f"left out for a problem: {len(found.skipped):,} rows ({', '.join(map(str, found.skipped))})")
     output.say(f"{found.meaning}; not a medical device.")
@@ -137,10 +113,12 @@ def _show(output: Output, found: TablePrediction, out: Path, *, seen: int) -> No
     if found.caution is not None:
         output.say(f"Caution. {found.caution[0].upper()}{found.caution[1:]}.")
     output.result(f"Scores: {out} ({len(found.ids):,} rows)")
-    if seen:
+    if found.split_caution is not None:
+        output.say(f"Caution. {found.split_caution[0].upper()}{found.split_caution[1:]}.")
+    if found.rows_seen and found.parts is None:
         output.say(
-            f"Caution. {seen:,} of these rows are named like ones the run was trained or chosen on: an AUC over them "
-            "would be too good. The run's own scores.csv has the test part."
+            f"Caution. {found.rows_seen:,} of these rows are named like ones the run was trained or chosen on: an AUC "
+            "over them would be too good. The run's own scores.csv has the test part; --parts says which rows it has."
         )
     record: dict[str, Any] = {
         "scores": str(out),
@@ -148,10 +126,12 @@ def _show(output: Output, found: TablePrediction, out: Path, *, seen: int) -> No
         "columns": found.columns(),
         "meaning": found.meaning,
         "skipped_rows": list(found.skipped),
-        "rows_seen_in_training": seen,
+        "rows_seen_in_training": found.rows_seen,
     }
     if found.probability_meaning is not None:
         record["probability_meaning"] = found.probability_meaning
     if found.caution is not None:
         record["caution"] = found.caution
+    if found.split_caution is not None:
+        record["split_caution"] = found.split_caution
     output.record(record)

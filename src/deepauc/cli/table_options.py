@@ -13,6 +13,10 @@ LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1;
 FeatureColumns = Annotated[
     list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
 ]
+CategoryColumns = Annotated[
+    list[str] | None,
+    typer.Option("--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata that are no numbers."),
+]
 GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients, customers: what rows belong to.")]
 IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Names of rows of numbers; default: lines.")]
 RareIdColumn = Annotated[
@@ -25,6 +29,9 @@ RareWeightColumn = Annotated[
 ]
 MetadataColumns = Annotated[
     list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="To be kept as well; repeatable.")
+]
+MetadataInputs = Annotated[
+    list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="Age, sex, site instead; repeatable.")
 ]
 AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may lie outside the table's folder.")]
 RareAllowOutside = Annotated[

@@ -71,8 +71,8 @@ def _feature_remedy(text: int, empty: int) -> str:
     remedies = []
     if text:
         remedies.append(
-            f"no number in {text:,} rows. Is it the right column? Categories become columns of 0 and 1, "
-            "one a category (pandas.get_dummies): name those."
+            f"no number in {text:,} rows. Is it the right column? Categories become columns of 0 and 1, one a category "
+            "(pandas.get_dummies): name those. Or name all columns with --metadata-column, which takes categories."
         )
     if empty:
         remedies.append(f"empty in {empty:,} rows. Fill it in, with the median say, or leave the column out.")

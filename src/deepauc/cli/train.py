@@ -13,9 +13,11 @@ from deepauc.cli.console import Output
 from deepauc.cli.short_help import HELP_ALL, RARE
 from deepauc.cli.table_options import (
     LABELS,
+    CategoryColumns,
     FeatureColumns,
     GroupColumn,
     ImageColumn,
+    MetadataInputs,
     RareAllowOutside,
     RareIdColumn,
     RareWeightColumn,
@@ -33,8 +35,13 @@ def train(
     image_column: ImageColumn = None,
     label_column: Annotated[list[str] | None, LABELS] = None,
     feature_column: FeatureColumns = None,
+    metadata_column: MetadataInputs = None,
+    category_column: CategoryColumns = None,
     group_column: GroupColumn = None,
     split_column: SplitColumn = None,
+    split_of: Annotated[
+        Path | None, typer.Option(metavar="RUN", rich_help_panel=RARE, help="Parts as in this run, by the rows' names.")
+    ] = None,
     weight_column: RareWeightColumn = None,
     id_column: RareIdColumn = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder.")] = None,
@@ -83,9 +90,12 @@ def train(
         "image_column": image_column,
         "label_columns": tuple(label_column or ()) or None,
         "feature_columns": tuple(feature_column or ()) or None,
+        "metadata_columns": tuple(metadata_column or ()) or None,
+        "category_columns": tuple(category_column or ()) or None,
         "group_column": group_column,
         "id_column": id_column,
         "split_column": split_column,
+        "split_of": None if split_of is None else str(split_of),
         "weight_column": weight_column,
         "image_size": None if image_size is None else parse_size(image_size, option="--image-size"),
         "skip_bad": skip_bad or None,

@@ -165,7 +165,7 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output, fol
         prepared=prepared,
         recipe=recipe,
         untuned=recipe,
-        choices=(prepared.split, *choices, *(() if without_label is None else (without_label,))),
+        choices=tuple(one for one in (prepared.split, prepared.metadata, *choices, without_label) if one is not None),
         device=target,
         device_kind=kind,
         unlabelled=unlabelled,

@@ -113,6 +113,25 @@ def parse_metadata(cells: Sequence[str]) -> npt.NDArray[Any]:
     return np.where(empty, np.nan, values)
 
 
+def number_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, declared: bool) -> list[Problem]:
+    """Cells of a column of numbers that are none; empty ones are no problem: the value is not known.
+
+    declared: it is one. Else it is where most of its cells are numbers: a typing error among ages would make them all
+    categories.
+    """
+    empty = np.array([not cell.strip() for cell in cells], dtype=bool)
+    bad = _parse_numbers(cells)[1] & ~empty
+    if not declared and 2 * bad.sum() >= (~empty).sum():
+        return []
+    remedy = "leave it empty where the value is not known"
+    if not declared:
+        remedy = f"most of the column are numbers; {remedy}, or say that all are categories (--category-column)"
+    return [
+        _problem(lines[row], column, "no number", f"{shown(cells[row])}: {remedy}{_decimal_comma(cells[row])}")
+        for row in np.flatnonzero(bad).tolist()
+    ]
+
+
 def _decimal_comma(cell: str) -> str:
     """The remedy, if a comma is all that keeps this cell from being a number."""
     with_point = cell.strip().replace(",", ".", 1)

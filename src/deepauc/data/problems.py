@@ -17,6 +17,7 @@ ProblemKind = Literal[
     "path leaves folder",
     "unknown label value",
     "NaN feature",
+    "no number",
     "bad weight",
     "bad split value",
     "missing group",

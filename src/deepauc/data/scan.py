@@ -15,6 +15,7 @@ from deepauc.data.cells import Cells, read_cells
 from deepauc.data.columns import (
     NO_PART,
     id_problems,
+    number_problems,
     parse_features,
     parse_groups,
     parse_labels,
@@ -33,7 +34,11 @@ TRAIN = PART_NAMES.index("train")
 
 @dataclass(frozen=True, kw_only=True)
 class TableColumns:
-    """Which column of a table means what; either `image` or `features` says where the inputs come from."""
+    """Which column of a table means what. Inputs are images or features; without either, the metadata are all there is.
+
+    categories: metadata that are text, whatever they look like. numbers: those of the metadata that must be numbers;
+    None, where metadata are the inputs: those that mostly are.
+    """
 
     labels: tuple[str, ...]
     image: str | None = None
@@ -43,22 +48,34 @@ class TableColumns:
     split: str | None = None
     weight: str | None = None
     metadata: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    numbers: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if (self.image is None) == (not self.features):
+        if (self.image is not None and self.features) or not (self.image or self.features or self.all_metadata):
             raise ValueError("name either an image column or feature columns.")
         if self.image is not None and self.id is not None:
             raise ValueError("rows of images are called by their files: leave the id column out.")
         single = [name for name in (self.image, self.group, self.id, self.split, self.weight) if name is not None]
-        counts = Counter([*self.labels, *self.features, *single])
+        inputs = self.all_metadata if self.metadata_only else self.features
+        counts = Counter([*inputs, *single, *self.labels])
         if twice := [name for name, count in counts.items() if count > 1]:
             raise ValueError(f"column {twice[0]!r} cannot have two meanings at once.")
-        if answers := set(self.labels) & set(self.metadata):
+        if answers := set(self.labels) & set(self.all_metadata):
             raise ValueError(f"column {min(answers)!r} is a label; as metadata it would give the answer away.")
+
+    @property
+    def all_metadata(self) -> tuple[str, ...]:
+        return (*self.metadata, *self.categories)
+
+    @property
+    def metadata_only(self) -> bool:
+        return self.image is None and not self.features
 
     def wanted(self) -> list[str]:
         """All of them, each once."""
-        given = [self.image, *self.labels, *self.features, self.group, self.id, self.split, self.weight, *self.metadata]
+        single = [self.group, self.id, self.split, self.weight]
+        given = [self.image, *self.labels, *self.features, *single, *self.all_metadata]
         return list(dict.fromkeys(name for name in given if name is not None))
 
 
@@ -130,9 +147,14 @@ def scan_table(
             progress=progress,
         )
         inputs = _image_inputs(images)
-    else:
+    elif columns.features:
         inputs = _feature_inputs(cells, columns.features, progress=progress)
+    else:
+        inputs = _metadata_inputs(cells, columns.all_metadata)
     problems += inputs.problems
+    declared = columns.numbers is not None
+    for name in columns.numbers or (columns.metadata if columns.metadata_only and not declared else ()):
+        problems += number_problems(cells.numbers(name), lines, name, declared=declared)
 
     scan = Scan(
         path=path,
@@ -189,6 +211,14 @@ def _feature_inputs(cells: Cells, columns: Sequence[str], *, progress: Callable[
     # Minus zero is zero; a row that could not be read equals no other.
     digests = [str(row) if bad[row] else _digest(one) for row, one in enumerate(features + np.float32(0))]
     return _Inputs(features=features, digests=digests, identity=cells.digests, problems=problems)
+
+
+def _metadata_inputs(cells: Cells, columns: Sequence[str]) -> _Inputs:
+    """Rows without a feature of their own: what is made of the metadata follows from the training part."""
+    rows = zip(*(cells.numbers(name) for name in columns), strict=True)
+    digests = [hashlib.blake2b(repr(row).encode(), digest_size=16).hexdigest() for row in rows]
+    features = np.empty((len(cells), 0), dtype=np.float32)
+    return _Inputs(features=features, digests=digests, identity=cells.digests, problems=())
 
 
 def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:

@@ -39,6 +39,7 @@ def check_table(
     split_column: str | None = None,
     weight_column: str | None = None,
     metadata_columns: Sequence[str] = (),
+    category_columns: Sequence[str] = (),
     window: Window | None = None,
     allow_outside: bool = False,
     allow_duplicates: bool = False,
@@ -54,6 +55,7 @@ def check_table(
         split=split_column,
         weight=weight_column,
         metadata=tuple(metadata_columns),
+        categories=tuple(category_columns),
     )
     scan = scan_table(
         Path(path),
@@ -79,6 +81,7 @@ def read_table(
     split_column: str | None = None,
     weight_column: str | None = None,
     metadata_columns: Sequence[str] = (),
+    category_columns: Sequence[str] = (),
     size: Size | None = None,
     window: Window | None = None,
     skip_bad: bool = False,
@@ -94,9 +97,10 @@ def read_table(
     (valid, val) or test; without it every row is in train. size: (height, width), one side, or a function from
     {(height, width): number of files} to a size or None; needed where the files differ in size. window: the two values
     that deep grey is mapped from, instead of each image's own minimum and maximum. metadata_columns: kept for fusion
-    and subgroups, as numbers where all are numbers. skip_bad: leave rows with a problem out; `report.skipped` names
-    them. allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress: called with (rows
-    checked, rows in all).
+    and subgroups, as numbers where all are numbers; category_columns: the same, always as text. Without images and
+    features the metadata are the inputs, which `metadata_task` encodes. skip_bad: leave rows with a problem out;
+    `report.skipped` names them. allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress:
+    called with (rows checked, rows in all).
     """
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
@@ -107,6 +111,7 @@ def read_table(
         split=split_column,
         weight=weight_column,
         metadata=tuple(metadata_columns),
+        categories=tuple(category_columns),
     )
     scan = scan_table(
         Path(path),
@@ -154,13 +159,17 @@ def read_inputs(
     group_column: str | None = None,
     id_column: str | None = None,
     metadata_columns: Sequence[str] = (),
+    number_columns: Sequence[str] = (),
     size: Size | None = None,
     window: Window | None = None,
     skip_bad: bool = False,
     allow_outside: bool = False,
     progress: Progress | None = None,
 ) -> TableInputs:
-    """The inputs of a table that needs no labels, for prediction; the options of `read_table`. Rows may repeat."""
+    """The inputs of a table that needs no labels, for prediction; the options of `read_table`. Rows may repeat.
+
+    number_columns: those of the metadata in which a word is a problem.
+    """
     columns = TableColumns(
         labels=(),
         image=image_column,
@@ -168,6 +177,7 @@ def read_inputs(
         group=group_column,
         id=id_column,
         metadata=tuple(metadata_columns),
+        numbers=tuple(number_columns),
     )
     scan = scan_table(
         Path(path),
@@ -220,8 +230,13 @@ def _ids(scan: Scan, rows: Indices) -> Array:
 
 
 def _metadata(scan: Scan, rows: Indices) -> dict[str, Array]:
-    text = {name: scan.cells.numbers(name) for name in scan.columns.metadata}
-    return {name: parse_metadata([cells[row] for row in rows.tolist()]) for name, cells in text.items()}
+    found = {}
+    for name in scan.columns.all_metadata:
+        column = scan.cells.numbers(name)
+        cells = [column[row] for row in rows.tolist()]
+        category = name in scan.columns.categories
+        found[name] = np.array([cell.strip() for cell in cells], dtype=str) if category else parse_metadata(cells)
+    return found
 
 
 def _id(scan: Scan, row: int) -> str:

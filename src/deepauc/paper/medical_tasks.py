@@ -29,8 +29,8 @@ from deepauc.data.packed import open_packed, pack
 from deepauc.data.task import ArrayInputs, Indices, Task
 from deepauc.paper.medical_scores import kept_scores
 from deepauc.studies.sources import Place, fold_task
+from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.in_memory import InMemoryInputs, fits_in_memory
-from deepauc.training.metadata import metadata_task
 from deepauc.training.plain import valid_name
 from deepauc.training.run import Run
 

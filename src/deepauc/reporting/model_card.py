@@ -223,6 +223,8 @@ def _usage(bundle: Bundle) -> str:
         number = bundle.copies.number
         copies = f"\n\nA score is the mean over {number} changed copies of an image; an exported network scores one."
     column = "--image-column file" if bundle.preprocessing.images else "--feature-column a --feature-column b"
+    if bundle.metadata is not None:  # its columns are found by their names
+        column = "--id-column id"
     return (
         "`model.safetensors` and `bundle.json` are all that is needed (`deepauc export RUN --bundle DIR`):\n\n"
         f"```\npip install deepauc\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```{copies}"
@@ -256,7 +258,8 @@ def _check(data: Mapping[str, Any], labels: Sequence[str]) -> str:
     for option in ("image_column", "group_column", "id_column", "split_column", "weight_column"):
         if data.get(option):
             words += [f"--{option.replace('_', '-')}", str(data[option])]
-    words += [word for name in data.get("feature_columns") or () for word in ("--feature-column", str(name))]
+    for kind in ("feature", "metadata", "category"):
+        words += [word for name in data.get(f"{kind}_columns") or () for word in (f"--{kind}-column", str(name))]
     command = shlex.join(words)
     # Column names that mean something in markdown or HTML do not get there, not even as code.
     return "deepauc data check" if any(letter in command for letter in "<>&|`[]\n") else command

@@ -38,9 +38,12 @@ class DataSettings:
     image_column: str | None = None
     label_columns: tuple[str, ...] = ()
     feature_columns: tuple[str, ...] = ()
+    metadata_columns: tuple[str, ...] = ()  # numbers or words, cells may be empty
+    category_columns: tuple[str, ...] = ()  # the same, never taken for numbers
     group_column: str | None = None
     id_column: str | None = None
     split_column: str | None = None
+    split_of: str | None = None  # the folder of a run
     weight_column: str | None = None
     image_size: tuple[int, int] | None = None  # height, width
     skip_bad: bool = False

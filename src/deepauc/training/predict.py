@@ -16,8 +16,8 @@ from deepauc.data.task import Task
 from deepauc.models.fusion import MetadataEncoder, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.copies import Copies, passes, score_copies, shifted_progress
+from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.loop import chosen_device
-from deepauc.training.metadata import metadata_task
 from deepauc.training.plain import from_plain
 from deepauc.training.run import Run
 
@@ -102,7 +102,8 @@ def _predict_one(
     device: torch.device,
     progress: Progress | None,
 ) -> Scores:
-    if bundle.metadata is not None:
+    encoded = not task.metadata and tuple(task.source.shape) == bundle.shape
+    if bundle.metadata is not None and not encoded:
         task, _ = metadata_task(task, MetadataEncoder.from_dict(bundle.metadata))
     if tuple(task.source.shape) != bundle.shape:
         raise ValueError(

@@ -18,11 +18,12 @@ from deepauc.data.decode import ImageFileInputs
 from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling
-from deepauc.models.fusion import MetadataEncoder, ensemble
+from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, passes, shifted_progress
 from deepauc.training.folder import RunFolder
+from deepauc.training.known_rows import known_rows
 from deepauc.training.predict import Scores, predict, require_images_for, wanted_copies
 from deepauc.training.run import Run
 
@@ -31,7 +32,9 @@ from deepauc.training.run import Run
 class TablePrediction:
     """n rows, L labels. meaning, probability_meaning: what a score and a probability are, in words.
 
-    caution: where thresholds and probabilities of a run belong to scores made otherwise than these.
+    parts: those that the rows had in training, where they were asked for. rows_seen: how many rows are named like ones
+    that a run was trained or chosen on. caution: where thresholds and probabilities of a run belong to scores made
+    otherwise than these; split_caution: where the runs had rows of this table in different parts.
     """
 
     ids: Array  # (n,)
@@ -44,11 +47,15 @@ class TablePrediction:
     probabilities: npt.NDArray[np.float64] | None = None  # (n, L), where they were asked for
     probability_meaning: str | None = None
     caution: str | None = None
+    parts: Array | None = None  # (n,)
+    rows_seen: int = 0
+    split_caution: str | None = None
 
     def __post_init__(self) -> None:
         """Columns are written row by row: one that is longer or shorter would stand beside other rows' ids."""
-        parts = {"groups": self.groups, "scores": self.scores, "probabilities": self.probabilities, **self.labels}
-        wrong = {name: len(part) for name, part in parts.items() if part is not None and len(part) != len(self.ids)}
+        given = {"parts": self.parts, "groups": self.groups, "scores": self.scores, "probabilities": self.probabilities}
+        columns = {**given, **self.labels}
+        wrong = {name: len(one) for name, one in columns.items() if one is not None and len(one) != len(self.ids)}
         if wrong:
             raise ValueError(f"{len(self.ids)} ids, but {', '.join(f'{n} of {name}' for name, n in wrong.items())}.")
 
@@ -58,7 +65,8 @@ class TablePrediction:
         labels = ["label" if one and len(self.labels) == 1 else f"label:{name}" for name in self.labels]
         kinds = ["score"] if self.probabilities is None else ["score", "probability"]
         values = [kind if one else f"{kind}:{name}" for kind in kinds for name in self.label_names]
-        return ["id", *(["group"] if self.groups is not None else []), *labels, *values]
+        extra = [name for name, column in (("part", self.parts), ("group", self.groups)) if column is not None]
+        return ["id", *extra, *labels, *values]
 
     def write(self, path: str | Path) -> None:
         """The rows as csv, whole or not at all."""
@@ -71,11 +79,11 @@ class TablePrediction:
         writer.writerow(self.columns())
         for row, name in enumerate(self.ids):
             labels = ["" if np.isnan(column[row]) else f"{column[row]:g}" for column in self.labels.values()]
-            group = [self.groups[row]] if self.groups is not None else []
+            extra = [column[row] for column in (self.parts, self.groups) if column is not None]
             scores = [f"{score:.{digits}g}" for score in self.scores[row]]
             # As short as reads back exactly: rounded ones would tie.
             probabilities = [] if self.probabilities is None else map(repr, self.probabilities[row].tolist())
-            writer.writerow([name, *group, *labels, *scores, *probabilities])
+            writer.writerow([name, *extra, *labels, *scores, *probabilities])
         write_atomically(path, text.getvalue().encode())
 
 
@@ -91,6 +99,7 @@ def predict_table(
     tta: int | None = None,
     scale: Literal["sigmoid", "rank"] = "sigmoid",
     probability: bool = False,
+    parts: bool = False,
     seed: int = 0,
     device: str | torch.device | None = None,
     skip_bad: bool = False,
@@ -103,7 +112,8 @@ def predict_table(
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
     tta: as in `predict`. probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which
     was fitted on validation scores as the run's recipe makes them; of several runs, the mean of these probabilities
-    whatever the scale of the scores.
+    whatever the scale of the scores. parts: also say which part of the runs each row was in, `none` for a row that they
+    do not know; refused where it is not the same in all of them. A run on metadata finds its columns by their names.
     progress: called with (done, in all): each row counts once when it is read, and once for each time it is scored.
     """
     if not runs:
@@ -118,11 +128,14 @@ def predict_table(
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
     each = [passes(some) for some in copies]
     named = bool(feature_columns)
-    image_column, feature_columns = _input_columns(folders[0], bundles[0], image_column, feature_columns)
-    for folder, bundle in zip(folders, bundles, strict=True):
-        if bundle.metadata is None:  # such a run finds its columns by their names
-            _require_own_inputs(folder, bundle, image_column, feature_columns, named=named)
-    metadata = {c.name for b in bundles if b.metadata for c in MetadataEncoder.from_dict(b.metadata).columns}
+    others = [both for both in zip(folders, bundles, strict=True) if both[1].metadata is None]
+    if others:
+        image_column, feature_columns = _input_columns(*others[0], image_column, feature_columns)
+    for folder, bundle in others:
+        _require_own_inputs(folder, bundle, image_column, tuple(feature_columns), named=named)
+    encoded = [column for bundle in bundles for column in _metadata_columns(bundle)]
+    metadata = {column.name for column in encoded}
+    shape = others[0][1].shape if others else ()
     inputs = read_inputs(
         table,
         image_column=image_column,
@@ -130,11 +143,14 @@ def predict_table(
         group_column=group_column,
         id_column=id_column,
         metadata_columns=list(dict.fromkeys([*label_columns, *sorted(metadata)])),
-        size=bundles[0].shape[:2] if len(bundles[0].shape) == 3 else (lambda sizes: next(iter(sizes), None)),
+        number_columns=sorted({column.name for column in encoded if isinstance(column, NumericColumn)}),
+        size=shape[:2] if len(shape) == 3 else (lambda sizes: next(iter(sizes), None)),
         skip_bad=skip_bad,
         allow_outside=allow_outside,
         progress=None if progress is None else lambda done, rows: progress(done, (1 + sum(each)) * rows),
     )
+    known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None)
+    row_parts = known.require_parts() if parts else None
     task = _unlabelled_task(inputs, names, metadata)
     members = []
     rows = len(inputs.ids)
@@ -167,7 +183,14 @@ def predict_table(
         probabilities=_mean_probability(recalibrations, members) if probability else None,
         probability_meaning=_probability_meaning(folders, names, recalibrations) if probability else None,
         caution=_copies_caution(folders, bundles, copies),
+        parts=row_parts,
+        rows_seen=known.seen,
+        split_caution=known.conflict,
     )
+
+
+def _metadata_columns(bundle: Bundle) -> tuple[NumericColumn | CategoricalColumn, ...]:
+    return MetadataEncoder.from_dict(bundle.metadata).columns if bundle.metadata else ()
 
 
 def _copies_meaning(copies: Sequence[Copies | None]) -> str:
@@ -275,7 +298,10 @@ def _require_own_inputs(
     images = len(bundle.shape) == 3
     if images != (image_column is not None):
         theirs = "images: name their column, --image-column" if images else "numbers: name them, --feature-column"
-        raise ValueError(f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one.")
+        raise ValueError(
+            f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one; "
+            "beside images train on metadata (--metadata-column)."
+        )
     known = tuple(_recorded_data(folder).get("feature_columns") or ())
     if images or not known:
         return

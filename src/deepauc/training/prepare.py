@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from deepauc.data.table import read_table
 from deepauc.data.task import Array, Task
 from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.config import DataSettings, Settings, SplitSettings
+from deepauc.training.encoded_metadata import encoding_choice, metadata_task, require_categories
 from deepauc.training.in_memory import InMemoryInputs, fits_in_memory
+from deepauc.training.known_rows import split_like
 from deepauc.training.plan_network import planned_size
 
 ReadingProgress = Callable[[int, int], None]
@@ -32,6 +35,7 @@ class Prepared:
     report: TableReport
     split: Choice
     leaks: dict[str, int]
+    metadata: Choice | None = None  # how its columns were taken, where they are the inputs
 
 
 def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingProgress | None = None) -> Prepared:
@@ -48,6 +52,8 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
         id_column=data.id_column,
         split_column=data.split_column,
         weight_column=data.weight_column,
+        metadata_columns=data.metadata_columns,
+        category_columns=data.category_columns,
         size=data.image_size or (lambda sizes: planned_size(sizes, device_kind)),
         skip_bad=data.skip_bad,
         allow_outside=data.allow_outside,
@@ -57,8 +63,17 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
         task = replace(task, source=InMemoryInputs(task.source, progress=progress))
     # Numbers repeat by chance, pictures do not.
     identical = bool(report.duplicates) and data.image_column is not None
-    task, split = _with_parts(task, settings.split, identical=identical, word=group_word(data.group_column))
-    return Prepared(task=task, report=report, split=split, leaks=_leaks(task, identical=identical))
+    if data.split_of is not None:
+        task, split = _with_parts_of(task, Path(data.split_of), settings)
+    else:
+        task, split = _with_parts(task, settings.split, identical=identical, word=group_word(data.group_column))
+    metadata = None
+    if data.metadata_columns or data.category_columns:
+        encoded, encoder = metadata_task(task)
+        require_categories(task, encoder)
+        task, metadata = encoded, encoding_choice(encoder)
+    leaks = _leaks(task, identical=identical)
+    return Prepared(task=task, report=report, split=split, leaks=leaks, metadata=metadata)
 
 
 def _require_complete(data: DataSettings) -> None:
@@ -66,12 +81,30 @@ def _require_complete(data: DataSettings) -> None:
         raise ValueError("which table? Name it: --table data.csv.")
     if not data.label_columns:
         raise ValueError("which column holds the labels? Name it: --label-column target.")
-    if (data.image_column is None) == (not data.feature_columns):
-        raise ValueError("name the column of image files (--image-column), or columns of numbers (--feature-column).")
+    metadata = bool(data.metadata_columns or data.category_columns)
+    if data.image_column is not None and metadata:
+        raise ValueError(
+            "a run learns from images (--image-column) or from metadata (--metadata-column): train one of each, the "
+            "second with --split-of the first, and deepauc predict averages them."
+        )
+    if (data.image_column is not None) + bool(data.feature_columns) + metadata != 1:
+        raise ValueError(
+            "name the column of image files (--image-column), or columns of numbers (--feature-column), or of numbers "
+            "and words (--metadata-column)."
+        )
     if data.image_column is not None and data.id_column is not None:
         raise ValueError("--id-column goes with --feature-column: rows of images are called by their files.")
     if data.image_column is None and data.image_size is not None:
         raise ValueError("--image-size goes with --image-column: there are no images to resize.")
+
+
+def _with_parts_of(task: Task, run: Path, settings: Settings) -> tuple[Task, Choice]:
+    data = settings.data
+    if data.split_column is not None or settings.split != SplitSettings():
+        raise ValueError("--split-of takes the parts of a run: leave out the split column and [split].")
+    if data.image_column is None and data.id_column is None:
+        raise ValueError("--split-of finds rows by their names: name their column, --id-column.")
+    return split_like(task, run)
 
 
 def _with_parts(task: Task, split: SplitSettings, *, identical: bool, word: str) -> tuple[Task, Choice]:
@@ -153,12 +186,15 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "image_column": data.image_column,
         "label_columns": list(data.label_columns),
         "feature_columns": list(data.feature_columns),
+        "metadata_columns": list(data.metadata_columns),
+        "category_columns": list(data.category_columns),
         "group_column": data.group_column,
         "id_column": data.id_column,
         "split_column": data.split_column,
+        "split_of": data.split_of,
         "weight_column": data.weight_column,
         "split": None
-        if own and "validation" in report.parts
+        if (own and "validation" in report.parts) or data.split_of is not None
         else {"train": split.train, "validation": split.validation, "test": split.test, "seed": split.seed},
         "rows": report.rows,
         "labelled": report.labelled,

@@ -15,6 +15,7 @@ from deepauc.data.task import Array, Task
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import Estimate
 from deepauc.training.bundle import Bundle, load_weights, save_weights
+from deepauc.training.encoded_metadata import EncodedMetadata
 from deepauc.training.folder import RunFolder
 from deepauc.training.operating import calibrations, thresholds
 from deepauc.training.scoring import mean_auc, part_auc
@@ -102,6 +103,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         preprocessing=trainer.preprocessing,
         thresholds={} if validation is None else thresholds(task, validation),
         calibration={} if validation is None else calibrations(task, validation),
+        metadata=task.source.encoder.to_dict() if isinstance(task.source, EncodedMetadata) else None,
         copies=recipe.copies,
     ).save(folder.path)
     results = {"auc": _aucs(task, scores), **seconds()} | ({"guard": guard} if guard else {})

@@ -1,0 +1,61 @@
+"""Patient metadata as a task's inputs, with the encoder that made them, which a run keeps for `predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from deepauc.data.task import Array, ArrayInputs, Task
+from deepauc.models.fusion import CategoricalColumn, MetadataEncoder
+from deepauc.training.choice import Choice
+
+MOST_NAMES = 0.5  # a column with more categories than this share of its cells holds names, from which nothing follows
+
+
+class EncodedMetadata(ArrayInputs):
+    """Columns of metadata as float32 features (N, F)."""
+
+    def __init__(self, encoder: MetadataEncoder, columns: Mapping[str, Array]) -> None:
+        super().__init__(encoder.transform(columns))
+        self.encoder = encoder
+
+
+def metadata_task(task: Task, encoder: MetadataEncoder | None = None) -> tuple[Task, MetadataEncoder]:
+    """The task with its encoded metadata columns as inputs; the encoder is fitted on the training part unless given."""
+    if not task.metadata:
+        raise ValueError("the task has no metadata columns to learn from.")
+    if encoder is None:
+        rows = task.part("train")
+        encoder = MetadataEncoder.fit({name: column[rows] for name, column in task.metadata.items()})
+    source = EncodedMetadata(encoder, task.metadata)
+    return replace(task, name=f"{task.name} metadata", source=source, metadata={}), encoder
+
+
+def require_categories(task: Task, encoder: MetadataEncoder) -> None:
+    """ValueError for a column of names, numbers of patients, dates: each row of train has its own."""
+    rows = task.part("train")
+    for column in encoder.columns:
+        if isinstance(column, CategoricalColumn):
+            filled = int((task.metadata[column.name][rows].astype(str) != "").sum())
+            if len(column.categories) > max(2, MOST_NAMES * filled):
+                raise ValueError(
+                    f"column {column.name!r} has {len(column.categories):,} different entries in {filled:,} training "
+                    "rows: names, not categories. Leave it out."
+                )
+
+
+def encoding_choice(encoder: MetadataEncoder) -> Choice:
+    """How each column was taken, for people."""
+    named = [
+        f"{column.name} ({len(column.categories)} categories)"
+        if isinstance(column, CategoricalColumn)
+        else f"{column.name} (a number)"
+        for column in encoder.columns
+    ]
+    return Choice(
+        name="metadata",
+        value=", ".join(named),
+        reason=f"{len(encoder.feature_names)} features by the rows of train alone: numbers standardised, a feature for "
+        "each category and for empty cells; a category that train has not counts as an empty cell. Numbers that are "
+        "codes are categories with --category-column",
+    )
