@@ -48,7 +48,9 @@ def predict(
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
     allow_outside: RareAllowOutside = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the scores are.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the scores are.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:

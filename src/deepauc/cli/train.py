@@ -51,7 +51,9 @@ def train(
     minutes: Annotated[
         float | None, typer.Option(min=0.01, metavar="M", help="Train no longer than about this.")
     ] = None,
-    tune: Annotated[int | None, typer.Option(min=1, metavar="N", help="Try N margins and gammas first.")] = None,
+    tune: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Try N margins and gammas first.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp, or timm's.")
     ] = None,
@@ -77,7 +79,9 @@ def train(
         bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="At the end, curves to DIR/tensorboard.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only the results.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", rich_help_panel=RARE, help="Print the result as JSON and nothing else.")
+    ] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Train on a table of images or numbers, and write a report.

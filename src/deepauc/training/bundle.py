@@ -21,6 +21,7 @@ from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, Tem
 from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model
 from deepauc.models.classifier import classifier_name
 from deepauc.models.factory import require_permitted
+from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, copies_in, score_copies
 from deepauc.training.folder import RunFolder
@@ -179,6 +180,7 @@ class Bundle:
             and len(numbers) == 2 * self.shape[-1]
             and all(map(math.isfinite, numbers)),
             "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
+            "metadata do not fit the inputs": self.metadata is None or _encodes(self.metadata, self.shape),
             "copies do not fit the inputs": self.copies is None
             or (len(self.shape) == 3 and self.copies.augment.crop_padding < min(self.shape[:2])),
         }
@@ -192,6 +194,23 @@ def _copies(plain: Mapping[str, Any] | None) -> Copies | None:
     if not isinstance(augment, Augment):
         raise ValueError("copies are changed by no augmentation")
     return Copies(number=plain["number"], augment=augment)
+
+
+def _encodes(metadata: Any, shape: tuple[int, ...]) -> bool:
+    """Whether it is an encoder that makes such inputs."""
+    try:
+        encoder = MetadataEncoder.from_dict(metadata)
+        return len(shape) == 1 and len(encoder.feature_names) == shape[0] and all(map(_sound, encoder.columns))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+        return False
+
+
+def _sound(column: NumericColumn | CategoricalColumn) -> bool:
+    if not (isinstance(column.name, str) and isinstance(column.missing_seen, bool)):
+        return False
+    if isinstance(column, NumericColumn):
+        return math.isfinite(column.mean) and 0 < column.scale < math.inf
+    return bool(column.categories) and all(isinstance(category, str) for category in column.categories)
 
 
 def _rises(scaling: TemperatureScaling | IsotonicScaling) -> bool:
