@@ -283,6 +283,20 @@ def csv_to_report(name: str) -> tuple[str, ...]:
     return signed(found["value"], found["low"], found["high"])
 
 
+def fusion() -> tuple[str, ...]:
+    """Rows of test; test AUC by images, by metadata, by both; the paired difference."""
+    found = record("image-and-metadata/ham10000-64.json")
+    gain = found["both_minus_images_on_test"]["both, sigmoid"]["difference"]
+    aucs = [shown(found["auc"][name]["test"]["value"]) for name in ("images", "metadata", "both, sigmoid")]
+    counts = found["counts"]["test"]
+    return str(counts["positives"]), str(counts["rows"]), *aucs, *signed(gain["value"], gain["low"], gain["high"])
+
+
+def fusion_on_validation() -> tuple[str, ...]:
+    auc = record("image-and-metadata/ham10000-64.json")["auc"]
+    return tuple(shown(auc[name]["validation"]["value"]) for name in ("images", "both, sigmoid"))
+
+
 def csv_aucs(name: str) -> tuple[str, ...]:
     return tuple(shown(values["test"]["value"]) for values in record(f"csv-to-report/{name}.json")["auc"].values())
 
@@ -412,6 +426,9 @@ FIGURES = [
      lambda: (*ends(), *between_searches())),
     ("index.md", rf"{INTERVAL} on BreastMNIST", lambda: csv_to_report("breastmnist")),
     ("index.md", rf"{INTERVAL} on PneumoniaMNIST", lambda: csv_to_report("pneumoniamnist")),
+    ("metadata.md", rf"(\d+) melanomas among (\d+) lesions in test, these commands gave an AUC of {AUC} by the images, "
+     rf"{AUC} by age, sex and site, and {AUC} by both: {INTERVAL} against the images", fusion),
+    ("metadata.md", rf"validation said so: {AUC} by the images, {AUC} by both", fusion_on_validation),
     ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
     ("scale.md", r"bfloat16 takes ([\d.]+) ms, and ([\d.]+) ms a step and run with 8", lambda: resnet20_steps(1, 8)),
 ]  # fmt: skip

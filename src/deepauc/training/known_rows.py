@@ -52,8 +52,8 @@ class KnownRows:
         if self.unaware:
             raise ValueError(
                 f"{self.unaware[0]} knows none of these rows by name, so nothing says which of them it has learnt "
-                "from. Rows of images are called by their files: train a run on numbers with --id-column and that "
-                "column."
+                "from. Name the folder of the run itself; rows of images are called by their files, so train a run on "
+                "numbers with --id-column and that column."
             )
         return self.parts
 
