@@ -9,12 +9,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from deepauc.data.imbalance import positives_for
-from deepauc.metrics.intervals import auroc_interval
 from deepauc.paper import best_levers
 from deepauc.paper.benchmark_page import NEGATIVES
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.benchmark_verdict import interval_text
 from deepauc.paper.best import TITLES
+from deepauc.paper.best_averages import averages_section
 from deepauc.paper.best_decisions import Decision, Tried, decisions
 from deepauc.paper.best_levers import (
     CELLS,
@@ -22,8 +22,8 @@ from deepauc.paper.best_levers import (
     LOSSES,
     lever_name,
 )
-from deepauc.paper.best_verdict import averaged_models, cell_records, target_of, verdict_section, what_decides
-from deepauc.reporting.tables import auc_text, markdown_table, percent_text
+from deepauc.paper.best_verdict import cell_records, target_of, verdict_section, what_decides
+from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 from deepauc.training.folder import code_version
 
@@ -34,7 +34,7 @@ def page(results: Path) -> str:
     """The whole page as markdown."""
     book = RecordBook(results / best_levers.SET)
     parts = ["# One recipe for few positives", _introduction(book), "## Test AUC", _cells_text(book)]
-    parts += verdict_section(book)
+    parts += [*verdict_section(book), *averages_section(book)]
     parts += ["## What was chosen", _chosen_text(book)]
     if decides := what_decides(book):
         parts += ["## What decides", *decides]
@@ -79,16 +79,14 @@ def _cells_text(book: RecordBook) -> str:
             records = cell_records(book, cell, loss)
             if records:
                 rows.append(_cell_row(cell, loss, records))
-                rows += _average_row(cell, loss, records)
     if not rows:
         return NOTHING
     header = ("cell", "loss", "test AUC", "sets", "paper's AUC-M", "target", "reached", "alpha = 0", "GPU s", "cut")
     explained = (
-        "Mean ± standard deviation over training sets; `average`: one model of all of them, their scores averaged as "
-        "ranks over the test images (AUC scores of different models share no scale), with DeLong's interval. GPU s: "
-        "of one run, its first stage included, each its share of a pack. alpha = 0: share of steps; at 0 % AUC-M is "
-        "the square loss with margin m. target: set beforehand; for C2 and C100 the paper's best loss with ResNet20 "
-        "(.756 and .596; with DenseNet121 it has .809 and .614) plus .10 and .06."
+        "Mean ± standard deviation over training sets. GPU s: of one run, its first stage included, each its share of "
+        "a pack. alpha = 0: share of steps; at 0 % AUC-M is the square loss with margin m. target: set beforehand; for "
+        "C2 and C100 the paper's best loss with ResNet20 (.756 and .596; with DenseNet121 it has .809 and .614) plus "
+        ".10 and .06."
     )
     return f"{explained}\n\n{markdown_table(header, rows)}"
 
@@ -109,17 +107,6 @@ def _cell_row(cell: Cell, loss: str, records: Sequence[Record]) -> list[str]:
         f"{fmean(seconds):.0f}",
         "; ".join(dict.fromkeys(settings_text(record["cut"]) for record in records)) or "-",
     ]
-
-
-def _average_row(cell: Cell, loss: str, records: Sequence[Record]) -> list[list[str]]:
-    averaged = averaged_models(records)
-    if averaged is None:
-        return []
-    found = auroc_interval(*averaged)
-    shown = auc_text(float(found.value), float(found.low), float(found.high))
-    target = _against_target(cell, float(found.value))
-    published = f"{cell.published('auc_m')[0]:.3f}"
-    return [[cell.name, f"{TITLES[loss]}, average", shown, str(len(records)), published, *target, "-", "-", "-"]]
 
 
 def _against_target(cell: Cell, value: float) -> list[str]:
