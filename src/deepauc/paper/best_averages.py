@@ -76,10 +76,10 @@ def _across_sets(book: RecordBook, cell: Cell, loss: str) -> list[list[str]]:
         between = compare_auroc(mine[0], other[0], mine[1])
         minus = interval_text(MeanInterval(float(between.difference), float(between.low), float(between.high)))
     shown = auc_text(float(found.value), float(found.low), float(found.high))
-    return [[cell.name, TITLES[loss], str(len(records)), shown, minus, f"{_agreement(records):.2f}"]]
+    return [[cell.name, TITLES[loss], str(len(records)), shown, minus, f"{agreement(records):.2f}"]]
 
 
-def _agreement(records: Sequence[Record]) -> float:
+def agreement(records: Sequence[Record]) -> float:
     found = _ranks(records)
     assert found is not None
     return fmean(float(np.corrcoef(a, b)[0, 1]) for a, b in combinations(found[0], 2))
