@@ -8,9 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from deepauc.data.imbalance import positives_for
 from deepauc.paper import best_levers
-from deepauc.paper.benchmark_page import NEGATIVES
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.benchmark_verdict import interval_text
 from deepauc.paper.best import TITLES
@@ -22,6 +20,7 @@ from deepauc.paper.best_levers import (
     LOSSES,
     lever_name,
 )
+from deepauc.paper.best_not_run import not_run_section
 from deepauc.paper.best_verdict import cell_records, target_of, verdict_section, what_decides
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
@@ -39,13 +38,7 @@ def page(results: Path) -> str:
     if decides := what_decides(book):
         parts += ["## What decides", *decides]
     parts += ["## Lever by lever", *_levers(book)]
-    left = _not_run(book)
-    if left:
-        parts += [
-            "## Not run",
-            "GPU minutes from the measured seconds a step of this page's records with the same network; `-` without.",
-            markdown_table(("cell", "final runs missing", "GPU minutes"), left),
-        ]
+    parts += not_run_section(book)
     return "\n\n".join(parts) + "\n"
 
 
@@ -186,43 +179,3 @@ def settings_text(config: Mapping[str, Any], *, short: bool = False) -> str:
     """`lr 0.03, weight_decay 0.001`; short: the values alone, where a column's title names them."""
     shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in config.values()]
     return ", ".join(shown if short else (f"{name} {text}" for name, text in zip(config, shown, strict=True)))
-
-
-def _not_run(book: RecordBook) -> list[list[str]]:
-    rows = []
-    for cell in CELLS:
-        missing = {
-            loss: wanted - len(book.final(f"{cell.name}-{loss}"))
-            for loss in LOSSES
-            if (wanted := 5) > len(book.final(f"{cell.name}-{loss}"))
-        }
-        if missing:
-            seconds = _seconds_a_set(book, cell)
-            runs = ", ".join(f"{TITLES[loss]} {count}" for loss, count in missing.items())
-            minutes = "-" if seconds is None else f"{max(missing.values()) * seconds / 60:.0f}"
-            rows.append([cell.name, runs, minutes])
-    return rows
-
-
-def _seconds_a_set(book: RecordBook, cell: Cell) -> float | None:
-    """GPU seconds of one training set: its first stage and both losses' runs, from the same network's records."""
-    rows = NEGATIVES[cell.benchmark] + positives_for(NEGATIVES[cell.benchmark], cell.percent / 100)
-    total = 0.0
-    for loss in LOSSES:
-        records = [
-            (record, other)
-            for other in CELLS
-            if other.network == cell.network
-            for record in book.final(f"{other.name}-{loss}")
-            if not record["hardware"].startswith("CPU")
-        ]
-        if not records:
-            return None
-        # Steps grow with the rows of a training set.
-        total += fmean(record["seconds"] * rows / record["task"]["rows"]["train"] for record, _ in records)
-        firsts = [
-            r["first_stage"]["seconds"] * rows / r["first_stage"]["rows"] for r, _ in records if r.get("first_stage")
-        ]
-        if firsts and loss == LOSSES[0]:  # shared by both losses
-            total += fmean(firsts)
-    return total
