@@ -91,7 +91,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
         (["chest", "--set", "gamma=much"], "of another kind"),
         (["chest", "--seeds", "1,1"], "distinct"),
         (["smoke", "--task-gpus", "1"], "--task-gpus: for the tasks of --cluster"),
-        (["ablations", "--configs", "2", "--tune-sets", "1"], "--configs, --tune-sets: nothing is tuned in these cells"),
+        (["ablations", "--configs", "2", "--tune-sets", "1"], "--configs, --tune-sets: nothing is tuned in these"),
         (["smoke", "--configs", "1", "--tune-epochs", "2"], "nothing to tune: leave out --tune-epochs, or allow 2"),
         (["smoke", "--tune-sets", "2"], "--tune-sets 2: of training sets to tune on, these cells have 1 at most"),
         (["plan", "--seeds", "0", "--curves"], "--seeds, --curves: these cells only choose a setting"),

@@ -80,8 +80,8 @@ def refuse_without_effect(
     final = [flag for flag, value in {"--seeds": seeds is not None, "--curves": curves}.items() if value]
     if final and all(is_for_choosing(one.task) for one in chosen):
         raise ValueError(
-            f"{', '.join(final)}: these cells only choose a setting and have no final runs. Leave it out, or name other "
-            "--cells."
+            f"{', '.join(final)}: these cells only choose a setting and have no final runs. Leave it out, or name "
+            "other --cells."
         )
 
 

@@ -118,7 +118,9 @@ def predict_table(
     require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
     if seed is not None and not any(copies):
-        raise ValueError("seed says which changed copies of an image are scored, and none are: leave it out, or set tta.")
+        raise ValueError(
+            "seed says which changed copies of an image are scored, and none are: leave it out, or set tta."
+        )
     each = [passes(some) for some in copies]
     named = bool(feature_columns)
     image_column, feature_columns = _input_columns(folders[0], bundles[0], image_column, feature_columns)
