@@ -191,6 +191,32 @@ def test_packs_by_image_size_keep_the_order_and_the_time(monkeypatch, tmp_path):
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, monkeypatch, own):
+    from deepauc.cli import study_parts
+    from deepauc.paper import catalogue
+    from deepauc.studies.runner import Outcome
+
+    left = [2, 0]  # of the first call, of the second
+
+    def own_run(place, **_):
+        return {"left": left.pop(0)}
+
+    def packs(*_, **__):
+        return Outcome(out_of_time=bool(left.pop(0)))
+
+    kind = {"run": own_run} if own else {"studies": catalogue.find("smoke").studies, "page_after_run": True}
+    entry = catalogue.Entry(name="some", title="Some", table=lambda _: "# Some", **kind)
+    monkeypatch.setattr(catalogue, "find", {"some": entry}.get)
+    monkeypatch.setattr(study_parts, "run_in_packs", packs)
+    for page in (False, True):
+        code, out, _ = call(capsys, "run", "some", "--results", tmp_path)
+        assert code == 0
+        assert ("The time is up: the same call goes on from here." in out) is not page
+        assert (f"Written: {tmp_path / 'some.md'}" in out) is page
+        assert (tmp_path / "some.md").exists() is page
+
+
 def test_a_failed_run_is_told_and_the_exit_code_is_1(capsys, tmp_path):
     places = ["--runs", tmp_path / "runs", "--results", tmp_path / "results"]
     wild = ["--cells", "digits-S-10-paper-auc_m", "--set", "bound=none", "--set", "weight_decay=1e30"]

@@ -147,9 +147,10 @@ def run_study(
             max_minutes=max_minutes,
             report=output.say,
         )
-        _write_page(entry, results, output)
         if record.get("left"):
-            output.result(f"{record['left']} runs are left: the same call goes on from here.")
+            output.result(f"{record['left']} runs are left. The time is up: the same call goes on from here.")
+        else:
+            _write_page(entry, results, output)
         output.record(record)
         return
     if cluster is None:
