@@ -81,6 +81,16 @@ def test_evaluate_any_csv(deepauc, foreign):
     assert out.count("\n") == 1
 
 
+def test_an_empty_column_of_groups_is_refused_where_it_was_asked_for(deepauc, refused, tmp_path):
+    columns = {"label": [1, 0] * 15, "score": np.linspace(0, 1, 30), "group": [""] * 30}
+    path = write_csv(tmp_path / "p.csv", columns)
+    for command in (("evaluate", path), ("compare", path, path)):
+        assert deepauc(*command)[0] == 0  # nobody asked for groups
+        assert "column 'group' is empty in every row: leave --group-column out" in refused(
+            *command, "--group-column", "group"
+        )
+
+
 def test_evaluate_a_run_part_by_part(deepauc, run_folders):
     scores = run_folders / "auc" / "scores.csv"
     code, out, _ = deepauc("evaluate", scores)

@@ -118,6 +118,10 @@ def test_new_patients_are_encoded_as_in_training(runs, deepauc, tmp_path):
     assert list(rows) == ["a", "b", "c", "d"]
     assert rows["a"]["score"] == rows["b"]["score"]
     assert len({row["score"] for row in rows.values()}) == 3
+    for extra in (("--feature-column", "age"), ("--image-column", "who")):
+        code, _, errors = deepauc("predict", runs[1], *words, *extra)
+        assert code == 2
+        assert "finds its columns by their names" in errors
 
 
 def test_a_word_among_numbers_is_named_by_its_line(runs, folder, deepauc, tmp_path):

@@ -151,8 +151,8 @@ def test_several_runs_of_several_sizes_are_averaged(deepauc, runs, new, tmp_path
 
 
 def test_test_time_augmentation_is_deterministic(deepauc, runs, new, tmp_path):
-    for name, tta, seed in (("a", 3, 0), ("b", 3, 0), ("c", 3, 1), ("none", 0, 0)):
-        words = ("--table", new / "new.csv", "--out", tmp_path / f"{name}.csv", "--tta", tta, "--seed", seed)
+    for name, *copies in (("a", 3, "--seed", 0), ("b", 3), ("c", 3, "--seed", 1), ("none", 0)):
+        words = ("--table", new / "new.csv", "--out", tmp_path / f"{name}.csv", "--tta", *copies)
         assert deepauc(runs["small"].path, *words)[0] == 0
     a, b, c, none = ((tmp_path / f"{name}.csv").read_bytes() for name in ("a", "b", "c", "none"))
     assert a == b
@@ -276,6 +276,10 @@ def test_faults(deepauc, runs, new, tmp_path):
         ((runs["small"].path, "--table", new / "new.csv", *out, "--image-column", "fle"), "file"),
         ((runs["small"].path, "--table", new / "labelled.csv", *out, "--label-column", "patient"), "0, 1 and empty"),
         ((runs["small"].path, *out), "--table"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "rank"), "one gives its raw scores: leave"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "sigmoid"), "or name more runs"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 0), "none are: leave it out, or set tta"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 1, "--tta", 0), "none are: leave it out"),
     ):
         code, _, errors = deepauc(*words)
         assert code == 2
@@ -315,6 +319,9 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     assert asked(plain) == (raw, None)
     assert asked(copied) == (f"{raw}, each the mean over 2 changed copies of an image", None)
     assert asked(copied, "--tta", 2)[1] is None  # the run's own way
+    before = (tmp_path / "s.csv").read_bytes()
+    assert asked(copied, "--seed", 1)[1] is None  # the run's own copies have a seed too
+    assert (tmp_path / "s.csv").read_bytes() != before
     meaning, caution = asked(copied, "--tta", 0)
     assert meaning == raw
     assert f"of {copied} were fitted on means over 2 copies, not on scores like these" in caution

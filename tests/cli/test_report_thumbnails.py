@@ -43,6 +43,7 @@ def test_they_are_there_when_asked_for(deepauc, run_folders, table, tmp_path):
     [
         (["--thumbnails"], "name its table, --table data.csv --image-column file"),
         (["--table", "TABLE"], "are for --thumbnails"),
+        (["--thumbnails", "--table", "TABLE", "--cases", "0"], "leave out one of the two"),
         (["--thumbnails", "--table", "TABLE"], "--image-column COLUMN"),
         (["--thumbnails", "--table", "TABLE", "--image-column", "fil"], "'file'"),
         (["--thumbnails", "--table", "OTHER", "--image-column", "file"], "Name the table the run was trained on"),

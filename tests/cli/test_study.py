@@ -91,6 +91,10 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
         (["chest", "--set", "gamma=much"], "of another kind"),
         (["chest", "--seeds", "1,1"], "distinct"),
         (["smoke", "--task-gpus", "1"], "--task-gpus: for the tasks of --cluster"),
+        (["ablations", "--configs", "2", "--tune-sets", "1"], "--configs, --tune-sets: nothing is tuned in these"),
+        (["smoke", "--configs", "1", "--tune-epochs", "2"], "nothing to tune: leave out --tune-epochs, or allow 2"),
+        (["smoke", "--tune-sets", "2"], "--tune-sets 2: of training sets to tune on, these cells have 1 at most"),
+        (["plan", "--seeds", "0", "--curves"], "--seeds, --curves: these cells only choose a setting"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(capsys, tmp_path, arguments, message):
@@ -174,6 +178,43 @@ def test_packs_by_image_size_keep_the_order_and_the_time(monkeypatch, tmp_path):
         calls.clear()
         study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
         assert calls == [([one.name for one in chosen], pack)]
+    calls.clear()
+    options["jobs"] = 2
+    for device, pack in (("cuda", None), ("cuda", 2), ("cpu", 2)):
+        with pytest.raises(ValueError, match="--jobs 2: these runs go side by side"):
+            study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
+    with pytest.raises(ValueError, match="or take --pack 1"):  # the runner's own default on a GPU
+        study_parts.run_in_packs(find("smoke"), find("smoke").studies.studies, device="cuda", pack=None, **options)
+    assert not calls
+    for device, pack in (("cuda", 1), ("cpu", None)):
+        study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, monkeypatch, own):
+    from deepauc.cli import study_parts
+    from deepauc.paper import catalogue
+    from deepauc.studies.runner import Outcome
+
+    left = [2, 0]  # of the first call, of the second
+
+    def own_run(place, **_):
+        return {"left": left.pop(0)}
+
+    def packs(*_, **__):
+        return Outcome(out_of_time=bool(left.pop(0)))
+
+    kind = {"run": own_run} if own else {"studies": catalogue.find("smoke").studies, "page_after_run": True}
+    entry = catalogue.Entry(name="some", title="Some", table=lambda _: "# Some", **kind)
+    monkeypatch.setattr(catalogue, "find", {"some": entry}.get)
+    monkeypatch.setattr(study_parts, "run_in_packs", packs)
+    for page in (False, True):
+        code, out, _ = call(capsys, "run", "some", "--results", tmp_path)
+        assert code == 0
+        assert ("The time is up: the same call goes on from here." in out) is not page
+        assert (f"Written: {tmp_path / 'some.md'}" in out) is page
+        assert (tmp_path / "some.md").exists() is page
 
 
 def test_a_failed_run_is_told_and_the_exit_code_is_1(capsys, tmp_path):

@@ -241,6 +241,8 @@ def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
         (("--config", "split.toml", *IMAGES, "--split-column", "split"), "leave out [split], or the split column"),
         (("--table", "split.csv", *NUMBERS, "--image-size", "16"), "there are no images to resize"),
         (("--seed", "-1"), "--seed"),
+        (("--table", "data.csv", *IMAGES, "--print-config", "--json"), "leave out one of the two"),
+        (("--table", "data.csv", *IMAGES, "--print-config", "--tensorboard"), "not for the file it prints"),
     ],
 )
 def test_bad_words_are_one_line_and_exit_code_2(deepauc, data, tmp_path, monkeypatch, words, message):

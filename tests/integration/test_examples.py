@@ -1,9 +1,13 @@
 """The scripts in examples/, executed in a short form."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
+
+from deepauc.paper.best import best
+from deepauc.training.config import read_settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BY_HAND = {"monai_densenet.py"}
@@ -48,6 +52,13 @@ def test_lightning():
 def test_huggingface():
     pytest.importorskip("transformers")
     assert load("huggingface_text").main(epochs=8) > 0.9
+
+
+@pytest.mark.parametrize(("name", "loss"), [("best", "auc_m"), ("best-ce", "ce")])
+def test_best_is_what_the_search_has_chosen(name, loss):
+    record = json.loads((EXAMPLES.parent / "results" / "best" / f"C10-R-1-{loss}-0.json").read_text(encoding="utf-8"))
+    recipe = read_settings(EXAMPLES / f"{name}.toml").recipe
+    assert recipe == best(**{**record["fixed"], **record["config"]})
 
 
 def test_every_example_is_run_here_or_by_hand():

@@ -77,7 +77,7 @@ def test_the_page_confirms_refutes_or_leaves_open(tmp_path):
             alpha = {"steps_per_epoch": 2, "step": [0, 1, 2, 3, 20], "value": [0.0, 0.1, 0.2, 0.1, 0.0]}
             more = {"alpha": alpha, "alpha_negative_share": BELOW[name][seed]} if "A5" in name else {}
             book.add(final(name, seed, auc, **more))
-    lines = ablation_page.page(tmp_path).splitlines()
+    lines = ablation_page.page(tmp_path).split("## Not run")[0].splitlines()
     verdicts = {line.split("|")[2].strip(): line.split("|")[6].strip() for line in lines if line.startswith("| A")}
     assert verdicts["1 % noise, m = 0.3: AUC-M above AUC-S"] == "confirmed"
     assert verdicts["5 % noise, m = 0.3: AUC-M above AUC-S"] == "refuted"
@@ -147,6 +147,30 @@ def test_margins_of_medical_tasks_stand_beside_the_papers(tmp_path):
         ["PatchCamelyon", "0.7", "1", "`pcam`: pcam-D"],
     ]
     assert "No m selected yet: CheXpert." in section
+
+
+def test_sets_without_a_selected_margin_are_named(tmp_path):
+    RecordBook(tmp_path / "paper-tables").add(final("C10-R-1-paper-auc_m", 0, 0.7, config={"margin": 0.5}))
+    assert "over its trials. No m selected yet: C2, S10, C100." in ablation_page.page(tmp_path)
+
+
+def test_what_was_not_run_as_declared_is_listed(tmp_path):
+    """Runs with another network, or with another cut, are no runs of the study as declared."""
+    book = RecordBook(tmp_path / "ablations")
+    other = {"fixed": {"network": "R"}, "cut": {"network": "R"}}
+    for seed in range(5):
+        book.add(final("A3-noise_1-auc_m", seed, 0.7))
+        book.add(final("A3-noise_1-auc_s", seed, 0.7, **other))
+    for seed in range(3):
+        book.add(final("A3-noise_5-auc_m", seed, 0.7))
+    book.add(final("A3-noise_5-auc_m", 3, 0.7, cut={"epochs": 2}))
+    section = ablation_page.page(tmp_path).split("## Not run")[1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| A")]
+    listed = {row[0]: row[1:] for row in rows}
+    assert set(listed) == {study.name for study in ablations().studies} - {"A3-noise_1-auc_m"}
+    assert listed["A3-noise_1-auc_s"] == ["D", "5 of 5", "network R: 5"]
+    assert listed["A3-noise_5-auc_m"] == ["D", "2 of 5", "epochs 2: 1"]
+    assert listed["A2-S10_10-raw"] == ["D", "5 of 5", "-"]
 
 
 def test_without_records_nothing_is_claimed(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from deepauc.metrics.auroc import auroc
 from deepauc.models.fusion import ensemble
-from deepauc.paper import best_levers, best_page, best_verdict, divergence
+from deepauc.paper import best_averages, best_levers, best_page, best_verdict, divergence
 from deepauc.paper.best import best
 from deepauc.paper.best_decisions import decisions, end_of_search
 from deepauc.paper.best_levers import (
@@ -217,23 +217,22 @@ def test_the_cells_take_over_what_was_chosen(small):
 def test_the_average_of_models_comes_from_the_records(small):
     results, _, book = small
     records = book.final("C10-R-1-auc_m")
-    scores, labels = best_verdict.averaged_models(records)
+    scores, labels = best_averages.averaged_models(records)
     runs = results.parent / "runs"
     from deepauc.training.run import Run
 
     own = [Run(runs / record["run"]).scores("test") for record in records]
     expected = ensemble([values for values, _ in own], scale="rank")
     assert auroc(scores, labels) == pytest.approx(auroc(expected, own[0][1]), abs=1e-12)
-    assert best_verdict.averaged_models(records[:1]) is None
+    assert best_averages.averaged_models(records[:1]) is None
     other = {**records[1], "test_ranks": ranks_as_text(own[0][0], 1 - own[0][1])}
     with pytest.raises(ValueError, match="different test images"):
-        best_verdict.averaged_models([records[0], other])
+        best_averages.averaged_models([records[0], other])
 
 
 def test_the_page(small):
     results, _, book = small
     text = best_page.page(results)
-    assert "AUC-M, average" in text
     assert "diverged on 2" in text
     assert "### CE: mixup" in text
     values = [record["auc"]["test"][0] for record in book.final("C10-R-1-ce")]
@@ -243,6 +242,30 @@ def test_the_page(small):
     assert row.count("|") == 5
     a, b = ([r["auc"]["test"][0] for r in book.final(f"C10-R-1-{loss}")] for loss in LOSSES)
     assert f"{np.mean(np.subtract(a, b)):+.3f} [" in text
+
+
+def test_averages_over_sets_and_of_both_losses_on_one_set(small):
+    results, _, book = small
+    text = best_page.page(results).split("## Averages of models")[1].split("## What was chosen")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| C10")]
+    ranks = {
+        loss: [ranks_from_text(record["test_ranks"]) for record in book.final(f"C10-R-1-{loss}")] for loss in LOSSES
+    }
+    labels = ranks["ce"][0][1]
+    (together,) = (row for row in rows if len(row) == 5)
+    across = {row[1]: row for row in rows if len(row) == 6}
+    for loss, title in (("auc_m", "AUC-M"), ("ce", "CE")):
+        first, second = (one for one, _ in ranks[loss])
+        row = across[title]
+        assert row[2] == "2"
+        assert row[3].startswith(f"{auroc(first + second, labels):.3f} [")
+        assert row[5] == f"{np.corrcoef(first, second)[0, 1]:.2f}"
+        assert (row[4] == "-") == (loss == "ce")
+    both = [auroc(a + b, labels) for (a, _), (b, _) in zip(ranks["auc_m"], ranks["ce"], strict=True)]
+    assert together[:3] == ["C10-R-1", "2", f"{np.mean(both):.3f} ± {np.std(both, ddof=1):.3f}"]
+    for cell, loss in zip(together[3:], LOSSES, strict=True):
+        alone = [record["auc"]["test"][0] for record in book.final(f"C10-R-1-{loss}")]
+        assert cell.startswith(f"{np.mean(np.subtract(both, alone)):+.3f} [")
 
 
 def test_the_ends_of_the_searches_are_paired(small):

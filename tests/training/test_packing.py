@@ -12,6 +12,9 @@ from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.optim.standard import SGDSpec
 from deepauc.training import fast_step
 from deepauc.training.checkpoint import load_state
+from deepauc.training.fast_step import FastEngine
+from deepauc.training.folder import RunFolder
+from deepauc.training.interrupt import Interrupted
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
@@ -49,6 +52,42 @@ def test_an_interrupt_saves_every_run_of_a_pack(image_task, tmp_path, monkeypatc
     for run, single in zip(train_together(jobs, device="cpu"), alone, strict=True):
         assert (run.path / "scores.csv").read_bytes() == (single.path / "scores.csv").read_bytes()
         assert (run.path / "history.csv").read_bytes() == (single.path / "history.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("call", "results_only"), [(3, False), (11, False), (3, True)], ids=["scores", "guard", "tuning"]
+)  # 1 batch of train, 4 copies of validation, 4 of test, then the guard, with the first stage's weights
+def test_an_interrupt_is_heard_while_copies_are_scored(image_task, tmp_path, monkeypatch, call, results_only):
+    first = replace(recipe(0.1).stages[0], augment=Augment(brightness=0.3))
+    copied = Recipe(model=recipe(0.1).model, stages=(first, replace(first, ema=0.9)), guard=not results_only, tta=4)
+    several = [replace(copied, stages=(first, replace(copied.stages[1], optimizer=SGDSpec(lr=lr)))) for lr in (1, 2, 3)]
+
+    def jobs(folder):
+        return [
+            Job(recipe=one, task=image_task, seed=0, run_dir=tmp_path / folder / str(i), results_only=results_only)
+            for i, one in enumerate(several)
+        ]
+
+    whole = train_together(jobs("whole"), device="cpu")
+    between, calls = Trainer._between_batches, []
+
+    def rings(self, *step):
+        if self.folder.path == tmp_path / "cut" / "1":
+            calls.append(step)
+            if len(calls) == call:
+                os.kill(os.getpid(), signal.SIGINT)
+        between(self, *step)
+
+    monkeypatch.setattr(Trainer, "_between_batches", rings)
+    with pytest.raises(Interrupted, match="saved"):
+        train_together(jobs("cut"), device="cpu")
+    assert len(calls) == call
+    assert [RunFolder(job.run_dir).done for job in jobs("cut")] == [True, False, False]
+    monkeypatch.setattr(FastEngine, "run_epoch", None)  # nothing is left to train
+    for run, uncut in zip(train_together(jobs("cut"), device="cpu"), whole, strict=True):
+        assert run.record["results"]["auc"] == uncut.record["results"]["auc"]
+        for name in ("history.csv", *(() if results_only else ("scores.csv", "model.safetensors"))):
+            assert (run.path / name).read_bytes() == (uncut.path / name).read_bytes()
 
 
 def test_losses_and_augmentations_of_one_network_share_its_program(image_task, tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ app = typer.Typer(rich_markup_mode=None)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="From `data list`, or a packed set's folder.")]
 Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Named data sets; default: DEEPAUC_DATA.")]
 Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Leave so many positives in train, such as 0.01.")]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Which of them: 0 (default), 1, ...")]
+Seed = Annotated[int | None, typer.Option(min=0, metavar="N", help="Which of them: 0 (default), 1, ...")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to be made.")]
 Parts = Annotated[
     list[str] | None,
@@ -85,7 +85,7 @@ def list_sets(root: Root = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def info(
-    name: NameArgument, imratio: Imratio = None, seed: Seed = 0, root: Root = None, as_json: AsJson = False
+    name: NameArgument, imratio: Imratio = None, seed: Seed = None, root: Root = None, as_json: AsJson = False
 ) -> None:
     """One data set: parts, share of positives, size, hash, licence."""
     output = Output(as_json=as_json)
@@ -184,7 +184,7 @@ def pack(
     ] = False,
     allow_outside: RareAllowOutside = False,
     imratio: Imratio = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     root: Root = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a packed set that is there.")] = False,
     as_json: AsJson = False,
@@ -203,6 +203,9 @@ def pack(
             raise ValueError("name either an image column or feature columns.")
         if size is not None and image_column is None:
             raise ValueError("--size goes with --image-column: there are no images to resize.")
+        if root is not None:
+            raise ValueError("--root is the folder of named data sets, and this is a table: leave it out.")
+        _require_use_of(seed, imratio=imratio)
         try:
             with output.progress(f"Checking {Path(source).name}") as advance:
                 task, report = read_table(
@@ -225,7 +228,7 @@ def pack(
             output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
             refuse_table(output, error.problems, may_skip=not skip_bad)
         skipped = report.skipped
-        task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed)
+        task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed or 0)
     else:
         columns = (label_column, image_column, feature_column, group_column, id_column, split_column, weight_column)
         if any((*columns, metadata_column, size, skip_bad, allow_outside)):
@@ -255,7 +258,7 @@ def export(
     name: NameArgument,
     out: Out,
     imratio: Imratio = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     part: Parts = None,
     root: Root = None,
     as_json: AsJson = False,
@@ -276,9 +279,17 @@ def export(
     )
 
 
-def _named_task(name: str, *, root: Path | None, imratio: float | None, seed: int) -> Task:
+def _named_task(name: str, *, root: Path | None, imratio: float | None, seed: int | None) -> Task:
+    _require_use_of(seed, imratio=imratio)
+    if root is not None and name not in CATALOGUE and Path(name).is_dir():
+        raise ValueError(f"--root is the folder of named data sets, and {name} is a folder itself: leave it out.")
     task = load_named(name, root=root)
-    return task if imratio is None else imbalanced(task, imratio=imratio, seed=seed)
+    return task if imratio is None else imbalanced(task, imratio=imratio, seed=seed or 0)
+
+
+def _require_use_of(seed: int | None, *, imratio: float | None) -> None:
+    if seed is not None and imratio is None:
+        raise ValueError("--seed says which positives --imratio leaves: name a share of them too, or leave --seed out.")
 
 
 def _counts(task: Task) -> dict[str, dict[str, dict[str, Any]]]:

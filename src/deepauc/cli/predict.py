@@ -36,13 +36,13 @@ def predict(
         typer.Option(min=0, metavar="N", show_default=False, help="Mean over N changed copies of an image."),
     ] = None,
     scale: Annotated[
-        str, typer.Option(metavar="NAME", show_default=False, help="Of several runs: sigmoid (default) or rank.")
-    ] = "sigmoid",
+        str | None, typer.Option(metavar="NAME", help="Of several runs: sigmoid (default) or rank.")
+    ] = None,
     probability: Annotated[
         bool, typer.Option("--probability", help="Recalibrated on validation; mean of several runs.")
     ] = False,
     parts: Annotated[bool, typer.Option("--parts", help="Write which part of the runs a row was in.")] = False,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Of --tta; default: 0.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of --tta; default: 0.")] = None,
     device: Annotated[
         str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
     ] = None,
@@ -56,8 +56,7 @@ def predict(
 ) -> None:
     """Score a table by trained runs; no labels needed. Columns default to theirs."""
     del help_all  # it has shown itself by now
-    if scale not in get_args(Scale):
-        raise ValueError(f"--scale {scale}: write sigmoid or rank.")
+    _require_known_scale(scale, runs=len(runs))
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
@@ -77,7 +76,7 @@ def predict(
                 group_column=group_column,
                 id_column=id_column,
                 tta=tta,
-                scale=scale,  # type: ignore[arg-type]  # checked above
+                scale=scale or "sigmoid",  # type: ignore[arg-type]  # checked above
                 probability=probability,
                 parts=parts,
                 seed=seed,
@@ -91,6 +90,16 @@ def predict(
         refuse_table(output, error.problems, may_skip=not skip_bad)
     found.write(out)
     _show(output, found, out)
+
+
+def _require_known_scale(scale: str | None, *, runs: int) -> None:
+    if scale is not None and scale not in get_args(Scale):
+        raise ValueError(f"--scale {scale}: write sigmoid or rank.")
+    if scale is not None and runs == 1:
+        raise ValueError(
+            "--scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
+            "(--probability is for probabilities)."
+        )
 
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:

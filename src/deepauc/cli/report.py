@@ -26,8 +26,8 @@ def report(
         list[str] | None, typer.Option("--subgroup-column", metavar="COLUMN", help="Repeatable; default: all.")
     ] = None,
     cases: Annotated[
-        int, typer.Option(min=0, metavar="N", show_default=False, help="Name the N largest errors of each kind.")
-    ] = 0,
+        int | None, typer.Option(min=0, metavar="N", help="Name the N largest errors of each kind.")
+    ] = None,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Show them, with Grad-CAM: patients' images!")
     ] = False,
@@ -57,6 +57,8 @@ def report(
         columns = read_metadata(metadata, id_column=id_column or "id", columns=subgroup_column or ())
     if thumbnails and table is None:
         raise ValueError("--thumbnails needs the run's images: name its table, --table data.csv --image-column file.")
+    if thumbnails and cases == 0:
+        raise ValueError("--cases 0 names no errors, and --thumbnails shows them: leave out one of the two.")
     if not thumbnails and (table is not None or image_column or allow_outside):
         raise ValueError("--table, --image-column and --allow-outside are for --thumbnails: ask for those too.")
     output = Output(quiet=quiet, as_json=as_json)
@@ -69,7 +71,7 @@ def report(
             run,
             baseline=baseline,
             metadata=columns,
-            cases=cases,
+            cases=cases or 0,
             thumbnails=images,
             out=out,
             command=command_line(context),

@@ -120,7 +120,13 @@ def run_study(
     del help_all  # it has shown itself by now
     from dataclasses import replace
 
-    from deepauc.cli.study_parts import refuse_what_does_not_apply, refuse_without_cluster, run_in_packs, run_own
+    from deepauc.cli.study_parts import (
+        refuse_what_does_not_apply,
+        refuse_without_cluster,
+        refuse_without_effect,
+        run_in_packs,
+        run_own,
+    )
     from deepauc.paper.catalogue import find
     from deepauc.studies.cluster import Cluster
     from deepauc.studies.sources import Place
@@ -141,18 +147,19 @@ def run_study(
             max_minutes=max_minutes,
             report=output.say,
         )
-        _write_page(entry, results, output)
         if record.get("left"):
-            output.result(f"{record['left']} runs are left: the same call goes on from here.")
+            output.result(f"{record['left']} runs are left. The time is up: the same call goes on from here.")
+        else:
+            _write_page(entry, results, output)
         output.record(record)
         return
     if cluster is None:
         refuse_without_cluster(context)
+    cuts: dict[str, int | None] = {"configs": configs, "tune_epochs": tune_epochs, "tune_sets": tune_sets}
     chosen = entry.studies.chosen(_split(cells))
-    chosen, parents = (
-        cut_all(some, configs=configs, tune_epochs=tune_epochs, tune_sets=tune_sets, options=_options(options or []))
-        for some in (chosen, entry.studies.parents(chosen))
-    )
+    parents = entry.studies.parents(chosen)
+    refuse_without_effect(chosen, parents, **cuts, seeds=seeds, curves=curves)
+    chosen, parents = (cut_all(some, **cuts, options=_options(options or [])) for some in (chosen, parents))
     if entry.settled is not None:
         chosen, further = entry.settled(chosen, results)
         parents += further

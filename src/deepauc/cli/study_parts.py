@@ -54,6 +54,37 @@ def refuse_without_cluster(context: typer.Context) -> None:
         raise ValueError(f"{', '.join(given)}: for the tasks of --cluster, which this call does not name.")
 
 
+def refuse_without_effect(
+    chosen: Sequence[Study],
+    parents: Sequence[Study],
+    *,
+    configs: int | None,
+    tune_epochs: int | None,
+    tune_sets: int | None,
+    seeds: str | None,
+    curves: bool,
+) -> None:
+    """Options of tuning or of final runs, where these studies have none."""
+    from deepauc.studies.folds import is_for_choosing
+
+    tuning = {"--tune-epochs": tune_epochs, "--tune-sets": tune_sets}
+    given = [flag for flag, value in {"--configs": configs, **tuning}.items() if value is not None]
+    tuned = [one for one in (*chosen, *parents) if one.tuned]
+    if given and not tuned:
+        raise ValueError(f"{', '.join(given)}: nothing is tuned in these cells. Leave it out, or name other --cells.")
+    if configs == 1 and len(given) > 1:
+        raise ValueError(f"--configs 1 leaves nothing to tune: leave out {', '.join(given[1:])}, or allow 2.")
+    most = max((len(one.tuning_seeds) for one in tuned), default=0)
+    if tune_sets is not None and tune_sets > most:
+        raise ValueError(f"--tune-sets {tune_sets}: of training sets to tune on, these cells have {most} at most.")
+    final = [flag for flag, value in {"--seeds": seeds is not None, "--curves": curves}.items() if value]
+    if final and all(is_for_choosing(one.task) for one in chosen):
+        raise ValueError(
+            f"{', '.join(final)}: these cells only choose a setting and have no final runs. Leave it out, or name "
+            "other --cells."
+        )
+
+
 def _was_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
@@ -134,7 +165,7 @@ def run_in_packs(
     report: Callable[[Step], None],
 ) -> Outcome:
     """`run_studies`, on a GPU with the pack of each study where nobody says: those of one size after each other."""
-    from deepauc.studies.runner import Outcome, run_studies
+    from deepauc.studies.runner import DEFAULT_PACK, Outcome, run_studies
     from deepauc.training.loop import chosen_device
 
     on_gpu = chosen_device(device).type == "cuda" if cluster is None else device == "cuda"
@@ -145,6 +176,10 @@ def run_in_packs(
         own = entry.pack(study)
         return own if on_gpu or (cluster is not None and own == 1) else None  # what a cluster has is seen when joined
 
+    if jobs > 1 and cluster is None and any((size(one) or (DEFAULT_PACK if on_gpu else 1)) > 1 for one in chosen):
+        raise ValueError(
+            f"--jobs {jobs}: these runs go side by side in one process. Leave it out, or take --pack 1 for processes."
+        )
     together, began = Outcome(), time.monotonic()
     for number, some in groupby(chosen, key=size):
         mine = list(some)

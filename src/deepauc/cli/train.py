@@ -116,6 +116,12 @@ def train(
     from deepauc.cli.training_run import print_settings, run_training
 
     if print_config:
+        for option, given in (("--json", as_json), ("--tensorboard", tensorboard)):
+            if given:
+                raise ValueError(
+                    f"{option} is for the training, which --print-config leaves out, and not for the file it prints "
+                    "(TOML): leave out one of the two."
+                )
         print_settings(settings, device=device)
         return
     if out is None:

@@ -16,6 +16,7 @@ from deepauc.paper.study_figures import picture_links
 from deepauc.paper.toy import mean_interval
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
+from deepauc.studies.study import Study
 
 PAPER_MARGINS = {"C2": 0.7, "C10": 0.8, "S10": 0.7, "C100": 0.5}  # A6: average best m
 PAPER_MEDICAL_MARGINS = {"Melanoma": 0.8, "CheXpert": 0.8, "DDSM+": 0.5, "PatchCamelyon": 0.7}
@@ -35,7 +36,7 @@ def page(results: Path) -> str:
     runs = [
         _study_row(study.name, records) for study in ablations().studies if (records := book.final(study.name))
     ]  # fmt: skip
-    missing = [study.name for study in ablations().studies if not book.final(study.name)]
+    missing = [row for study in ablations().studies if (row := _missing_row(study, book.final(study.name))) is not None]
     parts = [
         "# The paper's ablations",
         "Made by `deepauc study table ablations` from `results/ablations/` (A2 to A5) and `results/paper-tables/` "
@@ -57,8 +58,10 @@ def page(results: Path) -> str:
     if margins or medical:
         parts.append("## A6: the margin")
     if margins:
+        without = ", ".join(name for name in PAPER_MARGINS if name not in {row[0] for row in margins})
         parts += [
-            "Average of the selected m over the cells of a set, beside the paper's average over its trials.",
+            "Average of the selected m over the cells of a set, beside the paper's average over its trials."
+            + (f" No m selected yet: {without}." if without else ""),
             markdown_table(("set", "recipe", "paper", "ours", "cells"), margins),
         ]
     if medical:
@@ -69,7 +72,12 @@ def page(results: Path) -> str:
             markdown_table(("task", "paper", "ours", "set and study"), medical),
         ]
     if missing:
-        parts += ["## Not run", ", ".join(f"`{name}`" for name in missing)]
+        parts += [
+            "## Not run",
+            "Runs of each study as declared (D: DenseNet121) that have no record, and what its other records have "
+            "instead.",
+            markdown_table(("study", "network", "final runs missing", "recorded with"), missing),
+        ]
     return "\n\n".join([*parts, *picture_links(results, SET)]) + "\n"
 
 
@@ -147,6 +155,22 @@ def _study_row(name: str, records: Sequence[Record]) -> list[str]:
         _share_text(records, "alpha_negative_share"),
         f"{fmean(record['seconds'] for record in records):.0f}",
         "; ".join(dict.fromkeys(_cut(record["cut"]) for record in records)) or "-",
+    ]
+
+
+def _missing_row(study: Study, records: Sequence[Record]) -> list[str] | None:
+    """None where every training set has a record as declared."""
+    network = study.fixed["network"]
+    declared = [r for r in records if not r["cut"] and r["fixed"]["network"] == network]
+    missing = set(study.seeds) - {record["seed"] for record in declared}
+    if not missing:
+        return None
+    others = [_cut(r["cut"]) or f"network {r['fixed']['network']}" for r in records if r not in declared]
+    return [
+        study.name,
+        network,
+        f"{len(missing)} of {len(study.seeds)}",
+        "; ".join(f"{text}: {others.count(text)}" for text in dict.fromkeys(others)) or "-",
     ]
 
 

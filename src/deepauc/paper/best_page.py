@@ -8,13 +8,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from deepauc.data.imbalance import positives_for
-from deepauc.metrics.intervals import auroc_interval
 from deepauc.paper import best_levers
-from deepauc.paper.benchmark_page import NEGATIVES
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.benchmark_verdict import interval_text
 from deepauc.paper.best import TITLES
+from deepauc.paper.best_averages import averages_section
 from deepauc.paper.best_decisions import Decision, Tried, decisions
 from deepauc.paper.best_levers import (
     CELLS,
@@ -22,8 +20,9 @@ from deepauc.paper.best_levers import (
     LOSSES,
     lever_name,
 )
-from deepauc.paper.best_verdict import averaged_models, cell_records, target_of, verdict_section, what_decides
-from deepauc.reporting.tables import auc_text, markdown_table, percent_text
+from deepauc.paper.best_not_run import not_run_section
+from deepauc.paper.best_verdict import cell_records, target_of, verdict_section, what_decides
+from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 from deepauc.training.folder import code_version
 
@@ -34,18 +33,12 @@ def page(results: Path) -> str:
     """The whole page as markdown."""
     book = RecordBook(results / best_levers.SET)
     parts = ["# One recipe for few positives", _introduction(book), "## Test AUC", _cells_text(book)]
-    parts += verdict_section(book)
+    parts += [*verdict_section(book), *averages_section(book)]
     parts += ["## What was chosen", _chosen_text(book)]
     if decides := what_decides(book):
         parts += ["## What decides", *decides]
     parts += ["## Lever by lever", *_levers(book)]
-    left = _not_run(book)
-    if left:
-        parts += [
-            "## Not run",
-            "GPU minutes from the measured seconds a step of this page's records with the same network; `-` without.",
-            markdown_table(("cell", "final runs missing", "GPU minutes"), left),
-        ]
+    parts += not_run_section(book)
     return "\n\n".join(parts) + "\n"
 
 
@@ -79,16 +72,14 @@ def _cells_text(book: RecordBook) -> str:
             records = cell_records(book, cell, loss)
             if records:
                 rows.append(_cell_row(cell, loss, records))
-                rows += _average_row(cell, loss, records)
     if not rows:
         return NOTHING
     header = ("cell", "loss", "test AUC", "sets", "paper's AUC-M", "target", "reached", "alpha = 0", "GPU s", "cut")
     explained = (
-        "Mean ± standard deviation over training sets; `average`: one model of all of them, their scores averaged as "
-        "ranks over the test images (AUC scores of different models share no scale), with DeLong's interval. GPU s: "
-        "of one run, its first stage included, each its share of a pack. alpha = 0: share of steps; at 0 % AUC-M is "
-        "the square loss with margin m. target: set beforehand; for C2 and C100 the paper's best loss with ResNet20 "
-        "(.756 and .596; with DenseNet121 it has .809 and .614) plus .10 and .06."
+        "Mean ± standard deviation over training sets. GPU s: of one run, its first stage included, each its share of "
+        "a pack. alpha = 0: share of steps; at 0 % AUC-M is the square loss with margin m. target: set beforehand; for "
+        "C2 and C100 the paper's best loss with ResNet20 (.756 and .596; with DenseNet121 it has .809 and .614) plus "
+        ".10 and .06."
     )
     return f"{explained}\n\n{markdown_table(header, rows)}"
 
@@ -109,17 +100,6 @@ def _cell_row(cell: Cell, loss: str, records: Sequence[Record]) -> list[str]:
         f"{fmean(seconds):.0f}",
         "; ".join(dict.fromkeys(settings_text(record["cut"]) for record in records)) or "-",
     ]
-
-
-def _average_row(cell: Cell, loss: str, records: Sequence[Record]) -> list[list[str]]:
-    averaged = averaged_models(records)
-    if averaged is None:
-        return []
-    found = auroc_interval(*averaged)
-    shown = auc_text(float(found.value), float(found.low), float(found.high))
-    target = _against_target(cell, float(found.value))
-    published = f"{cell.published('auc_m')[0]:.3f}"
-    return [[cell.name, f"{TITLES[loss]}, average", shown, str(len(records)), published, *target, "-", "-", "-"]]
 
 
 def _against_target(cell: Cell, value: float) -> list[str]:
@@ -199,43 +179,3 @@ def settings_text(config: Mapping[str, Any], *, short: bool = False) -> str:
     """`lr 0.03, weight_decay 0.001`; short: the values alone, where a column's title names them."""
     shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in config.values()]
     return ", ".join(shown if short else (f"{name} {text}" for name, text in zip(config, shown, strict=True)))
-
-
-def _not_run(book: RecordBook) -> list[list[str]]:
-    rows = []
-    for cell in CELLS:
-        missing = {
-            loss: wanted - len(book.final(f"{cell.name}-{loss}"))
-            for loss in LOSSES
-            if (wanted := 5) > len(book.final(f"{cell.name}-{loss}"))
-        }
-        if missing:
-            seconds = _seconds_a_set(book, cell)
-            runs = ", ".join(f"{TITLES[loss]} {count}" for loss, count in missing.items())
-            minutes = "-" if seconds is None else f"{max(missing.values()) * seconds / 60:.0f}"
-            rows.append([cell.name, runs, minutes])
-    return rows
-
-
-def _seconds_a_set(book: RecordBook, cell: Cell) -> float | None:
-    """GPU seconds of one training set: its first stage and both losses' runs, from the same network's records."""
-    rows = NEGATIVES[cell.benchmark] + positives_for(NEGATIVES[cell.benchmark], cell.percent / 100)
-    total = 0.0
-    for loss in LOSSES:
-        records = [
-            (record, other)
-            for other in CELLS
-            if other.network == cell.network
-            for record in book.final(f"{other.name}-{loss}")
-            if not record["hardware"].startswith("CPU")
-        ]
-        if not records:
-            return None
-        # Steps grow with the rows of a training set.
-        total += fmean(record["seconds"] * rows / record["task"]["rows"]["train"] for record, _ in records)
-        firsts = [
-            r["first_stage"]["seconds"] * rows / r["first_stage"]["rows"] for r, _ in records if r.get("first_stage")
-        ]
-        if firsts and loss == LOSSES[0]:  # shared by both losses
-            total += fmean(firsts)
-    return total

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 from statistics import fmean
-from typing import Any
 
-import numpy as np
-
-from deepauc.metrics.comparison import compare_auroc
-from deepauc.models.fusion import ensemble
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.benchmark_verdict import Difference, interval_text, pooled, side_text
 from deepauc.paper.best import TITLES
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
-from deepauc.paper.best_levers import CELLS, LOSSES, ranks_from_text
-from deepauc.paper.toy import MeanInterval, mean_interval
+from deepauc.paper.best_levers import CELLS, LOSSES
+from deepauc.paper.toy import mean_interval
 from deepauc.reporting.tables import markdown_table
 from deepauc.studies.records import Record, RecordBook
 
@@ -56,15 +51,15 @@ def verdict_section(book: RecordBook) -> list[str]:
     found = differences(book)
     if not found:
         return []
-    rows = [[one.cell.name, str(one.sets), interval_text(one.interval), _averages(book, one.cell)] for one in found]
+    rows = [[one.cell.name, str(one.sets), interval_text(one.interval)] for one in found]
     if len(found) > 1:
-        rows.append([f"all {len(found)} cells", "-", interval_text(pooled(found)), "-"])
+        rows.append([f"all {len(found)} cells", "-", interval_text(pooled(found))])
     return [
         "## AUC-M minus cross-entropy",
         "Paired over the training sets that both have, with a 95 % t-interval; the last line is the mean of the cells' "
         "means, pooled as in `paper-tables.md` (C10, C2 and C100 are strata, both networks on one training set are one "
-        "draw). The average of models: paired DeLong over the test images.",
-        markdown_table(("cell", "sets", "mean [95 %]", "averaged models [95 %]"), rows),
+        "draw).",
+        markdown_table(("cell", "sets", "mean [95 %]"), rows),
         " ".join([_loss_text(found), *_targets_text(book)]),
     ]
 
@@ -118,23 +113,3 @@ def _gain_text(lever: Decision) -> str:
         return "open"
     gain = lever.gain()
     return "-" if gain is None else interval_text(gain)
-
-
-def averaged_models(records: Sequence[Record]) -> tuple[Any, Any] | None:
-    """Scores of the average of these runs' models, as ranks, and the labels; None with fewer than two."""
-    kept = [ranks_from_text(record["test_ranks"]) for record in records if "test_ranks" in record]
-    if len(kept) < 2:
-        return None
-    labels = kept[0][1]
-    if any(not np.array_equal(labels, other) for _, other in kept[1:]):
-        raise ValueError("the records to be averaged are of different test images: delete those of other data.")
-    return ensemble([ranks for ranks, _ in kept], scale="rank"), labels
-
-
-def _averages(book: RecordBook, cell: Cell) -> str:
-    first, second = (cell_records(book, cell, loss) for loss in LOSSES)
-    mine, other = averaged_models(first), averaged_models(second)
-    if mine is None or other is None or len(first) != len(second):
-        return "-"
-    found = compare_auroc(mine[0], other[0], mine[1])
-    return interval_text(MeanInterval(float(found.difference), float(found.low), float(found.high)))

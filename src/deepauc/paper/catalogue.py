@@ -76,11 +76,12 @@ def _divergence_runs(results: Path) -> tuple[int, int | None, Path]:
 class Entry:
     """studies: None where `run` is a function of its own. table: results folder to markdown. pictures: to files.
 
-    page_after_run: `study run` ends with the page, so that one command goes from the images to the table. pack: of a
-    study on a GPU where nobody says; None is the runner's own default. settled: the studies as they are run, and
-    further ones that they inherit from, by what is in the results folder. linked: runs that start from other runs;
-    `run` is theirs. own_runs: where neither studies nor linked runs are, how many runs are recorded, of how many (None:
-    that depends on the machine), and in which file.
+    page_after_run: `study run` ends with the page, so that one command goes from the images to the table; with a `run`
+    of its own it always does. Not where the time is up: the call that ends the work writes it. pack: of a study on a
+    GPU where nobody says; None is the runner's own default. settled: the studies as they are run, and further ones that
+    they inherit from, by what is in the results folder. linked: runs that start from other runs; `run` is theirs.
+    own_runs: where neither studies nor linked runs are, how many runs are recorded, of how many (None: that depends on
+    the machine), and in which file.
     """
 
     name: str

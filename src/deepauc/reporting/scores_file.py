@@ -116,6 +116,11 @@ def read_scores(
         for name, column in extra.items()
     }
     word = group_word(extra["groups"])
+    groups = _groups(columns["groups"], word, notes)
+    if group_column is not None and groups is None:
+        raise ValueError(
+            f"{path}: column {group_column!r} is empty in every row: leave --group-column out, or fill it in."
+        )
     return ScoreTable(
         source=str(path),
         label_names=names,
@@ -124,7 +129,7 @@ def read_scores(
         lines=lines,
         ids=columns["ids"],
         parts=columns["parts"],
-        groups=_groups(columns["groups"], word, notes),
+        groups=groups,
         group_word=word,
         notes=tuple(notes),
     )

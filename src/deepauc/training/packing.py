@@ -37,7 +37,7 @@ def train_together(
     """What `train` would leave for each job, trained side by side. Finished folders are skipped, others resumed.
 
     The jobs need the same number of steps in an epoch (a grid over one training set, or its seeds); the losses,
-    margins, learning rates and lengths may differ. On Ctrl-C every one of them is saved.
+    margins, learning rates and lengths may differ. On Ctrl-C every one of them is saved, also while copies are scored.
     """
     target = chosen_device(device)
     folders = [claim_folder(job.recipe, job.task, seed=job.seed, run_dir=job.run_dir, device=target) for job in jobs]
@@ -64,13 +64,14 @@ def _run_all(trainers: list[tuple[Trainer, bool]], *, compiled: bool) -> None:
             with _named(trainer):
                 try:
                     epoch = next(epochs, None)
+                    if epoch is None:
+                        _finish(trainer, results_only=results_only)  # one that ends early leaves the others to go on
                 except Interrupted as interrupt:
-                    stopped = interrupt
+                    stopped = interrupt  # the flag stays up: whose turn is to come saves itself
                     continue
                 if epoch is not None:
                     asked.append((trainer, epoch))
                     continue
-                finish_run(trainer, results_only=results_only)  # a run that ends early leaves the others to go on
             going = [other for other in going if other[0] is not trainer]
             engine = None
         if stopped is not None:
@@ -80,6 +81,15 @@ def _run_all(trainers: list[tuple[Trainer, bool]], *, compiled: bool) -> None:
         if asked:
             engine = engine or FastEngine([trainer for trainer, _ in asked], compiled=compiled)
             engine.run_epoch([epoch for _, epoch in asked])
+
+
+def _finish(trainer: Trainer, *, results_only: bool) -> None:
+    """Its scores and results. Scores of copies may take long: who asks to stop is heard, with all training saved."""
+    if trainer.recipe.copies is None:
+        finish_run(trainer, results_only=results_only)
+        return
+    trainer.save()  # the last checkpoint may be minutes old
+    trainer.finish(lambda: finish_run(trainer, results_only=results_only))
 
 
 @contextmanager

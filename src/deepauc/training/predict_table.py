@@ -100,7 +100,7 @@ def predict_table(
     scale: Literal["sigmoid", "rank"] = "sigmoid",
     probability: bool = False,
     parts: bool = False,
-    seed: int = 0,
+    seed: int | None = None,
     device: str | torch.device | None = None,
     skip_bad: bool = False,
     allow_outside: bool = False,
@@ -110,10 +110,11 @@ def predict_table(
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
-    tta: as in `predict`. probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which
-    was fitted on validation scores as the run's recipe makes them; of several runs, the mean of these probabilities
-    whatever the scale of the scores. parts: also say which part of the runs each row was in, `none` for a row that they
-    do not know; refused where it is not the same in all of them. A run on metadata finds its columns by their names.
+    tta: as in `predict`. seed: of the copies, 0 by default; an error where none are made.
+    probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which was fitted on
+    validation scores as the run's recipe makes them; of several runs, the mean of these probabilities whatever the
+    scale of the scores. parts: also say which part of the runs each row was in, `none` for a row that they do not know;
+    refused where it is not the same in all of them. A run on metadata finds its columns by their names.
     progress: called with (done, in all): each row counts once when it is read, and once for each time it is scored.
     """
     if not runs:
@@ -126,11 +127,20 @@ def predict_table(
     recalibrations = [_recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
     require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
+    if seed is not None and not any(copies):
+        raise ValueError(
+            "seed says which changed copies of an image are scored, and none are: leave it out, or set tta."
+        )
     each = [passes(some) for some in copies]
     named = bool(feature_columns)
     others = [both for both in zip(folders, bundles, strict=True) if both[1].metadata is None]
     if others:
         image_column, feature_columns = _input_columns(*others[0], image_column, feature_columns)
+    elif image_column is not None or feature_columns:
+        raise ValueError(
+            "a run on metadata finds its columns by their names: leave --image-column and --feature-column out "
+            "(--id-column says what the rows are called)."
+        )
     for folder, bundle in others:
         _require_own_inputs(folder, bundle, image_column, tuple(feature_columns), named=named)
     encoded = [column for bundle in bundles for column in _metadata_columns(bundle)]
@@ -161,7 +171,7 @@ def predict_table(
             folder,
             fed,
             tta=tta,
-            seed=seed,
+            seed=seed or 0,
             device=device,
             progress=shifted_progress(progress, before, (1 + sum(each)) * rows),
         )
