@@ -192,3 +192,35 @@ def test_the_file_can_be_evaluated(deepauc, tmp_path, capsys):
         found[name] = json.loads(text)
     aucs = [one["results"][0]["auc"]["delong"] for one in found.values()]
     assert aucs[0] == aucs[1]
+
+
+def test_runs_count_by_their_weights(deepauc, clinic):
+    words = ("--probability", "--weight", "3", "--weight", "1")
+    code, text, _, both = deepauc("first", "second", words=words, out="both.csv")
+    assert code == 0
+    assert text.count("mean over 2 runs that count 0.75, 0.25") == 2  # scores and probabilities
+    alone = {name: deepauc(name, out=f"{name}.csv")[-1] for name in ("first", "second")}
+    raw = [column(rows, "score") for rows in alone.values()]
+    scores = 0.75 / (1 + np.exp(-raw[0])) + 0.25 / (1 + np.exp(-raw[1]))
+    assert column(both, "score") == pytest.approx(scores, abs=1e-6)
+    first, second = (logistic(clinic / name, one) for name, one in zip(alone, raw, strict=True))
+    assert column(both, "probability") == pytest.approx(0.75 * first + 0.25 * second, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("runs", "weights", "message"),
+    [
+        (("first",), ("1",), "this is one: leave them out"),
+        (("first", "second"), ("1",), "2 runs need 2 weights"),
+        (("first", "second"), ("1", "-1"), "none negative"),
+        (("first", "second"), ("0", "0"), "not all 0"),
+        (("first", "second"), ("1", "nan"), "2 runs need 2 weights"),
+        (("first", "second"), ("1", "inf"), "2 runs need 2 weights"),
+    ],
+)
+def test_weights_that_are_none(deepauc, runs, weights, message):
+    words = [word for weight in weights for word in ("--weight", weight)]
+    code, _, errors, rows = deepauc(*runs, words=words)
+    assert code == 2
+    assert message in errors
+    assert rows is None

@@ -38,11 +38,19 @@ def predict(
     scale: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of several runs: sigmoid (default) or rank.")
     ] = None,
+    weight: Annotated[
+        list[float] | None,
+        typer.Option(
+            metavar="W", rich_help_panel=RARE, help="Of each run, in their order; repeatable; default: alike."
+        ),
+    ] = None,
     probability: Annotated[
         bool, typer.Option("--probability", help="Recalibrated on validation; mean of several runs.")
     ] = False,
     parts: Annotated[bool, typer.Option("--parts", help="Write which part of the runs a row was in.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of --tta; default: 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Of --tta; default: 0.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
     ] = None,
@@ -77,6 +85,7 @@ def predict(
                 id_column=id_column,
                 tta=tta,
                 scale=scale or "sigmoid",  # type: ignore[arg-type]  # checked above
+                weights=weight or None,
                 probability=probability,
                 parts=parts,
                 seed=seed,

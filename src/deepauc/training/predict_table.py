@@ -98,6 +98,7 @@ def predict_table(
     id_column: str | None = None,
     tta: int | None = None,
     scale: Literal["sigmoid", "rank"] = "sigmoid",
+    weights: Sequence[float] | None = None,
     probability: bool = False,
     parts: bool = False,
     seed: int | None = None,
@@ -110,7 +111,8 @@ def predict_table(
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
-    tta: as in `predict`. seed: of the copies, 0 by default; an error where none are made.
+    tta: as in `predict`. weights: how much each run counts, in scores and probabilities; all alike by default.
+    seed: of the copies, 0 by default; an error where none are made.
     probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which was fitted on
     validation scores as the run's recipe makes them; of several runs, the mean of these probabilities whatever the
     scale of the scores. parts: also say which part of the runs each row was in, `none` for a row that they do not know;
@@ -119,6 +121,7 @@ def predict_table(
     """
     if not runs:
         raise ValueError("predict needs at least one run.")
+    shares = _shares(weights, len(runs))
     folders = [Path(run) for run in runs]
     bundles = [Bundle.load(folder) for folder in folders]
     names = bundles[0].label_names
@@ -182,16 +185,16 @@ def predict_table(
         groups=inputs.groups,
         labels={name: _numbers(inputs, name) for name in label_columns},
         label_names=names,
-        scores=ensemble(members, scale=scale) if several else members[0],
+        scores=ensemble(members, scale=scale, weights=shares) if several else members[0],
         meaning=(
-            f"mean over {len(members)} runs after {'a sigmoid' if scale == 'sigmoid' else 'ranking'}"
+            f"{_mean_over(shares)} after {'a sigmoid' if scale == 'sigmoid' else 'ranking'}"
             if several
             else "raw scores of one run, higher for more likely positive"
         )
         + _copies_meaning(copies),
         skipped=inputs.report.skipped,
-        probabilities=_mean_probability(recalibrations, members) if probability else None,
-        probability_meaning=_probability_meaning(folders, names, recalibrations) if probability else None,
+        probabilities=_mean_probability(recalibrations, members, shares) if probability else None,
+        probability_meaning=_probability_meaning(folders, names, recalibrations, shares) if probability else None,
         caution=_copies_caution(folders, bundles, copies),
         parts=row_parts,
         rows_seen=known.seen,
@@ -231,14 +234,37 @@ def _recalibration(folder: Path, bundle: Bundle) -> LabelwiseScaling:
         raise ValueError(f"{folder} gives no probability: {error}") from error
 
 
-def _mean_probability(recalibrations: Sequence[LabelwiseScaling], members: Sequence[Scores]) -> npt.NDArray[np.float64]:
-    """p = 1/M Σ_m r_m(h_m), of raw scores h_m (n, L) of M runs, each with its own recalibration r_m."""
+def _shares(weights: Sequence[float] | None, runs: int) -> list[float]:
+    """What each run counts, 1 in all; said before anything is read or scored, which may take long."""
+    if weights is None:
+        return [1 / runs] * runs
+    given = [float(weight) for weight in weights]
+    if runs == 1:
+        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
+    if len(given) != runs or not all(0 <= weight < np.inf for weight in given) or not any(given):
+        raise ValueError(f"{runs} runs need {runs} weights, one a run in their order, none negative and not all 0.")
+    return [weight / sum(given) for weight in given]
+
+
+def _mean_over(shares: Sequence[float]) -> str:
+    """`mean over 2 runs`, or, where they do not count alike, `mean over 2 runs that count 0.8, 0.2`."""
+    alike = len(set(shares)) == 1
+    return f"mean over {len(shares)} runs" + ("" if alike else f" that count {', '.join(f'{x:.3g}' for x in shares)}")
+
+
+def _mean_probability(
+    recalibrations: Sequence[LabelwiseScaling], members: Sequence[Scores], shares: Sequence[float]
+) -> npt.NDArray[np.float64]:
+    """p = Σ_m w_m r_m(h_m), of raw scores h_m (n, L) of M runs, each with its recalibration r_m and share w_m."""
     each = [recalibrate.apply(scores) for recalibrate, scores in zip(recalibrations, members, strict=True)]
-    return np.clip(np.mean(each, axis=0), 0.0, 1.0)  # interpolation may end an ulp above 1
+    return np.clip(np.average(each, axis=0, weights=shares), 0.0, 1.0)  # interpolation may end an ulp above 1
 
 
 def _probability_meaning(
-    folders: Sequence[Path], names: tuple[str, ...], recalibrations: Sequence[LabelwiseScaling]
+    folders: Sequence[Path],
+    names: tuple[str, ...],
+    recalibrations: Sequence[LabelwiseScaling],
+    weights: Sequence[float],
 ) -> str:
     """In one line: how they were made, the share of positives they hold for, and labels without a rising curve."""
     several, there, caution = len(folders) > 1, "", ""
@@ -255,7 +281,7 @@ def _probability_meaning(
             " in some of the runs, which give all rows one probability" if several else ": all rows get one probability"
         )
     made = (
-        f"mean over {len(folders)} runs, each recalibrated on its own validation part"
+        f"{_mean_over(weights)}, each recalibrated on its own validation part"
         if several
         else "score recalibrated on the validation part"
     )
