@@ -36,12 +36,11 @@ def test_devices_that_are_not_there():
 @pytest.mark.parametrize("missing", [None, np.nan])
 @pytest.mark.parametrize("cv", [2, GroupKFold(2)], ids=["folds", "splitter"])
 def test_a_missing_patient_is_refused_not_taken_for_one_patient(missing, cv):
-    patients = np.array([missing, missing, *"abcdefghij"], dtype=object)
-    with pytest.raises(ValueError, match="groups are missing in 2 rows"):
-        DeepAUCClassifier(max_iter=10, cv=cv).fit(X, np.arange(12) % 2, groups=patients)
-    with pytest.raises(ValueError, match="groups are missing in 2 rows"):
-        numbers = np.array([np.nan, np.nan, *range(10)])
-        DeepAUCClassifier(max_iter=10, cv=cv).fit(X, np.arange(12) % 2, groups=numbers)
+    words = np.array([missing, missing, *"abcdefghij"], dtype=object)
+    numbers = np.array([np.nan, np.nan, *range(10)])
+    for patients in (words, numbers):
+        with pytest.raises(ValueError, match="groups are missing in 2 rows"):
+            DeepAUCClassifier(max_iter=10, cv=cv).fit(X, np.arange(12) % 2, groups=patients)
 
 
 def test_patients_may_be_numbers_and_words():

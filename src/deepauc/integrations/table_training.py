@@ -187,7 +187,7 @@ class TableRun:
         return module.to(self.settings.device)
 
     def _whole_batches(self, trains: Sequence[Rows]) -> Iterator[Batch]:
-        """Each network's own rows in each step, and no others, which batch normalisation would see; then weights of 0."""
+        """Each network's own rows in each step, and no others: batch normalisation would see them. Ends weigh 0."""
         rows = [torch.from_numpy(own).to(self.settings.device) for own in trains]
         inputs = [scorer.standardiser(self._features[own]) for scorer, own in zip(self.scorers, rows, strict=True)]
         most = max(len(own) for own in rows)
