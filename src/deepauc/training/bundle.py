@@ -37,7 +37,8 @@ class Bundle:
 
     thresholds: by label, specificity -> threshold. calibration: by label, a recalibrator as plain data.
     metadata: a `MetadataEncoder` as plain data where the inputs are encoded metadata columns. copies: what a score is
-    the mean of; None: of the image as it is.
+    the mean of; None: of the image as it is. features: the columns of numbers in order, where an export knew them; in
+    a run folder run.json has them.
     """
 
     model: ModelSpec
@@ -49,6 +50,7 @@ class Bundle:
     calibration: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] | None = None
     copies: Copies | None = None
+    features: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:
         """bundle.json beside model.safetensors."""
@@ -70,6 +72,8 @@ class Bundle:
             if self.copies is None
             else {"number": self.copies.number, "augment": to_plain(self.copies.augment)},
         }
+        if self.features:
+            plain["features"] = list(self.features)
         write_atomically(folder / "bundle.json", (json.dumps(plain, indent=2) + "\n").encode())
 
     @classmethod
@@ -97,6 +101,7 @@ class Bundle:
                 calibration=plain.get("calibration", {}),  # only probabilities need it
                 metadata=plain["metadata"],
                 copies=_copies(plain.get("copies")),
+                features=tuple(plain.get("features", ())),
             )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
             raise ValueError(f"{path} is damaged or of another version ({error!r}).") from error
@@ -179,6 +184,8 @@ class Bundle:
             and len(numbers) == 2 * self.shape[-1]
             and all(map(math.isfinite, numbers)),
             "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
+            "features do not fit the inputs": not self.features
+            or (fits and len(self.features) == self.shape[0] and all(isinstance(name, str) for name in self.features)),
             "copies do not fit the inputs": self.copies is None
             or (len(self.shape) == 3 and self.copies.augment.crop_padding < min(self.shape[:2])),
         }

@@ -252,9 +252,9 @@ def _input_columns(
     """As named, else as the run's record has them."""
     if image_column is not None or feature_columns:
         return image_column, tuple(feature_columns)
-    known = _recorded_data(folder)
-    if known.get("image_column") or known.get("feature_columns"):
-        return known.get("image_column"), tuple(known.get("feature_columns") or ())
+    known, own = _recorded_data(folder), _recorded_features(folder, bundle)
+    if known.get("image_column") or own:
+        return known.get("image_column"), own
     wanted = "--image-column" if len(bundle.shape) == 3 else f"its {bundle.shape[0]} columns in order, --feature-column"
     raise ValueError(f"{folder} does not record its columns: name them ({wanted}).")
 
@@ -262,6 +262,11 @@ def _input_columns(
 def _recorded_data(folder: Path) -> dict[str, Any]:
     """What run.json says of the table; nothing for a bundle alone."""
     return (RunFolder(folder).record().get("data") or {}) if (folder / "run.json").exists() else {}
+
+
+def _recorded_features(folder: Path, bundle: Bundle) -> tuple[str, ...]:
+    """The columns of numbers in order, as run.json or an exported bundle has them."""
+    return tuple(_recorded_data(folder).get("feature_columns") or ()) or bundle.features
 
 
 def _require_own_inputs(
@@ -276,7 +281,7 @@ def _require_own_inputs(
     if images != (image_column is not None):
         theirs = "images: name their column, --image-column" if images else "numbers: name them, --feature-column"
         raise ValueError(f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one.")
-    known = tuple(_recorded_data(folder).get("feature_columns") or ())
+    known = _recorded_features(folder, bundle)
     if images or not known:
         return
     misplaced = any(name in known and known[place : place + 1] != (name,) for place, name in enumerate(columns))
