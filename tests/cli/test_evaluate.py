@@ -93,6 +93,14 @@ def test_evaluate_a_run_part_by_part(deepauc, run_folders):
     assert "On test, at thresholds from validation" in out
 
 
+def test_a_row_without_label_and_score_does_not_hide_the_calibration(deepauc, tmp_path):
+    scores = [*np.round(np.random.default_rng(0).random(40), 3), ""]
+    path = write_csv(tmp_path / "p.csv", {"label": [*(np.arange(40) % 3 == 0).astype(int), ""], "score": scores})
+    code, out, _ = deepauc("evaluate", path)
+    assert code == 0
+    assert "Scores taken as probabilities" in out
+
+
 def test_evaluate_several_labels_and_probabilities(deepauc, run_folders, tmp_path):
     code, out, _ = deepauc("evaluate", run_folders / "multi" / "scores.csv", "--part", "test", "--json")
     assert [one["name"] for one in json.loads(out)["results"]] == ["spot", "coin & <b>", "عِلّة"]

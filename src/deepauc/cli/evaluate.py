@@ -39,6 +39,8 @@ def evaluate(
     DeLong's interval and a bootstrap, over groups (patients) where they are named. With parts called validation and
     test, also the sensitivity on test at thresholds from validation.
     """
+    import numpy as np
+
     from deepauc.reporting.findings import AucResult
     from deepauc.reporting.scores_file import read_scores
     from deepauc.reporting.table_evaluation import evaluate_part
@@ -54,7 +56,7 @@ def evaluate(
     )
     table.require_finite_scores()
     parts: tuple[str | None, ...] = (part,) if part is not None else table.part_names or (None,)
-    within = bool(((table.scores >= 0) & (table.scores <= 1)).all())
+    within = bool(((table.scores >= 0) & (table.scores <= 1) | np.isnan(table.labels)).all())  # of rows that are judged
     found = [one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within)]
     if not any(isinstance(one.auc, AucResult) for one in found):
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
