@@ -90,6 +90,7 @@ class SelectedInputs:
     def __init__(self, source: Inputs, rows: Indices) -> None:
         self.source = source
         self.rows = np.asarray(rows, dtype=np.int64)
+        self.window = getattr(source, "window", None)  # of image files, see `data.decode`
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -179,7 +179,8 @@ def _own_images(folder: Path, bundle: Bundle) -> list[npt.NDArray[np.uint8]]:
     for name in names[:: max(1, len(names) // COMPARED)][:COMPARED]:
         try:
             content = read_image_file(str(Path(table).parent / name))
-            images.append(decode_image(content, channels=bundle.shape[2], size=(bundle.shape[0], bundle.shape[1])))
+            size = bundle.shape[0], bundle.shape[1]
+            images.append(decode_image(content, channels=bundle.shape[2], size=size, window=bundle.window))
         except ImageError:
             continue
     return images

@@ -130,6 +130,7 @@ def predict_table(
         group_column=group_column,
         id_column=id_column,
         metadata_columns=list(dict.fromkeys([*label_columns, *sorted(metadata)])),
+        window=bundles[0].window,
         size=bundles[0].shape[:2] if len(bundles[0].shape) == 3 else (lambda sizes: next(iter(sizes), None)),
         skip_bad=skip_bad,
         allow_outside=allow_outside,
@@ -313,7 +314,7 @@ def _resized(source: Inputs, bundle: Bundle) -> Inputs:
         return source
     height, width, channels = bundle.shape
     return ImageFileInputs(
-        source.paths, shape=(height, width, channels), file_digests=source.file_digests, window=source.window
+        source.paths, shape=(height, width, channels), file_digests=source.file_digests, window=bundle.window
     )
 
 

@@ -103,6 +103,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         thresholds={} if validation is None else thresholds(task, validation),
         calibration={} if validation is None else calibrations(task, validation),
         copies=recipe.copies,
+        window=getattr(task.source, "window", None),
     ).save(folder.path)
     results = {"auc": _aucs(task, scores), **seconds()} | ({"guard": guard} if guard else {})
     return _finished(folder, results)
