@@ -134,12 +134,20 @@ def read_probabilities(
 
 
 def to_numpy(values: ArrayLike) -> npt.NDArray[Any]:
-    """A NumPy array in native byte order, of the same numbers (bfloat16, which NumPy lacks, becomes float32)."""
+    """A NumPy array in native byte order, of the same numbers (bfloat16, which NumPy lacks, becomes float32).
+
+    Masked entries are NaN, missing: NumPy itself would hand out what lies under the mask.
+    """
     if isinstance(values, Tensor):
         values = values.detach()
         if values.dtype == torch.bfloat16:
             values = values.float()
         return values.cpu().numpy()
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"masked entries of type {values.dtype} cannot be left out: drop those rows beforehand.")
+        precise = np.promote_types(values.dtype, np.float32)
+        values = np.where(np.ma.getmaskarray(values), np.nan, values.data).astype(precise)
     array = np.asarray(values)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
