@@ -38,7 +38,7 @@ def test_devices_that_are_not_there():
 def test_a_missing_patient_is_refused_not_taken_for_one_patient(missing, cv):
     words = np.array([missing, missing, *"abcdefghij"], dtype=object)
     numbers = np.array([np.nan, np.nan, *range(10)])
-    for patients in (words, numbers):
+    for patients in (words, words.tolist(), numbers):
         with pytest.raises(ValueError, match="groups are missing in 2 rows"):
             DeepAUCClassifier(max_iter=10, cv=cv).fit(X, np.arange(12) % 2, groups=patients)
 

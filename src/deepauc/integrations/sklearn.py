@@ -207,7 +207,7 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         patients = None if groups is None else np.asarray(groups)
         if patients is not None and patients.shape != labels.shape:
             raise ValueError(f"groups have shape {patients.shape}; they must be {labels.shape}, one patient a row.")
-        known = None if patients is None else group_numbers(patients, len(labels))  # a missing one is refused
+        known = None if groups is None else group_numbers(groups, len(labels))  # a missing one is refused
         splits: Iterable[tuple[Rows, Rows]]
         if isinstance(self.cv, Integral):
             own = None if known is None else known[kept]

@@ -159,6 +159,8 @@ def group_numbers(groups: ArrayLike, rows: int) -> npt.NDArray[np.intp]:
         raise ValueError(
             f"groups have shape {array.shape}; they must be ({rows},), one group (patient) a row of the scores."
         )
+    if array.dtype.kind == "U" and not hasattr(groups, "dtype"):
+        array = np.asarray(groups, dtype=object)  # of a list with names and NaN, NumPy makes the name "nan"
     if array.dtype == object:
         missing = np.array([not isinstance(g, str) and str(g) in MISSING for g in array.tolist()], dtype=bool)
         array = array.astype(str)
