@@ -54,6 +54,8 @@ def test_several_labels_by_name_and_by_option(write):
     table = read_scores(path, label_columns=["label:y"], score_columns=["score:x"])
     assert table.labels[:, 0].tolist() == [0, 1]
     assert table.scores[:, 0].tolist() == [0.1, 0.3]
+    with pytest.raises(ValueError, match="label and score at once"):
+        read_scores(path, label_columns=["label:y"], score_columns=["label:y"])
     with pytest.raises(ValueError, match="as many --label-column"):
         read_scores(path, label_columns=["label:y"], score_columns=["score:x", "score:y"])
 

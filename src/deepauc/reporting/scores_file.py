@@ -173,6 +173,8 @@ def _pairs(
             f"{len(label_columns)} label columns but {len(score_columns)} score columns: give as many --label-column "
             "as --score-column, in the same order."
         )
+    if both := set(label_columns) & set(score_columns):
+        raise ValueError(f"column {min(both)!r} cannot be label and score at once: an AUC of 1 would say nothing.")
     if not any(name.strip() for name in header):
         raise ValueError(f"{path} is empty; its first line must name the columns.")
     for column, option in [(c, "--label-column") for c in label_columns] + [
