@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from deepauc.data.augment import Augment
+from deepauc.data.packed import pack
 from deepauc.data.table import read_table
 from deepauc.metrics.auroc import auroc
 from deepauc.models.build import MLPSpec, SmallCNNSpec
@@ -52,7 +53,7 @@ def test_predict_gives_the_scores_of_the_run(runs, image_task):
     assert predict(str(first.path), image_task).shape == (160,)
 
 
-@pytest.mark.parametrize("kept", ["files", "memory", "rows"])
+@pytest.mark.parametrize("kept", ["files", "memory", "rows", "packed"])
 def test_deep_grey_is_windowed_as_in_training(tmp_path, kept):
     """By each image's own range, as without a window, the scores would be others."""
     generator, lines = np.random.default_rng(0), ["file,target,split"]
@@ -71,6 +72,8 @@ def test_deep_grey_is_windowed_as_in_training(tmp_path, kept):
     )
     if kept == "memory":
         task = replace(task, source=InMemoryInputs(task.source))
+    if kept == "packed":
+        task = pack(task, tmp_path / "packed").task()
     task = task.subset(np.arange(40)) if kept == "rows" else task
     run = train(Recipe(model=MODEL, stages=(ce(),)), task, seed=0, run_dir=tmp_path / "run")
     found = predict_table([run.path], tmp_path / "t.csv", image_column="file").scores[:, 0]
