@@ -283,6 +283,10 @@ def _require_own_inputs(
         theirs = "images: name their column, --image-column" if images else "numbers: name them, --feature-column"
         raise ValueError(f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one.")
     known = _recorded_features(folder, bundle)
+    if not images and not known and not named:
+        raise ValueError(
+            f"{folder} does not record its columns: name its {bundle.shape[0]} in order, --feature-column."
+        )
     if images or not known:
         return
     misplaced = any(name in known and known[place : place + 1] != (name,) for place, name in enumerate(columns))
