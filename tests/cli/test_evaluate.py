@@ -103,6 +103,26 @@ def test_evaluate_a_run_part_by_part(deepauc, run_folders):
     assert "On test, at thresholds from validation" in out
 
 
+def test_ids_that_repeat_come_with_a_caution(deepauc, tmp_path):
+    columns = {"id": [f"{row % 30:03d}" for row in range(40)], "label": [1, 0] * 20, "score": np.arange(40)}
+    code, out, _ = deepauc("evaluate", write_csv(tmp_path / "s.csv", columns))
+    assert code == 0
+    assert "Caution. 10 rows have the id of an earlier row" in out
+    for remedy in (("--group-column", "id"), ("--part-column", "half")):
+        path = write_csv(tmp_path / "s.csv", columns | {"half": ["a"] * 30 + ["b"] * 10})
+        code, out, _ = deepauc("evaluate", path, *remedy)
+        assert code == 0
+        assert "Caution. 10 rows" not in out
+
+
+def test_a_row_without_label_and_score_does_not_hide_the_calibration(deepauc, tmp_path):
+    scores = [*np.round(np.random.default_rng(0).random(40), 3), ""]
+    path = write_csv(tmp_path / "p.csv", {"label": [*(np.arange(40) % 3 == 0).astype(int), ""], "score": scores})
+    code, out, _ = deepauc("evaluate", path)
+    assert code == 0
+    assert "Scores taken as probabilities" in out
+
+
 def test_evaluate_several_labels_and_probabilities(deepauc, run_folders, tmp_path):
     code, out, _ = deepauc("evaluate", run_folders / "multi" / "scores.csv", "--part", "test", "--json")
     assert [one["name"] for one in json.loads(out)["results"]] == ["spot", "coin & <b>", "عِلّة"]

@@ -177,6 +177,33 @@ def test_the_bundle_predicts_what_the_run_does(deepauc, images, tmp_path):
     assert "not empty" in errors
 
 
+def test_an_exported_bundle_of_numbers_knows_its_columns(deepauc, numbers, tmp_path, capsys):
+    trained, task = numbers
+    copied = shutil.copytree(trained.path, tmp_path / "run")
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(record | {"data": {"feature_columns": ["x", "y", "z"]}}))
+    assert deepauc(copied, "--bundle", tmp_path / "bundle")[0] == 0
+    assert deepauc(tmp_path / "bundle", "--bundle", tmp_path / "again")[0] == 0  # a copy of a copy, too
+    rows = task.inputs(np.arange(5))
+    lines = [",".join(f"{row[place]:.9g}" for place in (2, 0, 1)) for row in rows]
+    (tmp_path / "new.csv").write_text("\n".join(["z,x,y", *lines]) + "\n")
+
+    def predicted(*words):
+        with pytest.raises(SystemExit) as end:
+            run(["predict", str(tmp_path / "again"), "--table", str(tmp_path / "new.csv"), *words])
+        return end.value.code, capsys.readouterr().err
+
+    assert predicted("--out", str(tmp_path / "scores.csv"))[0] == 0
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        scores = [[float(row["score:a"]), float(row["score:b"])] for row in csv.DictReader(file)]
+    assert scores == pytest.approx(predict(trained, task, rows=np.arange(5)), abs=1e-6)
+    swapped = [word for name in "yxz" for word in ("--feature-column", name)]
+    code, errors = predicted("--out", str(tmp_path / "wrong.csv"), *swapped)
+    assert code == 2
+    assert "x, y, z, in this order" in errors
+    assert not (tmp_path / "wrong.csv").exists()
+
+
 def test_the_card_holds_the_records_figures_and_how_to_make_them_again(deepauc, images, tmp_path):
     trained, _ = images
     code, _, errors = deepauc(trained.path, "--card", tmp_path / "README.md", "--quiet")

@@ -212,11 +212,14 @@ def test_a_column_is_never_taken_for_another(deepauc, runs, new, tmp_path):
     table, out = tmp_path / "n.csv", ("--out", tmp_path / "s.csv")
     table.write_text("a,b,c\n1,2,3\n4,5,6\n")
     one, turned, other = (numbers_run(tmp_path / name, list(name)) for name in ("ab", "ba", "bc"))
+    unknown = numbers_run(tmp_path / "unknown", ["a", "b"])
+    (unknown.path / "run.json").unlink()  # a bundle alone, of a version that kept no names
     columns = [word for name in ("b", "a") for word in ("--feature-column", name)]
     for words, message in (
         ((one.path, *columns), "columns a, b, in this order, and would be given b, a. Name them in that order"),
         ((one.path, turned.path), "columns b, a, in this order, and would be given a, b. Score runs on different"),
         ((one.path, other.path), "columns b, c, in this order"),
+        ((one.path, unknown.path), "unknown does not record its columns: name its 2 in order"),
         ((turned.path, one.path, *columns), "columns a, b, in this order"),
         ((one.path, "--image-column", "a"), "was trained on numbers: name them, --feature-column"),
         ((one.path, "--feature-column", "c"), "shape (2,), the task has (1,): give it the same features."),

@@ -458,6 +458,14 @@ def test_ways_of_writing_the_same_table(tmp_path, name, content):
     np.testing.assert_array_equal(task.labels, [0, 1, 0])
 
 
+def test_patients_that_pandas_could_not_name_are_not_one_patient(tmp_path):
+    cells = ["nan", "None", "<NA>", "NaT", " nan ", "Nan", "a"]  # the last two are names
+    text = "f,g,target,who\n" + "".join(f"{row},1,{row % 2},{cell}\n" for row, cell in enumerate(cells))
+    problems = problems_of(write(tmp_path, text), **NUMBERS, group_column="who")
+    assert found(problems) == [(row, "who", "missing group") for row in range(2, 7)]
+    assert "'nan': name the patient" in problems[0].message
+
+
 def test_parquet(tmp_path):
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")

@@ -258,6 +258,19 @@ def test_options_that_would_not_be_used_are_refused(tmp_path, name, value):
         make_trainer(tmp_path, changes={name: value})
 
 
+@pytest.mark.parametrize(
+    "labels_of",
+    [lambda row: int(row % 6 == 0), lambda row: [float(row % 6 == 0), row % 4 / 3 if row % 4 % 3 == 0 else np.nan]],
+)
+def test_labels_in_another_order_than_the_data_set_are_refused(tmp_path, labels_of):
+    rows = text_rows(labels_of=labels_of)
+    given = [row["labels"] for row in rows]
+    options = {"train_dataset": rows, "positives_per_batch": QUOTA}
+    AUCTrainer(text_model(2), arguments(tmp_path), train_labels=given, **options)
+    with pytest.raises(ValueError, match=r"train_labels\[[25]\] is .* in its order"):
+        AUCTrainer(text_model(2), arguments(tmp_path), train_labels=[*given[1:], given[0]], **options)
+
+
 def test_labels_of_another_length(tmp_path):
     rows = text_rows()
     with pytest.raises(ValueError, match="train_labels has 3 rows"):

@@ -92,6 +92,21 @@ def test_lightning_trains_as_the_plain_loop_does(tmp_path):
     assert_same(module, plain_loop(4, {1, 3}))
 
 
+def test_a_callback_that_has_served_before_begins_anew(tmp_path):
+    """As in a loop over folds: each run meets all of its milestones. A resumed one still meets none twice."""
+    stages = NewStage(milestones=[1, 3], lr_factor=0.5)
+    for fold in range(2):
+        module = Module()
+        run = trainer(4, tmp_path, stages)
+        run.fit(module)
+        run.save_checkpoint(tmp_path / f"{fold}.ckpt")
+        assert run.optimizers[0].param_groups[0]["lr"] == 0.1 * 0.25
+        assert_same(module, plain_loop(4, {1, 3}))
+    run = trainer(5, tmp_path, stages)
+    run.fit(Module(), ckpt_path=tmp_path / "1.ckpt")
+    assert run.optimizers[0].param_groups[0]["lr"] == 0.1 * 0.25
+
+
 def test_resumed_run_ends_where_the_uninterrupted_one_does(tmp_path):
     """Stopped after the epoch of a milestone: it is not met twice, and the sampler goes on with the next epoch."""
     first = Module()

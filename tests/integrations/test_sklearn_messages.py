@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import GroupKFold
 
 from deepauc.integrations.sklearn import DeepAUCClassifier
 
@@ -30,3 +31,20 @@ def test_devices_that_are_not_there():
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch finds no GPU"):
             DeepAUCClassifier(device="cuda", max_iter=10).fit(X, y)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+@pytest.mark.parametrize("cv", [2, GroupKFold(2)], ids=["folds", "splitter"])
+def test_a_missing_patient_is_refused_not_taken_for_one_patient(missing, cv):
+    words = np.array([missing, missing, *"abcdefghij"], dtype=object)
+    numbers = np.array([np.nan, np.nan, *range(10)])
+    for patients in (words, words.tolist(), numbers):
+        with pytest.raises(ValueError, match="groups are missing in 2 rows"):
+            DeepAUCClassifier(max_iter=10, cv=cv).fit(X, np.arange(12) % 2, groups=patients)
+
+
+def test_patients_may_be_numbers_and_words():
+    patients = np.array([*range(6), *"abcdef"], dtype=object)
+    mixed = DeepAUCClassifier(max_iter=10, cv=2, random_state=0).fit(X, np.arange(12) % 2, groups=patients)
+    words = DeepAUCClassifier(max_iter=10, cv=2, random_state=0).fit(X, np.arange(12) % 2, groups=patients.astype(str))
+    assert mixed.cv_auc_ == words.cv_auc_

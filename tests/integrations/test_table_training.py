@@ -38,13 +38,20 @@ def test_side_by_side_is_one_after_the_other(columns, batch_size):
         assert np.ptp(scorer(table.features), axis=0).min() > 0.5  # something was learnt
 
 
-def test_rows_left_out_have_no_influence():
+def normalised(inputs, outputs):
+    return torch.nn.Sequential(
+        torch.nn.Linear(inputs, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.Linear(6, outputs)
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"module": normalised}], ids=["default", "batch normalisation"])
+def test_rows_left_out_have_no_influence(options):
     table = some()
     rows = np.arange(50)
     changed = Table(table.features.copy(), table.columns.copy(), table.weights)
     changed.features[50:] *= 9
     changed.columns[50:] = 1 - changed.columns[50:]
-    runs = [TableRun(one, [rows], settings()) for one in (table, changed)]
+    runs = [TableRun(one, [rows, np.arange(40)], settings(**options)) for one in (table, changed)]
     for run in runs:
         run.advance(20)
     np.testing.assert_allclose(*(run.scorers[0](table.features) for run in runs), rtol=1e-12)

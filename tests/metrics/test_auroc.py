@@ -240,3 +240,14 @@ def test_a_device_refuses_for_the_same_reasons(device_auroc):
         device_auroc(scores, labels, [0.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="in column 1"):
         device_auroc(torch.ones(2, 2), torch.tensor([[0, 1], [1, 1]]))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, bool, np.float32])
+def test_masked_labels_are_missing_ones(dtype):
+    scores, labels = np.array([3.0, 2.0, 1.0, 0.5, 2.5]), np.array([1, 0, 1, 0, 0]).astype(dtype)
+    mask = np.array([False, False, True, False, True])
+    masked = np.ma.masked_array(labels, mask)
+    assert auroc(scores, masked) == auroc(scores[~mask], labels[~mask]) == 1.0
+    assert auroc(scores, np.ma.masked_array(labels, False)) == auroc(scores, labels)
+    with pytest.raises(ValueError, match="NaN"):
+        auroc(np.ma.masked_array(scores, mask), labels)

@@ -242,6 +242,7 @@ def test_wilson_equals_published_values():
         ({"groups": [1, 2]}, "groups have shape"),
         ({"groups": [1.0, 2.0, np.nan, 3.0, 4.0, 4.0]}, "missing in 1 rows"),
         ({"groups": np.array(["a", None, "b", "c", "d", "d"], dtype=object)}, "missing in 1 rows"),
+        ({"groups": ["a", np.nan, "b", np.nan, "d", "d"]}, "missing in 2 rows"),
         ({"groups": pd.Series(["a", pd.NA, "b", None, "d", "d"], dtype="string")}, "missing in 2 rows"),
         ({"groups": [0, 0, 0, 1, 2, 3]}, r"two groups \(patients\) with a positive"),
     ],

@@ -31,12 +31,31 @@ def test_the_columns_of_a_run_folder_are_known(write):
     assert table.notes
 
 
+@pytest.mark.parametrize("nobody", ["", "nan", "None", "<NA>"])
+def test_rows_that_name_nobody_are_not_one_patient(write, nobody):
+    table = read_scores(write(f"group,label,score\n{nobody},1,1\np,0,0\n{nobody},0,2\np,1,3\n"))
+    assert len(set(table.groups.tolist())) == 3
+    assert table.groups[1] == table.groups[3]
+    assert "2 rows name no" in table.notes[0]
+    assert read_scores(write(f"group,label,score\n{nobody},1,1\n{nobody},0,2\n")).groups is None
+
+
+@pytest.mark.parametrize("row", ["1_0,.5", "1,1_0"])
+def test_an_underscore_makes_no_number(write, row):
+    with pytest.raises(ValueError, match="1_0"):
+        read_scores(write(f"label,score\n0,1\n{row}\n"))
+    with pytest.raises(ValueError, match="neither 0 nor 1"):
+        read_scores(write("label,score\n0,1\n0_1,1\n"))
+
+
 def test_several_labels_by_name_and_by_option(write):
     path = write("label:x,score:x,label:y,score:y\n1,.1,0,.2\n0,.3,1,.4\n")
     assert read_scores(path).label_names == ("x", "y")
     table = read_scores(path, label_columns=["label:y"], score_columns=["score:x"])
     assert table.labels[:, 0].tolist() == [0, 1]
     assert table.scores[:, 0].tolist() == [0.1, 0.3]
+    with pytest.raises(ValueError, match="label and score at once"):
+        read_scores(path, label_columns=["label:y"], score_columns=["label:y"])
     with pytest.raises(ValueError, match="as many --label-column"):
         read_scores(path, label_columns=["label:y"], score_columns=["score:x", "score:y"])
 

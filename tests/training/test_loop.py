@@ -398,3 +398,15 @@ def test_what_goes_by_validation_needs_that_part(image_task, tmp_path, name, ask
     with pytest.raises(ValueError, match="guard goes by the validation AUC"):
         train(replace(two_stage(), guard=True), alone, seed=0, run_dir=tmp_path / "a", device="cpu")
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("asked", [{"keep": "best"}, {"patience": 2}])
+def test_choosing_by_a_validation_part_of_one_class_is_refused(image_task, tmp_path, asked):
+    """Every epoch's AUC would be NaN, and the first epoch the best of them."""
+    negatives = np.flatnonzero(image_task.labels == 0)[:10]
+    others = np.setdiff1d(np.arange(len(image_task)), negatives)
+    one_class = image_task.with_parts({"train": others, "validation": negatives})
+    with pytest.raises(ValueError, match="no label of the task has positives and negatives in its validation part"):
+        train(Recipe(model=MODEL, stages=(ce(**asked),)), one_class, seed=0, run_dir=tmp_path / "a", device="cpu")
+    assert not (tmp_path / "a").exists()
+    train(Recipe(model=MODEL, stages=(ce(),)), one_class, seed=0, run_dir=tmp_path / "a", device="cpu")  # none chosen

@@ -6,8 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from deepauc.data.augment import Augment
+from deepauc.data.packed import pack
+from deepauc.data.table import read_table
 from deepauc.metrics.auroc import auroc
 from deepauc.models.build import MLPSpec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
@@ -18,9 +21,11 @@ from deepauc.optim.standard import SGDSpec
 from deepauc.training.baseline import first_stage_run
 from deepauc.training.bundle import Bundle, load_weights
 from deepauc.training.copies import score_copies
+from deepauc.training.in_memory import InMemoryInputs
 from deepauc.training.loop import train
 from deepauc.training.metadata import train_on_metadata
 from deepauc.training.predict import predict
+from deepauc.training.predict_table import predict_table
 from deepauc.training.recipe import Recipe, Stage
 
 MODEL = SmallCNNSpec(widths=(4, 8))
@@ -46,6 +51,34 @@ def test_predict_gives_the_scores_of_the_run(runs, image_task):
     first, _ = runs
     np.testing.assert_allclose(predict(first, image_task, rows=np.arange(128, 160)), first.scores("test")[0], rtol=1e-6)
     assert predict(str(first.path), image_task).shape == (160,)
+
+
+@pytest.mark.parametrize("kept", ["files", "memory", "rows", "packed"])
+def test_deep_grey_is_windowed_as_in_training(tmp_path, kept):
+    """By each image's own range, as without a window, the scores would be others."""
+    generator, lines = np.random.default_rng(0), ["file,target,split"]
+    for row in range(40):
+        pixels = generator.integers(500, 500 + 40 * (row + 10), (8, 8)).astype(np.uint16)
+        Image.fromarray(pixels).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png,{row % 2},{'test' if row % 5 == 0 else 'train'}")
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    task, _ = read_table(
+        tmp_path / "t.csv",
+        label_columns=["target"],
+        kind="binary",
+        image_column="file",
+        split_column="split",
+        window=(0, 4000),
+    )
+    if kept == "memory":
+        task = replace(task, source=InMemoryInputs(task.source))
+    if kept == "packed":
+        task = pack(task, tmp_path / "packed").task()
+    task = task.subset(np.arange(40)) if kept == "rows" else task
+    run = train(Recipe(model=MODEL, stages=(ce(),)), task, seed=0, run_dir=tmp_path / "run")
+    found = predict_table([run.path], tmp_path / "t.csv", image_column="file").scores[:, 0]
+    np.testing.assert_allclose(found, predict(run, task), rtol=1e-6)
+    assert Bundle.load(run.path).window == (0, 4000)
 
 
 def test_one_image_scores_the_same_alone_and_in_a_batch(runs, image_task):

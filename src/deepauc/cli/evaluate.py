@@ -11,6 +11,7 @@ from deepauc.cli.console import Output
 
 if TYPE_CHECKING:
     from deepauc.reporting.findings import LabelEvaluation
+    from deepauc.reporting.scores_file import ScoreTable
 
 LabelColumns = Annotated[
     list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels; repeatable; default: label.")
@@ -39,6 +40,8 @@ def evaluate(
     DeLong's interval and a bootstrap, over groups (patients) where they are named. With parts called validation and
     test, also the sensitivity on test at thresholds from validation.
     """
+    import numpy as np
+
     from deepauc.reporting.findings import AucResult
     from deepauc.reporting.scores_file import read_scores
     from deepauc.reporting.table_evaluation import evaluate_part
@@ -54,14 +57,29 @@ def evaluate(
     )
     table.require_finite_scores()
     parts: tuple[str | None, ...] = (part,) if part is not None else table.part_names or (None,)
-    within = bool(((table.scores >= 0) & (table.scores <= 1)).all())
+    within = bool(((table.scores >= 0) & (table.scores <= 1) | np.isnan(table.labels)).all())  # of rows that are judged
     found = [one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within)]
     if not any(isinstance(one.auc, AucResult) for one in found):
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
-    for note in table.notes:
+    notes = [*table.notes, *_repeated_ids(table)]
+    for note in notes:
         output.say(note)
     _show(output, found, within=within)
-    output.record({"file": str(scores), "notes": list(table.notes), "results": [_record(one, within) for one in found]})
+    output.record({"file": str(scores), "notes": notes, "results": [_record(one, within) for one in found]})
+
+
+def _repeated_ids(table: ScoreTable) -> list[str]:
+    """A sample in several rows of a part makes intervals too narrow, unless groups hold its rows together."""
+    if table.ids is None or table.groups is not None:
+        return []
+    parts = [""] * len(table) if table.parts is None else table.parts.tolist()
+    named = [key for key in zip(parts, table.ids.tolist(), strict=True) if key[1]]
+    if not (repeated := len(named) - len(set(named))):
+        return []
+    return [
+        f"Caution. {repeated:,} rows have the id of an earlier row of their part. All count as independent samples, "
+        "which makes intervals too narrow: drop the copies, or take the ids for groups (--group-column)."
+    ]
 
 
 def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.data.group_word import NO_NAME
 from deepauc.data.problems import Problem, ProblemKind, shown
 from deepauc.data.task import Floats
 
@@ -83,9 +84,15 @@ def parse_features(cells: Sequence[str], lines: Sequence[int], column: str) -> t
 def parse_groups(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:
     """Names, without the blanks around them; an empty one could be anybody's."""
     groups = np.array([cell.strip() for cell in cells], dtype=str)
-    message = "the cell is empty: name the patient or group (any name that occurs once will do for an unknown one)"
+    remedy = "name the patient or group (any name that occurs once will do for an unknown one)"
     return groups, [
-        _problem(lines[row], column, "missing group", message) for row in np.flatnonzero(groups == "").tolist()
+        _problem(
+            lines[row],
+            column,
+            "missing group",
+            f"{shown(cells[row]) if groups[row] else 'the cell is empty'}: {remedy}",
+        )
+        for row in np.flatnonzero(np.isin(groups, NO_NAME)).tolist()
     ]
 
 

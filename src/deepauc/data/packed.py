@@ -44,6 +44,7 @@ class PackedInputs:
         self._manifest = manifest
         self._columns = arrays
         self._inputs = inputs
+        self.window = manifest.window
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -131,7 +132,8 @@ def pack(
         files = _write_inputs(work, inputs, progress, shard_bytes)
         columns, facts = _write_task(work, source) if isinstance(source, Task) else ({}, None)
         digest = inputs.digest()
-        write_manifest(work, Manifest(source_digest=digest, inputs=files, columns=columns, task=facts))
+        window = getattr(inputs, "window", None)
+        write_manifest(work, Manifest(source_digest=digest, inputs=files, columns=columns, task=facts, window=window))
         move_into_place(work, place, overwrite=overwrite)
     return open_packed(place)
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class Manifest:
     inputs: tuple[PackedFile, ...]  # rows that follow one another
     columns: dict[str, PackedFile]  # the task's arrays, by name
     task: TaskFacts | None
+    window: tuple[float, float] | None = None  # what deep grey of image files was mapped from, see `data.decode`
 
 
 def write_array(
@@ -110,7 +112,8 @@ class _ChunkHashes:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`, the last file of a set."""
     version = VERSION if len(manifest.inputs) == 1 else SHARDED
-    body = {"format": FORMAT, "version": version, "chunk_bytes": CHUNK_BYTES, **asdict(manifest)}
+    said = {name: value for name, value in asdict(manifest).items() if name != "window" or value is not None}
+    body = {"format": FORMAT, "version": version, "chunk_bytes": CHUNK_BYTES, **said}
     with open(folder / MANIFEST_NAME, "x", encoding="ascii") as file:
         json.dump({"manifest": body, "sha256": _hash_of(body)}, file, indent=1)
         file.flush()
@@ -204,7 +207,12 @@ def _parse(body: dict[str, Any]) -> Manifest:
                 (_whole(counts[0]), _whole(counts[1])) for counts in map(_pair, _is(facts["class_counts"], list))
             ),
         )
-    return Manifest(source_digest=_is(body["source_digest"], str), inputs=inputs, columns=columns, task=task)
+    window = None
+    if body.get("window") is not None:
+        low, high = _pair(body["window"])
+        window = float(_is(low, int | float)), float(_is(high, int | float))
+    digest = _is(body["source_digest"], str)
+    return Manifest(source_digest=digest, inputs=inputs, columns=columns, task=task, window=window)
 
 
 def _parse_file(entry: object) -> PackedFile:
@@ -225,9 +233,9 @@ def _parse_file(entry: object) -> PackedFile:
     return file
 
 
-def _is(value: object, kind: type[Any]) -> Any:
+def _is(value: object, kind: type[Any] | UnionType) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"a {kind.__name__} is expected where there is {str(value)[:80]!r}")
+        raise ValueError(f"a {getattr(kind, '__name__', 'number')} is expected where there is {str(value)[:80]!r}")
     return value
 
 

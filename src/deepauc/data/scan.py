@@ -23,6 +23,7 @@ from deepauc.data.columns import (
     parse_weights,
 )
 from deepauc.data.decode import Window
+from deepauc.data.group_word import NO_NAME
 from deepauc.data.image_files import ImageColumn, examine_column
 from deepauc.data.problems import Problem
 from deepauc.data.splits import equal_sets
@@ -288,7 +289,7 @@ def _patients_in_two_parts(scan: Scan) -> list[Problem]:
     for where in [] if scan.groups is None else equal_sets(scan.groups):
         last = where[np.argmax(scan.parts[where])]
         name = str(scan.groups[last]) if scan.groups is not None else ""
-        for row in where if name else ():  # an empty name is a problem of its own
+        for row in where if name not in NO_NAME else ():  # an empty name is a problem of its own
             if NO_PART < scan.parts[row] < scan.parts[last]:
                 here, there = PART_NAMES[scan.parts[row]], PART_NAMES[scan.parts[last]]
                 message = f"{name} is in {here} here and in {there} in line {scan.lines[last]}"

@@ -35,6 +35,8 @@ from deepauc.optim.pesg import PESG, PESGSpec
 LOSS_FILE = "auc_loss.safetensors"
 """a, b and alpha beside the optimizer in each checkpoint: without them a resumed run would start them at 0."""
 
+CHECKED_ROWS = 8  # of the positives, and of the others, whose labels are looked up in the data set
+
 
 class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     """`transformers.Trainer` with AUC-M (or AUC-S) on sigmoid scores, PESG, and batches with a quota of positives.
@@ -75,6 +77,7 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         labels = np.asarray(train_labels.detach().cpu() if isinstance(train_labels, Tensor) else train_labels)
         if len(labels) != len(train_dataset):  # type: ignore[arg-type]
             raise ValueError(f"train_labels has {len(labels)} rows, train_dataset {len(train_dataset)}.")  # type: ignore[arg-type]
+        _require_same_order(labels, train_dataset)
         self._quota: ClassQuotaSampler | None = None
         if positives_per_batch is not None:
             self._quota = ClassQuotaSampler(
@@ -248,6 +251,28 @@ class _Stages(TrainerCallback):  # type: ignore[misc, unused-ignore]
         # Every scheduler of the Trainer's sets lr to a multiple of what it was at the start: that decays, too.
         scheduler = kwargs["lr_scheduler"]
         scheduler.base_lrs = [base * self.lr_factor for base in scheduler.base_lrs]
+
+
+def _require_same_order(labels: np.ndarray[Any, Any], dataset: Dataset[Any]) -> None:
+    """ValueError where some rows, half of them positives, have other labels in the data set: the quota would miss."""
+    columns = labels.astype(np.float64).reshape(len(labels), -1)
+    positive = (columns == 1).any(axis=1)
+    for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
+        for row in rows[:: max(1, len(rows) // CHECKED_ROWS)][:CHECKED_ROWS].tolist():
+            item = dataset[row]
+            found = item.get("labels", item.get("label")) if isinstance(item, Mapping) else None
+            if found is None:
+                continue  # data_collator makes them
+            theirs = np.asarray(found, dtype=np.float64).reshape(-1)
+            if not np.array_equal(columns[row], theirs, equal_nan=True):
+                raise ValueError(
+                    f"train_labels[{row}] is {_written(columns[row])}, and train_dataset has {_written(theirs)} in row "
+                    f"{row}: give the labels of the data set, in its order."
+                )
+
+
+def _written(values: np.ndarray[Any, Any]) -> str:
+    return ", ".join(f"{value:g}" for value in values.tolist())
 
 
 def _require_pesg_decides(args: TrainingArguments) -> None:

@@ -39,6 +39,10 @@ class NewStage(Callback):  # type: ignore[misc, unused-ignore]
         self.lr_factor = lr_factor
         self._past: list[int] = []
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.global_step == 0:
+            self._past = []  # of another run, as in a loop over folds; what a checkpoint says of this one comes later
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _pesgs(trainer)  # what is missing is said before the first epoch, not at the first milestone
 

@@ -32,6 +32,7 @@ from deepauc.integrations.table_training import (
     TableSettings,
 )
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.columns import group_numbers
 from deepauc.metrics.recalibration import TemperatureScaling
 
 Splits = list[tuple[Rows, Rows]]
@@ -206,9 +207,10 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         patients = None if groups is None else np.asarray(groups)
         if patients is not None and patients.shape != labels.shape:
             raise ValueError(f"groups have shape {patients.shape}; they must be {labels.shape}, one patient a row.")
+        known = None if groups is None else group_numbers(groups, len(labels))  # a missing one is refused
         splits: Iterable[tuple[Rows, Rows]]
         if isinstance(self.cv, Integral):
-            own = None if patients is None else patients[kept]
+            own = None if known is None else known[kept]
             folds = _possible_folds(int(self.cv), numbers, own, self.classes_)
             kind = StratifiedKFold if own is None else StratifiedGroupKFold
             splits = kind(folds, shuffle=True, random_state=seed).split(features[kept], numbers, own)

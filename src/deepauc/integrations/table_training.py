@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 ModuleFactory = Callable[[int, int], nn.Module]  # (in_features, num_outputs): (N, in_features) -> (N, num_outputs)
 
-Batch = tuple[list[Tensor], Tensor, Tensor]  # a network's inputs (B, F) each; labels and weights (B, networks * L)
+Batch = tuple[list[Tensor], Tensor, Tensor]  # a network's inputs (<= B, F); labels and weights (B, networks * L)
 
 SMALLEST_QUOTA = 0.25  # of a mini-batch, for a class that is rarer than this among the rows
 
@@ -154,7 +154,10 @@ class TableRun:
         with self._own_seed(1 + self.steps):
             for _ in range(steps):
                 inputs, labels, weights = next(self._batches)
-                scores = [scorer.module(x) for scorer, x in zip(self.scorers, inputs, strict=True)]
+                scores = [
+                    nn.functional.pad(scorer.module(x), (0, 0, 0, len(labels) - len(x)))
+                    for scorer, x in zip(self.scorers, inputs, strict=True)
+                ]
                 self._optimizer.zero_grad()
                 loss = self._loss(torch.sigmoid(torch.cat(scores, 1)), labels, weights)
                 (len(scores) * loss).backward()  # the loss is a mean over all columns, each network's its own mean
@@ -184,13 +187,15 @@ class TableRun:
         return module.to(self.settings.device)
 
     def _whole_batches(self, trains: Sequence[Rows]) -> Iterator[Batch]:
-        """All rows in each step; those a network does not train on weigh 0."""
-        inputs = [scorer.standardiser(self._features) for scorer in self.scorers]
-        used = torch.zeros(len(self._features), len(trains), dtype=torch.float64, device=self.settings.device)
-        for number, rows in enumerate(trains):
-            used[torch.from_numpy(rows), number] = 1
-        labels = self._columns.repeat(1, len(trains))
-        weights = (used * self._weights[:, None]).repeat_interleave(self._columns.shape[1], dim=1)
+        """Each network's own rows in each step, and no others: batch normalisation would see them. Ends weigh 0."""
+        rows = [torch.from_numpy(own).to(self.settings.device) for own in trains]
+        inputs = [scorer.standardiser(self._features[own]) for scorer, own in zip(self.scorers, rows, strict=True)]
+        most = max(len(own) for own in rows)
+
+        def beside(values: Tensor) -> Tensor:
+            return torch.cat([nn.functional.pad(values[own], (0, 0, 0, most - len(own))) for own in rows], 1)
+
+        labels, weights = beside(self._columns), beside(self._weights[:, None].expand_as(self._columns))
         while True:
             yield inputs, labels, weights
 

@@ -134,12 +134,20 @@ def read_probabilities(
 
 
 def to_numpy(values: ArrayLike) -> npt.NDArray[Any]:
-    """A NumPy array in native byte order, of the same numbers (bfloat16, which NumPy lacks, becomes float32)."""
+    """A NumPy array in native byte order, of the same numbers (bfloat16, which NumPy lacks, becomes float32).
+
+    Masked entries are NaN, missing: NumPy itself would hand out what lies under the mask.
+    """
     if isinstance(values, Tensor):
         values = values.detach()
         if values.dtype == torch.bfloat16:
             values = values.float()
         return values.cpu().numpy()
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"masked entries of type {values.dtype} cannot be left out: drop those rows beforehand.")
+        precise = np.promote_types(values.dtype, np.float32)
+        values = np.where(np.ma.getmaskarray(values), np.nan, values.data).astype(precise)
     array = np.asarray(values)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -151,6 +159,8 @@ def group_numbers(groups: ArrayLike, rows: int) -> npt.NDArray[np.intp]:
         raise ValueError(
             f"groups have shape {array.shape}; they must be ({rows},), one group (patient) a row of the scores."
         )
+    if array.dtype.kind == "U" and not hasattr(groups, "dtype"):
+        array = np.asarray(groups, dtype=object)  # of a list with names and NaN, NumPy makes the name "nan"
     if array.dtype == object:
         missing = np.array([not isinstance(g, str) and str(g) in MISSING for g in array.tolist()], dtype=bool)
         array = array.astype(str)

@@ -6,7 +6,7 @@ import csv
 import json
 import shutil
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,7 +69,7 @@ def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
                 verbose=False,
             )
         model = onnx.load(draft)
-        for key, value in _properties(bundle).items():
+        for key, value in _properties(bundle, _feature_names(folder, bundle)).items():
             entry = model.metadata_props.add()
             entry.key, entry.value = key, value
         onnx.save(model, draft)
@@ -105,7 +105,19 @@ def copy_bundle(run_dir: str | Path, folder: str | Path) -> tuple[Path, ...]:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} is there and not empty: choose another folder for the bundle.")
     target.mkdir(parents=True, exist_ok=True)
-    return tuple(Path(shutil.copyfile(source / name, target / name)) for name in BUNDLE_FILES)
+    files = tuple(Path(shutil.copyfile(source / name, target / name)) for name in BUNDLE_FILES)
+    if features := _feature_names(source, bundle):
+        replace(bundle, features=features).save(target)  # without run.json nothing else tells one column from another
+    return files
+
+
+def _feature_names(folder: Path, bundle: Bundle) -> tuple[str, ...]:
+    """The columns of numbers that the network takes, in order; none where they are not known."""
+    if bundle.features or len(bundle.shape) == 3 or bundle.metadata is not None:
+        return bundle.features
+    known = (RunFolder(folder).record().get("data") or {}) if (folder / "run.json").exists() else {}
+    names = tuple(map(str, known.get("feature_columns") or ()))
+    return names if len(names) == bundle.shape[0] else ()
 
 
 class _WithPreprocessing(nn.Module):
@@ -125,13 +137,14 @@ class _WithPreprocessing(nn.Module):
         return self.network((inputs - mean) / std)
 
 
-def _properties(bundle: Bundle) -> dict[str, str]:
+def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str]:
     copies = ""
     if bundle.copies is not None:
         copies = (
             f"; thresholds and calibration are for the mean score of {bundle.copies.number} changed copies of an image"
         )
-    return {
+    named = {"features": json.dumps(features)} if features else {}  # the columns, in order
+    return named | {
         "labels": json.dumps(list(bundle.label_names)),
         "thresholds": json.dumps(bundle.thresholds),
         "calibration": json.dumps(bundle.calibration),
@@ -166,7 +179,8 @@ def _own_images(folder: Path, bundle: Bundle) -> list[npt.NDArray[np.uint8]]:
     for name in names[:: max(1, len(names) // COMPARED)][:COMPARED]:
         try:
             content = read_image_file(str(Path(table).parent / name))
-            images.append(decode_image(content, channels=bundle.shape[2], size=(bundle.shape[0], bundle.shape[1])))
+            size = bundle.shape[0], bundle.shape[1]
+            images.append(decode_image(content, channels=bundle.shape[2], size=size, window=bundle.window))
         except ImageError:
             continue
     return images

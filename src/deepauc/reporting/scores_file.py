@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.cells import read_cells, separator_of
-from deepauc.data.group_word import group_word
+from deepauc.data.group_word import NO_NAME, group_word
 
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]
@@ -178,6 +178,8 @@ def _pairs(
             f"{len(label_columns)} label columns but {len(score_columns)} score columns: give as many --label-column "
             "as --score-column, in the same order."
         )
+    if both := set(label_columns) & set(score_columns):
+        raise ValueError(f"column {min(both)!r} cannot be label and score at once: an AUC of 1 would say nothing.")
     if not any(name.strip() for name in header):
         raise ValueError(f"{path} is empty; its first line must name the columns.")
     for column, option in [(c, "--label-column") for c in label_columns] + [
@@ -227,7 +229,7 @@ def _label(text: str, positive: str | None) -> float | None:
     if lowered in _TRUE or lowered in _FALSE:
         return float(lowered in _TRUE)
     try:
-        number = float(text)
+        number = _number(text)
     except ValueError:
         return None
     return number if number in (0.0, 1.0) else None
@@ -238,7 +240,7 @@ def _scores(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np
     for row, cell in enumerate(cells):
         text = cell.strip()
         try:
-            values[row] = np.nan if text.lower() in _MISSING else float(text)
+            values[row] = np.nan if text.lower() in _MISSING else _number(text)
         except ValueError:
             raise ValueError(
                 f"{path}, line {lines[row]}: the score {text[:60]!r} in column {column!r} is no number. "
@@ -247,11 +249,16 @@ def _scores(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np
     return values
 
 
+def _number(text: str) -> float:
+    if "_" in text:
+        raise ValueError(text)  # float() takes 1_000 for a number
+    return float(text)
+
+
 def _groups(groups: Strings | None, word: str, notes: list[str]) -> Strings | None:
     """Groups (patients) of all rows, or None where no row names one."""
-    if groups is None or not (groups != "").any():
+    if groups is None or (empty := np.isin(groups, NO_NAME)).all():
         return None
-    empty = groups == ""
     if empty.any():
         notes.append(f"{int(empty.sum())} rows name no {word}: each of them counts as a {word} of its own.")
         own = np.array([f"row {i} (no {word})" for i in range(len(groups))], dtype=np.str_)

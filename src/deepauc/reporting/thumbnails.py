@@ -134,7 +134,7 @@ def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: Image
         column,
         folder=Path(table.path).parent,
         allow_outside=table.allow_outside,
-        window=None,
+        window=bundle.window,
         progress=None,
     )
     if found.problems:
@@ -148,6 +148,7 @@ def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: Image
         [path for path in found.paths if path is not None],
         shape=(height, width, channels),
         file_digests=[fact.file_digest for fact in found.facts if fact is not None],
+        window=bundle.window,
     )
     return source(np.array([names.index(case.id) for case in cases]))
 

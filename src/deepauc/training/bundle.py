@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from deepauc.data.augment import Augment
+from deepauc.data.decode import Window
 from deepauc.data.task import Task
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling, recalibration_from_dict
 from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model
@@ -38,7 +39,8 @@ class Bundle:
 
     thresholds: by label, specificity -> threshold. calibration: by label, a recalibrator as plain data.
     metadata: a `MetadataEncoder` as plain data where the inputs are encoded metadata columns. copies: what a score is
-    the mean of; None: of the image as it is.
+    the mean of; None: of the image as it is. features: the columns of numbers in order, where an export knew them; in
+    a run folder run.json has them. window: what deep grey of image files was mapped from; None: each image's own.
     """
 
     model: ModelSpec
@@ -50,6 +52,8 @@ class Bundle:
     calibration: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] | None = None
     copies: Copies | None = None
+    features: tuple[str, ...] = ()
+    window: Window | None = None
 
     def save(self, folder: Path) -> None:
         """bundle.json beside model.safetensors."""
@@ -71,6 +75,10 @@ class Bundle:
             if self.copies is None
             else {"number": self.copies.number, "augment": to_plain(self.copies.augment)},
         }
+        if self.features:
+            plain["features"] = list(self.features)
+        if self.window is not None:
+            plain["window"] = list(self.window)
         write_atomically(folder / "bundle.json", (json.dumps(plain, indent=2) + "\n").encode())
 
     @classmethod
@@ -98,6 +106,8 @@ class Bundle:
                 calibration=plain.get("calibration", {}),  # only probabilities need it
                 metadata=plain["metadata"],
                 copies=_copies(plain.get("copies")),
+                features=tuple(plain.get("features", ())),
+                window=_window(plain.get("window")),
             )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
             raise ValueError(f"{path} is damaged or of another version ({error!r}).") from error
@@ -181,10 +191,21 @@ class Bundle:
             and all(map(math.isfinite, numbers)),
             "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
             "metadata do not fit the inputs": self.metadata is None or _encodes(self.metadata, self.shape),
+            "features do not fit the inputs": not self.features
+            or (fits and len(self.features) == self.shape[0] and all(isinstance(name, str) for name in self.features)),
             "copies do not fit the inputs": self.copies is None
             or (len(self.shape) == 3 and self.copies.augment.crop_padding < min(self.shape[:2])),
         }
         return next((fault for fault, holds in required.items() if not holds), None)
+
+
+def _window(plain: Any) -> Window | None:
+    if plain is None:
+        return None
+    low, high = map(float, plain)
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(f"a window from {low:g} to {high:g}")
+    return low, high
 
 
 def _copies(plain: Mapping[str, Any] | None) -> Copies | None:

@@ -23,6 +23,7 @@ class InMemoryInputs:
 
     def __init__(self, source: Inputs, *, progress: Callable[[int, int], None] | None = None) -> None:
         self._digest = source.digest()
+        self.window = getattr(source, "window", None)  # how files were decoded, which the bundle has to know
         self._array = np.empty((len(source), *source.shape), dtype=source.dtype)
         for start in range(0, len(source), _CHUNK):
             rows = np.arange(start, min(start + _CHUNK, len(source)))

@@ -189,12 +189,24 @@ def _require_validation(recipe: Recipe, task: Task) -> None:
         "guard": recipe.guard,
     }
     names = [name for name, wanted in asked.items() if wanted]
-    if names and "validation" not in task.parts:
-        goes = "goes" if len(names) == 1 else "go"
-        raise ValueError(
-            f"{' and '.join(names)} {goes} by the validation AUC, and the task has no validation part: give it one "
-            "(deepauc.data.splits, or a split column), or leave this out of the recipe."
-        )
+    if not names or _has_validation_auc(task):
+        return
+    goes = "goes" if len(names) == 1 else "go"
+    fault = "the task has no validation part: give it one"
+    if "validation" in task.parts:
+        fault = "no label of the task has positives and negatives in its validation part: give it both"
+    raise ValueError(
+        f"{' and '.join(names)} {goes} by the validation AUC, and {fault} "
+        "(deepauc.data.splits, or a split column), or leave this out of the recipe."
+    )
+
+
+def _has_validation_auc(task: Task) -> bool:
+    """Whether a label has both classes there; without, every epoch's AUC is NaN, and the first would be the best."""
+    if "validation" not in task.parts:
+        return False
+    labels = task.labels[task.part("validation")].reshape(-1, task.num_labels)
+    return bool(((labels == 0).any(axis=0) & (labels == 1).any(axis=0)).any())
 
 
 @contextmanager

@@ -157,6 +157,7 @@ def predict_table(
         id_column=id_column,
         metadata_columns=list(dict.fromkeys([*label_columns, *sorted(metadata)])),
         number_columns=sorted({column.name for column in encoded if isinstance(column, NumericColumn)}),
+        window=others[0][1].window if others else None,
         size=shape[:2] if len(shape) == 3 else (lambda sizes: next(iter(sizes), None)),
         skip_bad=skip_bad,
         allow_outside=allow_outside,
@@ -311,9 +312,9 @@ def _input_columns(
     """As named, else as the run's record has them."""
     if image_column is not None or feature_columns:
         return image_column, tuple(feature_columns)
-    known = _recorded_data(folder)
-    if known.get("image_column") or known.get("feature_columns"):
-        return known.get("image_column"), tuple(known.get("feature_columns") or ())
+    known, own = _recorded_data(folder), _recorded_features(folder, bundle)
+    if known.get("image_column") or own:
+        return known.get("image_column"), own
     wanted = "--image-column" if len(bundle.shape) == 3 else f"its {bundle.shape[0]} columns in order, --feature-column"
     raise ValueError(f"{folder} does not record its columns: name them ({wanted}).")
 
@@ -321,6 +322,11 @@ def _input_columns(
 def _recorded_data(folder: Path) -> dict[str, Any]:
     """What run.json says of the table; nothing for a bundle alone."""
     return (RunFolder(folder).record().get("data") or {}) if (folder / "run.json").exists() else {}
+
+
+def _recorded_features(folder: Path, bundle: Bundle) -> tuple[str, ...]:
+    """The columns of numbers in order, as run.json or an exported bundle has them."""
+    return tuple(_recorded_data(folder).get("feature_columns") or ()) or bundle.features
 
 
 def _require_own_inputs(
@@ -338,7 +344,11 @@ def _require_own_inputs(
             f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one; "
             "beside images train on metadata (--metadata-column)."
         )
-    known = tuple(_recorded_data(folder).get("feature_columns") or ())
+    known = _recorded_features(folder, bundle)
+    if not images and not known and not named:
+        raise ValueError(
+            f"{folder} does not record its columns: name its {bundle.shape[0]} in order, --feature-column."
+        )
     if images or not known:
         return
     misplaced = any(name in known and known[place : place + 1] != (name,) for place, name in enumerate(columns))
@@ -370,7 +380,7 @@ def _resized(source: Inputs, bundle: Bundle) -> Inputs:
         return source
     height, width, channels = bundle.shape
     return ImageFileInputs(
-        source.paths, shape=(height, width, channels), file_digests=source.file_digests, window=source.window
+        source.paths, shape=(height, width, channels), file_digests=source.file_digests, window=bundle.window
     )
 
 

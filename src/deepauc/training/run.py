@@ -105,6 +105,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         calibration={} if validation is None else calibrations(task, validation),
         metadata=task.source.encoder.to_dict() if isinstance(task.source, EncodedMetadata) else None,
         copies=recipe.copies,
+        window=getattr(task.source, "window", None),
     ).save(folder.path)
     results = {"auc": _aucs(task, scores), **seconds()} | ({"guard": guard} if guard else {})
     return _finished(folder, results)
