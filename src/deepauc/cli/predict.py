@@ -53,7 +53,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Score a table by trained runs; no labels needed. Columns default to theirs."""
+    """Score a table by trained runs; no labels needed. Inputs default to theirs."""
     del help_all  # it has shown itself by now
     if scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")

@@ -40,7 +40,8 @@ def report(
 ) -> None:
     """Write the report of a finished run: html, markdown, json.
 
-    Without --baseline the run's own first stage is taken, where it is there.
+    Without --baseline the paired test is against RUN/baseline, the run's own
+    first stage with scores (cross-entropy, as planned), where it is there.
     """
     from deepauc.reporting.figures import interval_text
     from deepauc.reporting.findings import Absent, to_json

@@ -224,8 +224,9 @@ def _usage(bundle: Bundle) -> str:
         copies = f"\n\nA score is the mean over {number} changed copies of an image; an exported network scores one."
     column = "--image-column file" if bundle.preprocessing.images else "--feature-column a --feature-column b"
     return (
-        "`model.safetensors` and `bundle.json` are all that is needed (`deepauc export RUN --bundle DIR`):\n\n"
-        f"```\npip install deepauc\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```{copies}"
+        "`model.safetensors` and `bundle.json` are all that is needed besides an installed deepauc "
+        "(`deepauc export RUN --bundle DIR`):\n\n"
+        f"```\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```{copies}"
     )
 
 
