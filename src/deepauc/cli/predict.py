@@ -41,7 +41,7 @@ def predict(
         str, typer.Option(metavar="NAME", show_default=False, help="Of several runs: sigmoid (default) or rank.")
     ] = "sigmoid",
     probability: Annotated[
-        bool, typer.Option("--probability", help="Recalibrated on validation; mean of several runs.")
+        bool, typer.Option("--probability", help="Add probabilities, recalibrated on validation.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Of --tta; default: 0.")] = 0,
     device: Annotated[

@@ -23,7 +23,8 @@ def report(
         str | None, typer.Option(metavar="COLUMN", help="Its ids, as in scores.csv; default: id.")
     ] = None,
     subgroup_column: Annotated[
-        list[str] | None, typer.Option("--subgroup-column", metavar="COLUMN", help="Repeatable; default: all.")
+        list[str] | None,
+        typer.Option("--subgroup-column", metavar="COLUMN", help="Of the metadata; repeatable; default: all."),
     ] = None,
     cases: Annotated[
         int, typer.Option(min=0, metavar="N", show_default=False, help="Name the N largest errors of each kind.")

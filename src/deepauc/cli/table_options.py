@@ -14,9 +14,10 @@ FeatureColumns = Annotated[
     list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
 ]
 GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients, customers: what rows belong to.")]
-IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Names of rows of numbers; default: lines.")]
+IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Ids of rows of numbers; default: line numbers.")]
 RareIdColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Names of rows of numbers; default: lines.")
+    str | None,
+    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Ids of rows of numbers; default: line numbers."),
 ]
 SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
 WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
