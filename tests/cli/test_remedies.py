@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 
 import numpy as np
@@ -111,6 +112,23 @@ def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, t
         assert errors == "deepauc: mend this row, or leave it out with --skip-bad.\n"
     one_class = write_table(folder / "one.csv", [{**row, "target": "" if row["target"] else 0} for row in rows])
     assert "--skip-bad" not in deepauc("train", "--table", one_class, *COLUMNS, "--out", tmp_path / "run")[2]
+
+
+def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clinic, tmp_path, write_table):
+    """Neither the column nor the rows are wrong: `--allow-outside` is what helps."""
+    folder, rows = clinic
+    elsewhere = tmp_path / "tables"
+    elsewhere.mkdir()
+    table = write_table(
+        elsewhere / "t.csv", [{**row, "file": os.path.relpath(folder / row["file"], elsewhere)} for row in rows]
+    )
+    words = ("train", "--table", table, *COLUMNS, "--out", tmp_path / "run")
+    code, text, errors = deepauc(*words)
+    assert code == 2
+    assert "; --allow-outside (allow_outside=True) permits it" in text
+    assert f"column 'file': path leaves folder in {len(rows)} rows. If these are your images: --allow-outside." in text
+    assert errors == f"deepauc: give --allow-outside for these {len(rows)} rows, or leave them out with --skip-bad.\n"
+    assert "path leaves folder" not in deepauc(*words, "--allow-outside", "--print-config")[1]
 
 
 def test_categories_and_many_empty_cells_are_a_matter_of_the_column(deepauc, tmp_path, write_table):

@@ -96,6 +96,7 @@ def test_semicolons_and_decimal_commas_as_excel_writes_them(write):
         ("", "is empty"),
         ("label,score\n", "no rows"),
         ("y,score\n1,2\n", r"name it with --label-column \(there are: 'y', 'score'\)"),
+        ("id,score\nx,2\n", r"'score'\)\. deepauc predict copies labels from its table with --label-column\."),
         ("label,score\n2,1\n", r"line 2: the label '2' .* --positive"),
         ("label,score\n0,1\n1,high\n", "line 3: the score 'high' .* no number"),
         ("label,score\n1,2,3\n", "line 2: 3 fields under 2"),

@@ -45,7 +45,7 @@ def predict(
         ),
     ] = None,
     probability: Annotated[
-        bool, typer.Option("--probability", help="Recalibrated on validation; mean of several runs.")
+        bool, typer.Option("--probability", help="Add probabilities, recalibrated on validation.")
     ] = False,
     parts: Annotated[bool, typer.Option("--parts", help="Write which part of the runs a row was in.")] = False,
     seed: Annotated[
@@ -62,7 +62,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Score a table by trained runs; no labels needed. Columns default to theirs."""
+    """Score a table by trained runs; no labels needed. Inputs default to theirs."""
     del help_all  # it has shown itself by now
     _require_known_scale(scale, runs=len(runs))
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long

@@ -23,7 +23,8 @@ def report(
         str | None, typer.Option(metavar="COLUMN", help="Its ids, as in scores.csv; default: id.")
     ] = None,
     subgroup_column: Annotated[
-        list[str] | None, typer.Option("--subgroup-column", metavar="COLUMN", help="Repeatable; default: all.")
+        list[str] | None,
+        typer.Option("--subgroup-column", metavar="COLUMN", help="Of the metadata; repeatable; default: all."),
     ] = None,
     cases: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Name the N largest errors of each kind.")
@@ -40,7 +41,8 @@ def report(
 ) -> None:
     """Write the report of a finished run: html, markdown, json.
 
-    Without --baseline the run's own first stage is taken, where it is there.
+    Without --baseline the paired test is against RUN/baseline, the run's own
+    first stage with scores (cross-entropy, as planned), where it is there.
     """
     from deepauc.reporting.figures import interval_text
     from deepauc.reporting.findings import Absent, to_json

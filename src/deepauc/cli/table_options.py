@@ -18,9 +18,10 @@ CategoryColumns = Annotated[
     typer.Option("--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata that are no numbers."),
 ]
 GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients, customers: what rows belong to.")]
-IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Names of rows of numbers; default: lines.")]
+IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Ids of rows of numbers; default: line numbers.")]
 RareIdColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Names of rows of numbers; default: lines.")
+    str | None,
+    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Ids of rows of numbers; default: line numbers."),
 ]
 SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
 WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]

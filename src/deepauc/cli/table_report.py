@@ -52,6 +52,8 @@ def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool 
             continue
         if kind == "NaN feature":
             output.result(f"column {column!r}: {_feature_remedy(text[column], count - text[column])}")
+        elif kind == "path leaves folder":
+            output.result(f"column {column!r}: {kind} in {count:,} rows. If these are your images: --allow-outside.")
         else:
             right = "the right column, and the right folder" if kind == "missing file" else "the right column"
             output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
@@ -62,7 +64,9 @@ def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool 
         typer.echo(f"deepauc: make numbers of {', '.join(named)}, or leave out --feature-column for it.", err=True)
     elif may_skip and rows and not {"no labelled row", "one class only"} & {one.kind for one in problems}:
         these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
-        typer.echo(f"deepauc: mend {these}, or leave {them} out with --skip-bad.", err=True)
+        outside = all(one.kind == "path leaves folder" for one in problems)
+        mend = f"{'give --allow-outside for' if outside else 'mend'} {these}"
+        typer.echo(f"deepauc: {mend}, or leave {them} out with --skip-bad.", err=True)
     raise typer.Exit(2)
 
 

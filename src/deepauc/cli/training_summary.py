@@ -92,7 +92,7 @@ def show_results(
     stages, kept, first = stage_objectives(record), kept_stage(record), baseline_stage(record)
     files = {f"{stages[kept]} (kept)": run.path / "scores.csv"}
     if baseline is not None and kept != first:
-        files[f"{stages[first]} ({f'stage {first + 1}' if first else 'first stage'})"] = baseline.path / "scores.csv"
+        files[f"{stages[first]} (stage {first + 1})"] = baseline.path / "scores.csv"
     if last_stage is not None:
         files[f"{stages[-1]} (not kept)"] = last_stage
     labels = record["task"]["labels"]

@@ -88,7 +88,7 @@ class _Resolver:
                 return path
         except (OSError, ValueError) as error:  # a name that the system does not take; another drive on Windows
             return Problem(row=line, column=column, kind="missing file", message=f"{shown(cell)}: {error}")
-        message = f"{shown(cell)}: the file lies outside the table's folder; allow_outside permits it"
+        message = f"{shown(cell)}: it lies outside the table's folder; --allow-outside (allow_outside=True) permits it"
         return Problem(row=line, column=column, kind="path leaves folder", message=message)
 
     def _real_path(self, path: str) -> str:

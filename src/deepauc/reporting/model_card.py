@@ -226,8 +226,9 @@ def _usage(bundle: Bundle) -> str:
     if bundle.metadata is not None:  # its columns are found by their names
         column = "--id-column id"
     return (
-        "`model.safetensors` and `bundle.json` are all that is needed (`deepauc export RUN --bundle DIR`):\n\n"
-        f"```\npip install deepauc\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```{copies}"
+        "`model.safetensors` and `bundle.json` are all that is needed besides an installed deepauc "
+        "(`deepauc export RUN --bundle DIR`):\n\n"
+        f"```\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```{copies}"
     )
 
 

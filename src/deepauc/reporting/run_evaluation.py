@@ -141,7 +141,7 @@ def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) 
     if len(stage_objectives(record)) > 1 and kept_stage(record) == first:
         own = {run.path.resolve(), (run.path / FIRST_STAGE).resolve()}
         if path is None or path.resolve() in own:
-            return Absent(OWN_BASELINE.format(f"stage {first + 1}" if first else "the first stage"))
+            return Absent(OWN_BASELINE.format(f"stage {first + 1}"))
     if path is None:
         return Absent(NO_BASELINE)
     other = Run(path)

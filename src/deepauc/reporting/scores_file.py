@@ -188,6 +188,8 @@ def _pairs(
         if column not in header:
             there = ", ".join(map(repr, header[:30]))
             hint = f"name it with {option} (there are: {there})."
+            if column == "label":
+                hint += " deepauc predict copies labels from its table with --label-column."
             raise ValueError(f"{path} has no column {column!r}: {hint}")
     return tuple(label_columns), label_columns, score_columns
 
