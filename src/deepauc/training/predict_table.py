@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +16,14 @@ import torch
 from deepauc.data.decode import ImageFileInputs
 from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
-from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, passes, shifted_progress
-from deepauc.training.folder import RunFolder
 from deepauc.training.known_rows import known_rows
 from deepauc.training.predict import Scores, predict, require_images_for, wanted_copies
-from deepauc.training.run import Run
+from deepauc.training.predict_average import mean_over, mean_probability, probability_meaning, recalibration, shares
+from deepauc.training.predict_columns import input_columns, require_own_inputs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,13 +119,13 @@ def predict_table(
     """
     if not runs:
         raise ValueError("predict needs at least one run.")
-    shares = _shares(weights, len(runs))
+    counts = shares(weights, len(runs))
     folders = [Path(run) for run in runs]
     bundles = [Bundle.load(folder) for folder in folders]
     names = bundles[0].label_names
     if any(bundle.label_names != names for bundle in bundles):
         raise ValueError("the runs have different labels and cannot be averaged.")
-    recalibrations = [_recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
+    recalibrations = [recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
     require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
     if seed is not None and not any(copies):
@@ -138,14 +136,14 @@ def predict_table(
     named = bool(feature_columns)
     others = [both for both in zip(folders, bundles, strict=True) if both[1].metadata is None]
     if others:
-        image_column, feature_columns = _input_columns(*others[0], image_column, feature_columns)
+        image_column, feature_columns = input_columns(*others[0], image_column, feature_columns)
     elif image_column is not None or feature_columns:
         raise ValueError(
             "a run on metadata finds its columns by their names: leave --image-column and --feature-column out "
             "(--id-column says what the rows are called)."
         )
     for folder, bundle in others:
-        _require_own_inputs(folder, bundle, image_column, tuple(feature_columns), named=named)
+        require_own_inputs(folder, bundle, image_column, tuple(feature_columns), named=named)
     encoded = [column for bundle in bundles for column in _metadata_columns(bundle)]
     metadata = {column.name for column in encoded}
     shape = others[0][1].shape if others else ()
@@ -186,16 +184,16 @@ def predict_table(
         groups=inputs.groups,
         labels={name: _numbers(inputs, name) for name in label_columns},
         label_names=names,
-        scores=ensemble(members, scale=scale, weights=shares) if several else members[0],
+        scores=ensemble(members, scale=scale, weights=weights) if several else members[0],
         meaning=(
-            f"{_mean_over(shares)} after {'a sigmoid' if scale == 'sigmoid' else 'ranking'}"
+            f"{mean_over(counts)} after {'a sigmoid' if scale == 'sigmoid' else 'ranking'}"
             if several
             else "raw scores of one run, higher for more likely positive"
         )
         + _copies_meaning(copies),
         skipped=inputs.report.skipped,
-        probabilities=_mean_probability(recalibrations, members, shares) if probability else None,
-        probability_meaning=_probability_meaning(folders, names, recalibrations, shares) if probability else None,
+        probabilities=mean_probability(recalibrations, members, counts) if probability else None,
+        probability_meaning=probability_meaning(folders, names, recalibrations, counts) if probability else None,
         caution=_copies_caution(folders, bundles, copies),
         parts=row_parts,
         rows_seen=known.seen,
@@ -226,138 +224,6 @@ def _copies_caution(folders: Sequence[Path], bundles: Sequence[Bundle], copies: 
             own = f"means over {number:,} copies" if number else "scores of images as they are"
             return f"thresholds and probabilities of {folder} were fitted on {own}, not on scores like these"
     return None
-
-
-def _recalibration(folder: Path, bundle: Bundle) -> LabelwiseScaling:
-    try:
-        return bundle.recalibration()
-    except ValueError as error:
-        raise ValueError(f"{folder} gives no probability: {error}") from error
-
-
-def _shares(weights: Sequence[float] | None, runs: int) -> list[float]:
-    """What each run counts, 1 in all; said before anything is read or scored, which may take long."""
-    if weights is None:
-        return [1 / runs] * runs
-    given = [float(weight) for weight in weights]
-    if runs == 1:
-        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
-    if len(given) != runs or not all(0 <= weight < np.inf for weight in given) or not any(given):
-        raise ValueError(f"{runs} runs need {runs} weights, one a run in their order, none negative and not all 0.")
-    return [weight / sum(given) for weight in given]
-
-
-def _mean_over(shares: Sequence[float]) -> str:
-    """`mean over 2 runs`, or, where they do not count alike, `mean over 2 runs that count 0.8, 0.2`."""
-    alike = len(set(shares)) == 1
-    return f"mean over {len(shares)} runs" + ("" if alike else f" that count {', '.join(f'{x:.3g}' for x in shares)}")
-
-
-def _mean_probability(
-    recalibrations: Sequence[LabelwiseScaling], members: Sequence[Scores], shares: Sequence[float]
-) -> npt.NDArray[np.float64]:
-    """p = Σ_m w_m r_m(h_m), of raw scores h_m (n, L) of M runs, each with its recalibration r_m and share w_m."""
-    each = [recalibrate.apply(scores) for recalibrate, scores in zip(recalibrations, members, strict=True)]
-    return np.clip(np.average(each, axis=0, weights=shares), 0.0, 1.0)  # interpolation may end an ulp above 1
-
-
-def _probability_meaning(
-    folders: Sequence[Path],
-    names: tuple[str, ...],
-    recalibrations: Sequence[LabelwiseScaling],
-    weights: Sequence[float],
-) -> str:
-    """In one line: how they were made, the share of positives they hold for, and labels without a rising curve."""
-    several, there, caution = len(folders) > 1, "", ""
-    known = [_validation_prevalence(folder, len(names)) for folder in folders]
-    shares = [share for share in known if share is not None]
-    if len(shares) == len(folders):
-        low, high = ([f"{100 * x:.3g}" for x in limit(shares, axis=0)] for limit in (np.min, np.max))
-        each = [f"{a} %" if a == b else f"{a} to {b} %" for a, b in zip(low, high, strict=True)]
-        named = each if len(names) == 1 else [f"{name} {share}" for name, share in zip(names, each, strict=True)]
-        there = f" ({', '.join(named)} positive)"
-    flat = [name for j, name in enumerate(names) if any(_is_flat(one.labels[j]) for one in recalibrations)]
-    if flat:
-        caution = f". Caution: on validation the scores of {', '.join(flat)} did not rise with the label" + (
-            " in some of the runs, which give all rows one probability" if several else ": all rows get one probability"
-        )
-    made = (
-        f"{_mean_over(weights)}, each recalibrated on its own validation part"
-        if several
-        else "score recalibrated on the validation part"
-    )
-    return f"probability: {made}; it holds at the prevalence there{there}, not at another clinic's{caution}"
-
-
-def _is_flat(scaling: TemperatureScaling | IsotonicScaling) -> bool:
-    if isinstance(scaling, TemperatureScaling):
-        return scaling.slope == 0
-    return scaling.probabilities[0] == scaling.probabilities[-1]
-
-
-def _validation_prevalence(folder: Path, labels: int) -> npt.NDArray[np.float64] | None:
-    """The share of positives in the run's validation part by label, (L,); None for a bundle without its scores.csv."""
-    with suppress(OSError, ValueError, LookupError, TypeError, csv.Error):  # damage there is no reason to stop
-        known = Run(folder).scores("validation")[1].astype(np.float64)
-        known = known.reshape(len(known), -1)
-        positives, negatives = ((known == value).sum(axis=0) for value in (1, 0))
-        if known.shape[1] == labels and (positives + negatives).all():
-            return np.asarray(positives / (positives + negatives), dtype=np.float64)
-    return None
-
-
-def _input_columns(
-    folder: Path, bundle: Bundle, image_column: str | None, feature_columns: Sequence[str]
-) -> tuple[str | None, tuple[str, ...]]:
-    """As named, else as the run's record has them."""
-    if image_column is not None or feature_columns:
-        return image_column, tuple(feature_columns)
-    known, own = _recorded_data(folder), _recorded_features(folder, bundle)
-    if known.get("image_column") or own:
-        return known.get("image_column"), own
-    wanted = "--image-column" if len(bundle.shape) == 3 else f"its {bundle.shape[0]} columns in order, --feature-column"
-    raise ValueError(f"{folder} does not record its columns: name them ({wanted}).")
-
-
-def _recorded_data(folder: Path) -> dict[str, Any]:
-    """What run.json says of the table; nothing for a bundle alone."""
-    return (RunFolder(folder).record().get("data") or {}) if (folder / "run.json").exists() else {}
-
-
-def _recorded_features(folder: Path, bundle: Bundle) -> tuple[str, ...]:
-    """The columns of numbers in order, as run.json or an exported bundle has them."""
-    return tuple(_recorded_data(folder).get("feature_columns") or ()) or bundle.features
-
-
-def _require_own_inputs(
-    folder: Path, bundle: Bundle, image_column: str | None, columns: tuple[str, ...], *, named: bool
-) -> None:
-    """Images for a network of images; else the columns that the run was trained on, each in its place.
-
-    named: by the user, who may call a column otherwise than in training, but not take one for another. Columns of the
-    first run are those of the others only where they are the same: any two numbers would be scored without a word.
-    """
-    images = len(bundle.shape) == 3
-    if images != (image_column is not None):
-        theirs = "images: name their column, --image-column" if images else "numbers: name them, --feature-column"
-        raise ValueError(
-            f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one; "
-            "beside images train on metadata (--metadata-column)."
-        )
-    known = _recorded_features(folder, bundle)
-    if not images and not known and not named:
-        raise ValueError(
-            f"{folder} does not record its columns: name its {bundle.shape[0]} in order, --feature-column."
-        )
-    if images or not known:
-        return
-    misplaced = any(name in known and known[place : place + 1] != (name,) for place, name in enumerate(columns))
-    if misplaced or (not named and columns != known):
-        raise ValueError(
-            f"{folder} was trained on the columns {', '.join(known)}, in this order, and would be given "
-            f"{', '.join(columns)}. "
-            + ("Name them in that order." if named else "Score runs on different columns one by one.")
-        )
 
 
 def _unlabelled_task(inputs: TableInputs, names: tuple[str, ...], metadata: set[str]) -> Task:
