@@ -164,6 +164,25 @@ def test_compare_joins_on_ids(deepauc, tmp_path):
     assert "+0.000 [+0.000, +0.000]" in out
 
 
+@pytest.mark.parametrize(
+    ("other", "differs"),
+    [
+        (["x", "x", "y", "y", "z", "z"] * 2, False),  # other names for the same patients
+        (["a", "b", "b", "c", "c", "a"] * 2, True),
+        (["a", "a", "b", "b", "b", "b"] * 2, True),  # two of A's in one of B's
+        (["a", "d", "b", "b", "c", "c"] * 2, True),  # and the other way round
+    ],
+)
+def test_compare_says_where_the_files_part_the_rows_otherwise(deepauc, tmp_path, other, differs):
+    columns = {"id": range(12), "label": [0, 0, 1] * 4, "score": np.linspace(-1, 1, 12)}
+    a = write_csv(tmp_path / "a.csv", {**columns, "group": ["a", "a", "b", "b", "c", "c"] * 2})
+    b = write_csv(tmp_path / "b.csv", {**columns, "score": np.linspace(1, -1, 12), "group": other})
+    code, out, _ = deepauc("compare", a, b)
+    assert code == 0
+    assert ("A and B do not agree on which rows are of one" in out) == differs
+    assert json.loads(deepauc("compare", a, b, "--json")[1])["groups_differ"] == differs
+
+
 def test_bad_input_is_one_line_with_a_remedy(refused, foreign, tmp_path):
     path = foreign[0]
     assert "no such file" in refused("evaluate", tmp_path / "none.csv")

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepauc.models.fusion import MetadataEncoder
+
 LABELS = ("--label-column", "target", "--group-column", "patient_id")
 IMAGES = ("--image-column", "file", *LABELS, "--model", "small-cnn")
 METADATA = (*LABELS, "--metadata-column", "age", "--metadata-column", "sex", "--category-column", "site")
@@ -212,11 +214,33 @@ def test_a_damaged_encoder_is_refused(runs, folder, deepauc, tmp_path, damage):
     assert len(errors.splitlines()) == 1
 
 
+def test_an_onnx_file_says_how_its_features_are_made(runs, folder, deepauc, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    assert deepauc("export", runs[1], "--onnx", tmp_path / "m.onnx")[0] == 0
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    about = session.get_modelmeta().custom_metadata_map
+    assert "as `metadata` encodes them" in about["inputs"]
+    with (folder / "t.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = {
+        "age": np.array([float(row["age"] or "nan") for row in rows]),
+        "sex": np.array([row["sex"] or None for row in rows], dtype=object),
+        "site": np.array([row["site"] for row in rows], dtype=object),
+    }
+    features = MetadataEncoder.from_dict(json.loads(about["metadata"])).transform(columns)
+    found = session.run(["scores"], {"inputs": features})[0][:, 0]
+    known = read(runs[1] / "scores.csv")
+    assert found == pytest.approx([float(known[row["file"]]["score"]) for row in rows], abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((*IMAGES, "--metadata-column", "age"), "images (--image-column) or from metadata (--metadata-column)"),
-        ((*METADATA, "--feature-column", "site"), "name the column of image files"),
+        ((*METADATA, "--feature-column", "part"), "--feature-column and --metadata-column are two kinds of inputs"),
+        ((*IMAGES, "--feature-column", "age"), "--feature-column and --image-column are two kinds of inputs"),
+        (LABELS, "name the column of image files"),
         ((*LABELS, "--metadata-column", "file"), "names, not categories"),
         ((*LABELS, "--metadata-column", "target"), "'target' cannot have two meanings"),
         ((*METADATA, "--metadata-column", "site"), "'site' cannot have two meanings"),

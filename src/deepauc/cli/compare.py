@@ -73,6 +73,11 @@ def compare(
     test = f"clustered by {found.group_word}" if found.clustered else "DeLong"
     where = "all rows" if part is None else f"the {part} part"
     output.say(f"{found.rows:,} rows ({where}), paired {found.paired_by}. Test: {test}.")
+    if found.groups_differ:
+        output.say(
+            f"Caution. A and B do not agree on which rows are of one {found.group_word}: those of A are taken. Is it "
+            "the right column (--group-column) in both?"
+        )
     if any(not isinstance(one, Absent) and one.same_scores for one in found.labels):
         output.say("Caution. A and B give every row the same score: there is nothing to compare.")
     output.table(

@@ -144,11 +144,15 @@ def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str
             f"; thresholds and calibration are for the mean score of {bundle.copies.number} changed copies of an image"
         )
     named = {"features": json.dumps(features)} if features else {}  # the columns, in order
+    inputs = "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)"
+    if bundle.metadata is not None:
+        named["metadata"] = json.dumps(bundle.metadata)
+        inputs += ": the columns as `metadata` encodes them"
     return named | {
         "labels": json.dumps(list(bundle.label_names)),
         "thresholds": json.dumps(bundle.thresholds),
         "calibration": json.dumps(bundle.calibration),
-        "inputs": "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)",
+        "inputs": inputs,
         "scores": "raw, higher for more likely positive; `calibration` makes probabilities of them" + copies,
         "notice": "not a medical device",
     }

@@ -22,7 +22,7 @@ NOT_TEST = "thresholds and recalibration from validation are judged on test alon
 
 @dataclass(frozen=True, kw_only=True)
 class TableComparison:
-    """Two tables on the same rows, label by label."""
+    """Two tables on the same rows, label by label. groups_differ: rows of one patient in a are not of one in b."""
 
     part: str
     rows: int
@@ -31,6 +31,7 @@ class TableComparison:
     clustered: bool
     labels: tuple[Paired | Absent, ...]
     group_word: str = "patient"
+    groups_differ: bool = False
 
 
 def sample_of(table: ScoreTable, number: int) -> Sample:
@@ -93,8 +94,19 @@ def compare_tables(a: ScoreTable, b: ScoreTable, *, part: str | None, common: bo
         paired_by=pairing.how,
         clustered=clustered,
         group_word=(pairing.a if pairing.a.groups is not None else pairing.b).group_word,
+        groups_differ=_groups_differ(pairing),
         labels=tuple(_paired(pairing, number, clustered) for number in labels),
     )
+
+
+def _groups_differ(pairing: Pairing) -> bool:
+    """Whether the tables part the rows otherwise; the groups may have other names."""
+    mine, other = pairing.a.groups, pairing.b.groups
+    if mine is None or other is None:
+        return False
+    a, b = (np.unique(groups, return_inverse=True)[1] for groups in (mine, other))
+    pairs = np.unique(np.stack([a, b]), axis=1).shape[1]
+    return not pairs == a.max() + 1 == b.max() + 1
 
 
 def _paired(pairing: Pairing, number: int, clustered: bool) -> Paired | Absent:

@@ -87,7 +87,13 @@ def _require_complete(data: DataSettings) -> None:
             "a run learns from images (--image-column) or from metadata (--metadata-column): train one of each, the "
             "second with --split-of the first, and deepauc predict averages them."
         )
-    if (data.image_column is not None) + bool(data.feature_columns) + metadata != 1:
+    if data.feature_columns and (data.image_column is not None or metadata):
+        other = "--metadata-column" if metadata else "--image-column"
+        raise ValueError(
+            f"--feature-column and {other} are two kinds of inputs, and a run has one: leave one of them out"
+            + (" (--metadata-column takes numbers too)." if metadata else ", or train on metadata beside the images.")
+        )
+    if not (data.image_column or data.feature_columns or metadata):
         raise ValueError(
             "name the column of image files (--image-column), or columns of numbers (--feature-column), or of numbers "
             "and words (--metadata-column)."
