@@ -191,7 +191,7 @@ def test_the_command_says_where_and_with_what(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runner, "joined", joined)
     monkeypatch.chdir(tmp_path)
-    small = ["--cells", "*-ce", "--configs", "1", "--seeds", "0", "--set", "epochs=1", "--tune-epochs", "1"]
+    small = ["--cells", "*-ce", "--configs", "1", "--seeds", "0", "--set", "epochs=1"]
     options = ["--cluster", "node0:6379", "--task-gpus", "0.5", "--task-cpus", "2", "--retries", "1", "--quiet"]
     with pytest.raises(SystemExit) as leaving:
         main(["study", "run", "smoke", *small, *options])
