@@ -10,7 +10,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deepauc.data.splits import check_leaks, fold_numbers, k_fold, split_by_fractions, trainable_rows
+from deepauc.data.splits import (
+    check_leaks,
+    equal_sets,
+    fold_numbers,
+    input_digests,
+    k_fold,
+    split_by_fractions,
+    trainable_rows,
+)
 from deepauc.data.task import ArrayInputs, Task
 
 NAN = float("nan")
@@ -233,6 +241,36 @@ def test_leaks_are_named():
     assert "1.png = 6.png is in 2 parts (train: 1; test: 6)" in str(image)
     assert calls == [(3, 8), (6, 8), (8, 8)]
     assert check_leaks(task.with_parts({"train": np.array([0, 1, 3]), "test": np.array([5, 7])})) == ()
+
+
+def test_digests_read_each_row_once_and_never_more_than_a_batch():
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 5, 5, 1), dtype=np.uint8)
+    pixels[13] = pixels[4]
+    read = []
+
+    class Source(ArrayInputs):
+        def __call__(self, indices):
+            read.append(indices.tolist())
+            return super().__call__(indices)
+
+    source = Source(pixels)
+    digests = input_digests(source, batch=6)
+    assert [row for rows in read for row in rows] == list(range(20))
+    assert max(map(len, read)) == 6
+    assert [where.tolist() for where in equal_sets(digests)] == [[4, 13]]
+    assert (input_digests(source, np.array([13, 2])) == digests[[13, 2]]).all()
+    read.clear()
+    task = make([0, 1] * 10, source=source, parts={"train": np.arange(10), "test": np.arange(10, 20)})
+    (leak,) = check_leaks(task, digests=digests)
+    assert leak.rows == {"train": (4,), "test": (13,)}
+    assert read == []  # what is known is not read again
+
+
+@pytest.mark.parametrize(
+    ("values", "sets"), [([], []), ([1], []), ([3, 1, 3, 2, 1, 3], [[0, 2, 5], [1, 4]]), ([7, 7], [[0, 1]])]
+)
+def test_equal_sets(values, sets):
+    assert [where.tolist() for where in equal_sets(np.array(values, dtype=np.int64))] == sets
 
 
 @pytest.mark.data

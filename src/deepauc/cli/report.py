@@ -58,7 +58,10 @@ def report(
     if metadata is not None:
         columns = read_metadata(metadata, id_column=id_column or "id", columns=subgroup_column or ())
     if thumbnails and table is None:
-        raise ValueError("--thumbnails needs the run's images: name its table, --table data.csv --image-column file.")
+        packed = (Run(run).record.get("data") or {}).get("packed")
+        needs = f"image files, and {run} was trained on a packed set, not on a table of them: name the one it was made"
+        needs = f"{needs} from" if packed else "the run's images: name its table"
+        raise ValueError(f"--thumbnails needs {needs}, --table data.csv --image-column file.")
     if thumbnails and cases == 0:
         raise ValueError("--cases 0 names no errors, and --thumbnails shows them: leave out one of the two.")
     if not thumbnails and (table is not None or image_column or allow_outside):

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 def train(
     context: typer.Context,
     table: Annotated[Path | None, typer.Option(metavar="FILE", help="A csv, tsv or parquet file.")] = None,
+    packed: Annotated[
+        Path | None, typer.Option(metavar="DIR", rich_help_panel=RARE, help="Instead: what `deepauc data pack` wrote.")
+    ] = None,
     image_column: ImageColumn = None,
     label_column: Annotated[list[str] | None, LABELS] = None,
     feature_column: FeatureColumns = None,
@@ -91,6 +94,7 @@ def train(
     del help_all  # it has shown itself by now
     given_data = {
         "table": None if table is None else str(table),
+        "packed": None if packed is None else str(packed),
         "image_column": image_column,
         "label_columns": tuple(label_column or ()) or None,
         "feature_columns": tuple(feature_column or ()) or None,

@@ -121,7 +121,7 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
     """The complete file that these settings come to, reasons as comments, and nothing else on stdout."""
     job = _prepared_job(settings, device=device, output=Output(quiet=True))
     shape = job.prepared.task.source.shape
-    size = (shape[0], shape[1]) if len(shape) == 3 else None
+    size = (shape[0], shape[1]) if len(shape) == 3 and settings.data.packed is None else None
     whole = replace(
         job.settings,
         recipe=job.recipe,
@@ -137,12 +137,12 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
 
 def _prepared_job(settings: Settings, *, device: str | None, output: Output, folder: RunFolder | None = None) -> _Job:
     """folder: where the run goes; one that is there already says how fast this machine was."""
-    if settings.data.table is None:
-        raise ValueError("which table? Name it: --table data.csv.")
+    if settings.data.table is None and settings.data.packed is None:
+        raise ValueError("which table? Name it: --table data.csv, or a packed set: --packed DIR.")
     target = checked_device(device)
     kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
     try:
-        with output.progress(f"Reading {settings.data.table}") as advance:
+        with output.progress(f"Reading {settings.data.table or settings.data.packed}") as advance:
             prepared = prepare(settings, kind, progress=advance)
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
@@ -152,7 +152,8 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output, fol
         choices: tuple[Choice, ...] = (Choice(name="recipe", value="complete", reason="it is in the config file"),)
         recipe = settings.recipe
     else:
-        fingerprint = Fingerprint.of(prepared.task, file_sizes=prepared.report.sizes)
+        files = prepared.report.sizes if prepared.packed is None else None
+        fingerprint = Fingerprint.of(prepared.task, file_sizes=files)
         plan = make_plan(fingerprint, settings.plan, kind)
         if settings.plan.minutes is not None:
             pace = _pace(plan.recipe, prepared.task, settings.seed, target, folder, output)

@@ -20,8 +20,9 @@ from deepauc.training.run import Run
 
 
 def show_data(output: Output, prepared: Prepared) -> None:
-    """What the table holds, and what is odd about it."""
+    """What the data hold, and what is odd about them."""
     report, task = prepared.report, prepared.task
+    lists = f"`deepauc data check`{' of the table that was packed' * (prepared.packed is not None)} lists them"
     word = group_word(report.group_column)
     output.say(f"Data: {report.rows:,} rows, {report.labelled:,} labelled, {report.unlabelled:,} unlabelled")
     for name in task.label_names:
@@ -42,11 +43,14 @@ def show_data(output: Output, prepared: Prepared) -> None:
             f"  images: {shown}{', ...' if len(sizes) > 3 else ''}, {'grey' if report.channels == 1 else 'colour'}"
         )
     if report.skipped:
-        output.say(f"  left out for a problem: {len(report.skipped):,} rows (`deepauc data check` lists them)")
+        output.say(f"  left out for a problem: {len(report.skipped):,} rows ({lists})")
     if report.duplicates and report.sizes:
         sets = f"{len(report.duplicates):,} set{'s' * (len(report.duplicates) != 1)}"
         disputed = f", {len(report.disputed):,} WITH DIFFERENT LABELS" if report.disputed else ""
-        output.say(f"  identical images: {sets}{disputed} (`deepauc data check` lists them)")
+        output.say(f"  identical images: {sets}{disputed} ({lists})")
+    outside = report.labelled - sum(len(task.labelled(part)) for part in task.parts)
+    if prepared.packed is not None and outside:
+        output.say(f"  in no part: {outside:,} of the labelled rows, neither trained on nor judged")
     for part, name, few in _too_few(task):
         output.say(
             f"  few: {part} has {few} of a class of {name}; an AUC's interval needs two of each, and many to be narrow"

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.shuffle import fixed_permutation
-from deepauc.data.task import PART_NAMES, Array, Indices, Task
+from deepauc.data.task import PART_NAMES, Array, Indices, Inputs, Task
 
 Progress = Callable[[int, int], None]  # (done, total)
 
@@ -219,8 +219,13 @@ class Leak:
         return f"{self.what} {self.name} is in {len(self.rows)} parts ({places})"
 
 
-def check_leaks(task: Task, *, progress: Progress | None = None, batch: int = 256) -> tuple[Leak, ...]:
-    """Every patient, and every input with the same bytes (images: pixels), that is in two or more parts."""
+def check_leaks(
+    task: Task, *, progress: Progress | None = None, batch: int = 256, digests: Array | None = None
+) -> tuple[Leak, ...]:
+    """Every patient, and every input with the same bytes (images: pixels), that is in two or more parts.
+
+    digests: of all rows, as `input_digests` gives them; without them the inputs of all parts are read.
+    """
     owner = np.full(len(task), -1, dtype=np.int64)
     for part, rows in task.parts.items():
         owner[rows] = PART_NAMES.index(part)
@@ -229,27 +234,37 @@ def check_leaks(task: Task, *, progress: Progress | None = None, batch: int = 25
     if task.groups is not None:
         for where in equal_sets(task.groups[rows]):
             leaks += leak_between(rows[where], owner, what="patient", name=str(task.groups[rows[where[0]]]))
+    of_parts = input_digests(task.source, rows, progress=progress, batch=batch) if digests is None else digests[rows]
+    what: Literal["image", "features"] = "image" if len(task.source.shape) == 3 else "features"
+    for where in equal_sets(of_parts):
+        name = " = ".join(str(row if task.ids is None else task.ids[row]) for row in rows[where])
+        leaks += leak_between(rows[where], owner, what=what, name=name)
+    return tuple(leaks)
+
+
+def input_digests(
+    source: Inputs, rows: Indices | None = None, *, progress: Progress | None = None, batch: int = 256
+) -> Array:
+    """(n,) a digest of each of these rows, or of all; equal for equal bytes. Inputs are read a batch at a time."""
+    rows = np.arange(len(source)) if rows is None else rows
     digests = np.empty(len(rows), dtype="S16")
     for start in range(0, len(rows), batch):
         chunk = rows[start : start + batch]
-        for offset, item in enumerate(task.inputs(chunk)):
+        for offset, item in enumerate(source(chunk)):
             # Hex of 8 bytes: "S" strings of NumPy drop trailing NULs, and 64 bits tell millions of images apart.
             digests[start + offset] = hashlib.blake2b(item.tobytes(), digest_size=8).hexdigest().encode()
         if progress is not None:
             progress(start + len(chunk), len(rows))
-    what: Literal["image", "features"] = "image" if len(task.source.shape) == 3 else "features"
-    for where in equal_sets(digests):
-        name = " = ".join(str(row if task.ids is None else task.ids[row]) for row in rows[where])
-        leaks += leak_between(rows[where], owner, what=what, name=name)
-    return tuple(leaks)
+    return digests
 
 
 def equal_sets(values: npt.NDArray[Any]) -> list[Indices]:
     """Positions that share a value with another one, set by set, in order of the first position."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    return sorted((where for where in np.split(order, starts) if len(where) > 1), key=lambda where: int(where[0]))
+    edges = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))
+    several = np.flatnonzero(np.diff(edges) > 1)  # only these are made sets of: most values occur once
+    return sorted((order[edges[i] : edges[i + 1]] for i in several), key=lambda where: int(where[0]))
 
 
 def leak_between(

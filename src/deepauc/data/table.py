@@ -311,13 +311,14 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
         skipped=tuple(sorted(scan.bad_lines)) if skip_bad else (),
         duplicates=in_lines(identical),
         leaks=_leaks(scan, rows, identical),
-        largest_group=None if scan.groups is None else _largest_group(scan.groups[rows]),
+        largest_group=None if scan.groups is None else largest_group(scan.groups[rows]),
         disputed=in_lines(filter(disputed, identical)),
         shared=in_lines(filter(shared, identical)),
     )
 
 
-def _largest_group(groups: Array) -> LargestGroup | None:
+def largest_group(groups: Array) -> LargestGroup | None:
+    """The one with the most rows; rows without a name are of none."""
     names, counts = np.unique(groups[groups != ""], return_counts=True)
     place = int(counts.argmax()) if len(counts) else None
     return None if place is None else LargestGroup(name=str(names[place]), rows=int(counts[place]))

@@ -189,8 +189,9 @@ def data_section(findings: RunFindings) -> Section:
     task = _dictionary(findings.record.get("task"))
     shape = " × ".join(str(side) for side in task.get("shape", ())) or "not recorded"
     pairs = [("Task", shown(findings.task) or "not recorded"), ("Kind", shown(findings.kind))]
-    if rows_text := _rows_of_the_table(_dictionary(findings.record.get("data"))):
-        pairs.append(("Rows of the table", rows_text))
+    data = _dictionary(findings.record.get("data"))
+    if rows_text := _rows_of_the_table(data):
+        pairs.append((f"Rows of the {'packed set' if data.get('packed') else 'table'}", rows_text))
     facts = Facts((*pairs, ("One input", shown(shape))))
     table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
     return Section(anchor="data", title="Data", blocks=(facts, table))
@@ -205,7 +206,9 @@ def _rows_of_the_table(data: Mapping[str, Any]) -> str:
     skipped = len(left_out) if isinstance(left_out, list) else 0
     text = f"{rows:,}: {labelled:,} labelled, {unlabelled:,} without a label, {skipped:,} left out for a problem"
     same = data.get("sets_of_identical_inputs")
-    images = data.get("image_column") is not None  # numbers repeat by chance, pictures do not
+    images = data.get("image_column") is not None or _dictionary(data.get("packed")).get(
+        "images"
+    )  # numbers repeat by chance, pictures do not
     if images and isinstance(same, int) and same:
         text += f"; {same:,} set{'s' * (same != 1)} of identical images"
     return text

@@ -167,7 +167,7 @@ def _examples(folder: Path, bundle: Bundle) -> tuple[npt.NDArray[Any], str]:
     generator = np.random.default_rng(0)
     if bundle.preprocessing.images:
         made = generator.integers(0, 256, (COMPARED, *bundle.shape), dtype=np.uint8)
-        return made, f"{COMPARED} images of noise (the run's own are not there)"
+        return made, f"{COMPARED} images of noise (the files of the run's own are not there)"
     normal = generator.normal(size=(COMPARED, *bundle.shape))
     features = normal * np.array(bundle.preprocessing.std) + np.array(bundle.preprocessing.mean)
     return features.astype(np.float32), f"{COMPARED} rows drawn at the mean and spread of the training data"

@@ -203,6 +203,8 @@ def _data(run: Run, record: Mapping[str, Any]) -> str:
         lines.append(f"- in two parts: {found or 'nothing found'}")
     if data.get("table"):
         lines.append(f"- what the table holds is listed again by `{_check(data, record['task']['labels'])}`")
+    elif data.get("packed"):
+        lines.append("- trained on a packed set, not on a table; `deepauc data info` of its folder lists what it holds")
     lines.append(f"- SHA-256 of the data: `{record['identity']['data']}`")
     return lines[0] + "\n\n" + "\n".join(lines[1:])
 

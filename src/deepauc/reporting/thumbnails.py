@@ -116,9 +116,13 @@ def _outline(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 
 def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: ImageTable) -> Pixels:
     """The cases' images (n, H, W, C) at the network's size."""
-    column = table.image_column or (Run(folder).record.get("data") or {}).get("image_column")
+    data = Run(folder).record.get("data") or {}
+    column = table.image_column or data.get("image_column")
     if not column:
-        raise ValueError(f"{folder} does not record its columns: name that of the images, --image-column COLUMN.")
+        why = (
+            "was trained on a packed set, which has no columns" if data.get("packed") else "does not record its columns"
+        )
+        raise ValueError(f"{folder} {why}: name that of the images, --image-column COLUMN.")
     cells = read_cells(Path(table.path), [column])
     lines = {cell.strip(): line for cell, line in zip(cells.columns[column], cells.lines, strict=True)}
     names = list(dict.fromkeys(case.id for case in cases))

@@ -35,6 +35,7 @@ class DataSettings:
     """Where the rows come from; paths as on the command line, relative to the folder one is in."""
 
     table: str | None = None
+    packed: str | None = None  # the folder of a packed set instead: with it nothing else here but split_of
     image_column: str | None = None
     label_columns: tuple[str, ...] = ()
     feature_columns: tuple[str, ...] = ()

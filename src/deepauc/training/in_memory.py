@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from deepauc.data.task import Array, Indices, Inputs
+from deepauc.data.task import Array, Indices, Inputs, Task
 
 LARGEST = 1 << 31  # bytes
 _CHUNK = 512
@@ -47,3 +48,10 @@ class InMemoryInputs:
 
     def digest(self) -> str:
         return self._digest
+
+
+def kept_in_memory(task: Task, *, progress: Callable[[int, int], None] | None = None) -> Task:
+    """The task with its inputs in memory where they fit, else as it is."""
+    if not fits_in_memory(task.source):
+        return task
+    return replace(task, source=InMemoryInputs(task.source, progress=progress))

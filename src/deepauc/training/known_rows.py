@@ -25,10 +25,11 @@ def known_parts(run: Path) -> dict[str, str]:
 
 
 def names_rows(run: Path) -> bool:
-    """Whether a run calls its rows by a column of ids or by their files, not by their lines; False if nothing says."""
+    """Whether a run calls its rows by names (ids, files), not by their lines; False if nothing says."""
     with suppress(OSError, ValueError):
         data = RunFolder(run).record().get("data") or {}
-        return bool(data.get("id_column") or data.get("image_column"))
+        packed = data.get("packed") or {}
+        return bool(data.get("id_column") or data.get("image_column") or packed.get("named_rows"))
     return False
 
 

@@ -25,10 +25,12 @@ def planned_size(sizes: Sizes, device_kind: DeviceKind) -> tuple[int, int] | Non
 
 
 def size_choice(size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind) -> Choice:
-    """Why images are of this size, where the files are of those."""
-    if sizes and size != planned_size(sizes, device_kind):
+    """Why images are of this size, where the files are of those; none, where there are no files (packed sets)."""
+    if not sizes:
+        reason = "that is how the images come"
+    elif size != planned_size(sizes, device_kind):
         reason = "asked for"
-    elif not sizes or set(sizes) == {size}:
+    elif set(sizes) == {size}:
         reason = "that is how the files are"
     else:
         (height, width), count = max(sizes.items(), key=lambda item: item[1])

@@ -1,11 +1,10 @@
-"""From a table on disk to the Task a run trains on: read, split where the table does not, searched for leaks."""
+"""From a table or packed set to the Task a run trains on: read, split where it has no parts, searched for leaks."""
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +12,62 @@ import numpy as np
 
 from deepauc.data.group_word import group_word
 from deepauc.data.problems import TableReport
-from deepauc.data.splits import check_leaks, equal_sets, split_by_fractions
+from deepauc.data.splits import check_leaks, equal_sets, input_digests, split_by_fractions
 from deepauc.data.table import read_table
 from deepauc.data.task import Array, Task
 from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.encoded_metadata import encoding_choice, metadata_task, require_categories
-from deepauc.training.in_memory import InMemoryInputs, fits_in_memory
+from deepauc.training.in_memory import kept_in_memory
 from deepauc.training.known_rows import split_like
 from deepauc.training.plan_network import planned_size
+from deepauc.training.prepare_packed import PackedRecord, read_packed, require_only_packed
 
 ReadingProgress = Callable[[int, int], None]
-CHUNK = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A task with its parts, what the table's check has found, and how many leaks there are, by kind."""
+    """A task with its parts, what the check of its rows has found, and how many leaks there are, by kind."""
 
     task: Task
     report: TableReport
     split: Choice
     leaks: dict[str, int]
     metadata: Choice | None = None  # how its columns were taken, where they are the inputs
+    packed: PackedRecord | None = None  # where there is no table
 
 
 def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingProgress | None = None) -> Prepared:
-    """Read and check the table; a TableError lists all that is wrong with it. progress: (rows done, rows in all)."""
+    """Read and check the rows; a TableError lists all that is wrong with a table. progress: (rows done, in all)."""
     data = settings.data
     _require_complete(data)
+    packed = None
+    if data.packed is not None:
+        task, report, digests, packed = read_packed(data.packed, progress=progress)
+        images = packed.images
+    else:
+        task, report = _from_table(data, device_kind, progress)
+        images, digests = data.image_column is not None, None
+    identical = bool(report.duplicates) and images  # numbers repeat by chance, pictures do not
+    if identical and digests is None:
+        digests = input_digests(task.source, progress=progress)
+    same = digests if identical else None
+    if data.split_of is not None:
+        task, split = _with_parts_of(task, Path(data.split_of), settings, packed)
+    else:
+        task, split = _with_parts(task, settings, same)
+    metadata = None
+    if data.metadata_columns or data.category_columns:
+        encoded, encoder = metadata_task(task)
+        require_categories(task, encoder)
+        task, metadata = encoded, encoding_choice(encoder)
+    return Prepared(task=task, report=report, split=split, leaks=_leaks(task, same), metadata=metadata, packed=packed)
+
+
+def _from_table(
+    data: DataSettings, device_kind: DeviceKind, progress: ReadingProgress | None
+) -> tuple[Task, TableReport]:
     task, report = read_table(
         str(data.table),
         label_columns=data.label_columns,
@@ -59,26 +85,15 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
         allow_outside=data.allow_outside,
         progress=progress,
     )
-    if fits_in_memory(task.source):
-        task = replace(task, source=InMemoryInputs(task.source, progress=progress))
-    # Numbers repeat by chance, pictures do not.
-    identical = bool(report.duplicates) and data.image_column is not None
-    if data.split_of is not None:
-        task, split = _with_parts_of(task, Path(data.split_of), settings)
-    else:
-        task, split = _with_parts(task, settings.split, identical=identical, word=group_word(data.group_column))
-    metadata = None
-    if data.metadata_columns or data.category_columns:
-        encoded, encoder = metadata_task(task)
-        require_categories(task, encoder)
-        task, metadata = encoded, encoding_choice(encoder)
-    leaks = _leaks(task, identical=identical)
-    return Prepared(task=task, report=report, split=split, leaks=leaks, metadata=metadata)
+    return kept_in_memory(task, progress=progress), report
 
 
 def _require_complete(data: DataSettings) -> None:
+    if data.packed is not None:
+        require_only_packed(data)
+        return
     if data.table is None:
-        raise ValueError("which table? Name it: --table data.csv.")
+        raise ValueError("which table? Name it: --table data.csv, or a packed set: --packed DIR.")
     if not data.label_columns:
         raise ValueError("which column holds the labels? Name it: --label-column target.")
     metadata = bool(data.metadata_columns or data.category_columns)
@@ -104,8 +119,11 @@ def _require_complete(data: DataSettings) -> None:
         raise ValueError("--image-size goes with --image-column: there are no images to resize.")
 
 
-def _with_parts_of(task: Task, run: Path, settings: Settings) -> tuple[Task, Choice]:
+def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedRecord | None) -> tuple[Task, Choice]:
     data = settings.data
+    if packed is not None:
+        packed.require_split_of(task, settings.split != SplitSettings())
+        return split_like(task, run)
     if data.split_column is not None or settings.split != SplitSettings():
         raise ValueError("--split-of takes the parts of a run: leave out the split column and [split].")
     if data.image_column is None and data.id_column is None:
@@ -113,36 +131,42 @@ def _with_parts_of(task: Task, run: Path, settings: Settings) -> tuple[Task, Cho
     return split_like(task, run)
 
 
-def _with_parts(task: Task, split: SplitSettings, *, identical: bool, word: str) -> tuple[Task, Choice]:
-    """The task with a validation and, unless the table has a split of its own, a test part."""
+def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[Task, Choice]:
+    """The task with a validation and, unless it has a split of its own, a test part.
+
+    digests: of the inputs, where any are identical.
+    """
+    split, word = settings.split, group_word(settings.data.group_column)
+    whose = "table" if settings.data.packed is None else "packed set"
     if "validation" in task.parts:
         if split != SplitSettings():
-            raise ValueError("the table has parts of its own: leave out [split], or the split column.")
+            or_else = ", or the split column" if settings.data.packed is None else ""
+            raise ValueError(f"the {whose} has parts of its own: leave out [split]{or_else}.")
         test = (
             "" if "test" in task.parts else "; there is no test part, so nothing says how good the choice of epochs is"
         )
-        return task, Choice(name="parts", value=_counts(task), reason=f"the table's own split{test}")
+        return task, Choice(name="parts", value=_counts(task), reason=f"the {whose}'s own split{test}")
     if "test" in task.parts:
         whole = split.train + split.validation
         fractions = {"train": split.train / whole, "validation": split.validation / whole}
-        reason = "the table's own test part; validation is taken from its training part"
+        reason = f"the {whose}'s own test part; validation is taken from its training part"
     else:
         fractions = {"train": split.train, "validation": split.validation, "test": split.test}
-        reason = "the table has no split"
-    groups = _split_groups(task, identical=identical)
+        reason = f"the {whose} has no split"
+    groups = _split_groups(task, digests)
     grouped = split_by_fractions(replace(task, groups=groups), fractions=fractions, seed=split.seed)
     task = task.with_parts(grouped.parts)
     shares = " / ".join(f"{share:.0%}" for share in fractions.values())
-    kept = [*([word] * (task.groups is not None)), *(["set of identical images"] * identical)]
+    kept = [*([word] * (task.groups is not None)), *(["set of identical images"] * (digests is not None))]
     reason += f": {shares} of the rows, the share of positives alike in all parts"
     reason += f", each {' and each '.join(kept)} in one part only" if kept else ""
     reason += f". Seed {split.seed} of the split is apart from --seed: runs with other seeds share the test part"
     return task, Choice(name="parts", value=_counts(task), reason=reason)
 
 
-def _split_groups(task: Task, *, identical: bool) -> Array | None:
+def _split_groups(task: Task, digests: Array | None) -> Array | None:
     """What must not be torn apart: patients, joined with those they share an identical input with."""
-    if not identical:
+    if digests is None:
         return task.groups
     groups = np.arange(len(task)).astype(str) if task.groups is None else task.groups.copy()
     names, codes = np.unique(groups, return_inverse=True)
@@ -153,13 +177,6 @@ def _split_groups(task: Task, *, identical: bool) -> Array | None:
             code = int(owner[code])
         return code
 
-    digests = np.array(
-        [
-            hashlib.blake2b(row.tobytes(), digest_size=16).hexdigest()
-            for start in range(0, len(task), CHUNK)
-            for row in task.inputs(np.arange(start, min(start + CHUNK, len(task))))
-        ]
-    )
     for rows in equal_sets(digests):
         first = root(int(codes[rows[0]]))
         for row in rows[1:]:
@@ -167,10 +184,10 @@ def _split_groups(task: Task, *, identical: bool) -> Array | None:
     return np.array([names[root(int(code))] for code in codes])
 
 
-def _leaks(task: Task, *, identical: bool) -> dict[str, int]:
-    """Patients in two parts; identical inputs too where the table holds any at all, which takes another pass."""
-    if identical:
-        return dict(Counter(leak.what for leak in check_leaks(task)))
+def _leaks(task: Task, digests: Array | None) -> dict[str, int]:
+    """Patients in two parts; identical inputs too where there are any at all."""
+    if digests is not None:
+        return dict(Counter(leak.what for leak in check_leaks(task, digests=digests)))
     if task.groups is None:
         return {}
     owners = [set(task.groups[rows].tolist()) for rows in task.parts.values()]
@@ -184,11 +201,12 @@ def _counts(task: Task) -> str:
 
 
 def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
-    """What run.json keeps of the table: columns, split, counts; no names of patients or files."""
+    """What run.json keeps of the data: columns, split, counts; no names of patients or files."""
     data, report, split = settings.data, prepared.report, settings.split
-    own = data.split_column is not None
+    own = data.split_column is not None or data.packed is not None
     return {
         "table": data.table,
+        "packed": None if prepared.packed is None else asdict(prepared.packed),
         "image_column": data.image_column,
         "label_columns": list(data.label_columns),
         "feature_columns": list(data.feature_columns),

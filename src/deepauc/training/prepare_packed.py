@@ -1,0 +1,104 @@
+"""From a packed set to what a run trains on: its task as packed, its rows looked through once for identical inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from deepauc.data.packed import open_packed
+from deepauc.data.problems import TableReport
+from deepauc.data.splits import equal_sets, input_digests
+from deepauc.data.table import largest_group
+from deepauc.data.task import Array, Indices, Task
+from deepauc.training.config import DataSettings
+from deepauc.training.in_memory import kept_in_memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedRecord:
+    """What run.json keeps of a packed set. digest: of the inputs that were packed.
+
+    named_rows: its rows have names, such as files. Numbers may be lines of a table, which say nothing elsewhere.
+    """
+
+    path: str
+    digest: str
+    images: bool
+    named_rows: bool
+
+    def require_split_of(self, task: Task, split_asked: bool) -> None:
+        """ValueError where the parts of a run cannot be this task's."""
+        if split_asked or set(task.parts) != {"train"}:
+            raise ValueError(
+                "--split-of takes the parts of a run: leave out [split], and pack the table without its split column."
+            )
+        if not self.named_rows:
+            raise ValueError(
+                f"--split-of finds rows by their names, and those of {self.path} have none, or numbers that may be "
+                "lines of a table: pack it with a column of names, --id-column."
+            )
+
+
+def require_only_packed(data: DataSettings) -> None:
+    """ValueError where settings describe a table too."""
+    if data.table is not None:
+        raise ValueError("--table and --packed both say where the rows come from: leave one of them out.")
+    of_a_table = [
+        "--" + field.name.removesuffix("s").replace("_", "-")
+        for field in fields(data)
+        if field.name not in ("packed", "split_of") and getattr(data, field.name) != field.default
+    ]
+    if of_a_table:
+        raise ValueError(
+            f"--packed: labels, groups, parts, weights and the size of images are as they were packed. Leave out "
+            f"{', '.join(of_a_table)}."
+        )
+
+
+def read_packed(
+    folder: str, *, progress: Callable[[int, int], None] | None
+) -> tuple[Task, TableReport, Array, PackedRecord]:
+    """The task, what a table's check would say of it, a digest of each row's input, and what to record."""
+    task = open_packed(folder).task()
+    if not len(task.parts.get("train", ())):
+        there = ", ".join(task.parts) or "none"
+        raise ValueError(f"{folder} has no training part (its parts: {there}): pack a set that has one.")
+    task = kept_in_memory(task, progress=progress)
+    digests = input_digests(task.source, progress=progress)
+    record = PackedRecord(
+        path=folder,
+        digest=task.source.digest(),
+        images=len(task.source.shape) == 3,
+        named_rows=task.ids is not None and not all(name.isdigit() for name in task.ids.tolist()),
+    )
+    return task, _report(folder, task, equal_sets(digests)), digests, record
+
+
+def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
+    """Counts as of a table; rows are numbered as packed, from 0."""
+    labels, shape = task.labels.reshape(len(task), task.num_labels), task.source.shape
+    unlabelled = int(np.isnan(labels).all(axis=1).sum())
+
+    def disputed(where: Indices) -> bool:
+        return bool(((labels[where] == 0).any(axis=0) & (labels[where] == 1).any(axis=0)).any())
+
+    return TableReport(
+        path=folder,
+        rows=len(task),
+        labelled=len(task) - unlabelled,
+        unlabelled=unlabelled,
+        positives={name: int((labels[:, place] == 1).sum()) for place, name in enumerate(task.label_names)},
+        negatives={name: int((labels[:, place] == 0).sum()) for place, name in enumerate(task.label_names)},
+        parts={name: len(rows) for name, rows in task.parts.items()},
+        groups=None if task.groups is None else len(np.unique(task.groups)),
+        sizes={(shape[0], shape[1]): len(task)} if len(shape) == 3 else {},
+        channels=shape[2] if len(shape) == 3 else None,
+        problems=(),
+        skipped=(),
+        duplicates=tuple(tuple(where.tolist()) for where in identical),
+        leaks=(),  # of the parts as they are trained on: `prepare` looks for them
+        largest_group=None if task.groups is None else largest_group(task.groups),
+        disputed=tuple(tuple(where.tolist()) for where in identical if disputed(where)),
+    )

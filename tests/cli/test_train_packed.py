@@ -1,0 +1,274 @@
+"""`deepauc train --packed`: the run of the table that was packed, to the bit; its split, its leaks, its errors."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepauc.cli.main import run
+from deepauc.cli.training_progress import TrainingProgress
+from deepauc.data.packed import open_packed, pack
+from deepauc.data.table import read_table
+from deepauc.data.task import ArrayInputs
+from deepauc.training import prepare_packed
+
+FILES = ("--image-column", "file", "--label-column", "target")
+SHORT = ("--model", "small-cnn", "--epochs", 1)
+
+
+def read(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def record(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def task_of(folder, table="split.csv", split="split", **options):
+    return read_table(
+        folder / table,
+        label_columns=["target"],
+        kind="binary",
+        image_column="file",
+        group_column="patient_id",
+        split_column=split,
+        **options,
+    )[0]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, write_table):
+    """Pictures of a bright spot or none, two to a patient: a table without parts and one with, both packed."""
+    folder = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(0)
+    (folder / "images").mkdir()
+    rows = []
+    for number in range(120):
+        label = int(generator.random() < 0.35)
+        picture = generator.integers(0, 150, (8, 8)).astype(np.uint8)
+        picture[2:5, 2:5] += np.uint8(60 * label)
+        Image.fromarray(picture).save(folder / "images" / f"{number}.png")
+        weight = 1 + number % 3
+        rows.append(
+            {"file": f"images/{number}.png", "target": label, "patient_id": f"p{number // 2}", "weight": weight}
+        )
+    rows[5]["target"] = ""
+    parts = ["train"] * 80 + ["val"] * 20 + ["test"] * 20
+    write_table(folder / "data.csv", rows)
+    write_table(folder / "split.csv", [{**row, "split": part} for row, part in zip(rows, parts, strict=True)])
+    columns = (*FILES, "--group-column", "patient_id", "--weight-column", "weight")
+    for table, more in (("data", ()), ("split", ("--split-column", "split"))):
+        words = ("data", "pack", folder / f"{table}.csv", *columns, *more, "--out", folder / table)
+        with pytest.raises(SystemExit) as end:
+            run(list(map(str, words)))
+        assert end.value.code == 0
+    return folder
+
+
+@pytest.mark.parametrize(("name", "more"), [("split", ("--split-column", "split")), ("data", ())])
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_run_is_that_of_the_table_to_the_bit(deepauc, no_report, data, tmp_path, monkeypatch, name, more, fits):
+    columns = (*FILES, "--group-column", "patient_id", "--weight-column", "weight", *more)
+    asked = (*SHORT, "--tune", 2, "--first-stage", "contrastive")
+    assert deepauc("train", "--table", data / f"{name}.csv", *columns, *asked, "--out", tmp_path / "table")[0] == 0
+    if not fits:
+        monkeypatch.setattr("deepauc.training.in_memory.LARGEST", 0)
+    code, text, errors = deepauc("train", "--packed", data / name, *asked, "--out", tmp_path / "packed")
+    assert (code, errors) == (0, "")
+    for line in ("Data: 120 rows, 119 labelled, 1 unlabelled", "patients: 60", "images: 8 x 8 (120), grey"):
+        assert line in text
+    assert "leaks between parts: none found\n" in text
+    table, packed = (record(tmp_path / run_) for run_ in ("table", "packed"))
+    assert packed["identity"] == table["identity"]
+    assert read(tmp_path / "packed" / "scores.csv") == read(tmp_path / "table" / "scores.csv")
+    for file in ("model.safetensors", "bundle.json"):
+        assert (tmp_path / "packed" / file).read_bytes() == (tmp_path / "table" / file).read_bytes()
+    assert (packed["data"]["split"] is None) == (name == "split")
+    assert packed["data"]["unlabelled_rows"] == table["data"]["unlabelled_rows"]
+    assert packed["data"]["table"] is None
+    assert packed["data"]["packed"] == {
+        "path": str(data / name),
+        "digest": open_packed(data / name).digest(),
+        "images": True,
+        "named_rows": True,
+    }
+    if name == "data":
+        assert "the packed set has no split: 70% / 15% / 15% of the rows" in text
+        assert "each patient in one part only" in text
+
+
+def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, data, tmp_path, monkeypatch):
+    words = ("train", "--packed", data / "split", "--model", "small-cnn", "--epochs", 2)
+    assert deepauc(*words, "--out", tmp_path / "whole")[0] == 0
+    steps, shown = 0, TrainingProgress.__call__
+
+    def press(self, step):
+        nonlocal steps
+        steps += 1
+        if steps == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        shown(self, step)
+
+    monkeypatch.setattr(TrainingProgress, "__call__", press)
+    out = tmp_path / "run"
+    code, _, errors = deepauc(*words, "--out", out)
+    assert code == 130
+    assert "the same command" in errors
+    task = open_packed(data / "split").task()
+    images = task.inputs(np.arange(120))
+    images[60, 0, 0] += 1
+    pack(replace(task, source=ArrayInputs(images)), tmp_path / "other")
+    code, _, errors = deepauc("train", "--packed", tmp_path / "other", *words[3:], "--out", out)
+    assert code == 2
+    assert "holds another run (different data)" in errors
+    assert not (out / "DONE").exists()
+    shutil.copytree(data / "split", tmp_path / "moved")  # the same rows, wherever they lie
+    code, text, _ = deepauc("train", "--packed", tmp_path / "moved", *words[3:], "--out", out)
+    assert code == 0
+    assert "unfinished: going on" in text
+    assert read(out / "scores.csv") == read(tmp_path / "whole" / "scores.csv")
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+
+
+def test_leaks_are_found_and_a_split_that_is_made_has_none(deepauc, no_report, data, tmp_path, monkeypatch):
+    """Two pictures of train again in test, of other patients, one with another label; one patient in two parts."""
+    task = task_of(data)
+    images, labels, groups = task.inputs(np.arange(120)), task.labels.copy(), task.groups.copy()
+    images[100], images[101] = images[7], images[9]
+    labels[[100, 7, 101, 9]] = 1, 0, 1, 1
+    groups[110] = groups[0]
+
+    whole = replace(task, source=ArrayInputs(images), labels=labels, groups=groups)
+    pack(whole.with_parts({**task.parts, "train": task.part("train")[:-3]}), tmp_path / "torn")
+    pack(whole.with_parts({"train": np.arange(120)}), tmp_path / "whole")
+    told = []
+    look = prepare_packed.input_digests
+    monkeypatch.setattr(
+        prepare_packed,
+        "input_digests",
+        lambda source, progress: look(source, progress=lambda *step: told.append(step)),
+    )
+    out = tmp_path / "run"
+    code, text, _ = deepauc("train", "--packed", tmp_path / "torn", *SHORT, "--out", out)
+    assert code == 0
+    assert told == [(120, 120)]  # one pass over the rows
+    assert "in no part: 3 of the labelled rows, neither" in text
+    assert "LEAK: 1 x the same patient in two parts" in text
+    assert "LEAK: 2 x the same image in two parts" in text
+    assert "identical images: 2 sets, 1 WITH DIFFERENT LABELS (`deepauc data check` of the table that was" in text
+    assert record(out)["leaks"] == {"patient": 1, "image": 2}
+    assert record(out)["data"]["sets_of_identical_inputs"] == 2
+
+    code, text, _ = deepauc("train", "--packed", tmp_path / "whole", *SHORT, "--out", tmp_path / "made")
+    assert code == 0
+    assert "each patient and each set of identical images in one part only" in text
+    assert "in no part" not in text
+    assert record(tmp_path / "made")["leaks"] == {}
+    part = {row["id"]: row["part"] for row in read(tmp_path / "made" / "scores.csv")}
+    assert part["images/100.png"] == part["images/7.png"]
+    assert part["images/101.png"] == part["images/9.png"]
+
+
+def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
+    code, text, errors = deepauc("train", "--packed", data / "split", *SHORT, "--print-config")
+    assert (code, errors) == (0, "")
+    settings = tomllib.loads(text)["data"]
+    assert settings["packed"] == str(data / "split")
+    assert "image_size" not in settings
+    assert "# image size: 8 x 8\n#   because: that is how the images come\n" in text
+    (tmp_path / "run.toml").write_text(text)
+    assert deepauc("train", "--config", tmp_path / "run.toml", "--out", tmp_path / "a")[0] == 0
+    assert deepauc("train", "--packed", data / "split", *SHORT, "--out", tmp_path / "b")[0] == 0
+    assert read(tmp_path / "a" / "scores.csv") == read(tmp_path / "b" / "scores.csv")
+
+
+def test_parts_of_another_run_by_name_both_ways(deepauc, no_report, data, tmp_path):
+    table = ("--table", data / "data.csv", *FILES, *SHORT)
+    assert deepauc("train", "--packed", data / "split", *SHORT, "--out", tmp_path / "first")[0] == 0
+    assert (
+        deepauc(
+            "train", "--packed", data / "data", "--split-of", tmp_path / "first", *SHORT, "--out", tmp_path / "second"
+        )[0]
+        == 0
+    )
+    assert deepauc("train", *table, "--split-of", tmp_path / "first", "--out", tmp_path / "third")[0] == 0
+    first, *others = (
+        [(r["id"], r["part"]) for r in read(tmp_path / n / "scores.csv")] for n in ("first", "second", "third")
+    )
+    assert others == [first, first]
+    words = ("train", "--packed", data / "split", "--split-of", tmp_path / "first", "--out", tmp_path / "fourth")
+    code, _, errors = deepauc(*words)
+    assert code == 2
+    assert "pack the table without its split column" in errors
+
+
+def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tmp_path):
+    out, scores = tmp_path / "run", tmp_path / "scores.csv"
+    assert deepauc("train", "--packed", data / "split", *SHORT, "--out", out)[0] == 0
+    code, text, _ = deepauc("predict", out, "--table", data / "split.csv", "--image-column", "file", "--out", scores)
+    assert code == 0
+    assert "99 of these rows are named like ones the run was trained or chosen on" in text
+    found = {row["id"]: float(row["score"]) for row in read(scores)}
+    own = {row["id"]: float(row["score"]) for row in read(out / "scores.csv")}
+    assert len(own) == 119
+    assert all(found[name] == pytest.approx(score, abs=1e-5) for name, score in own.items())
+    code, _, errors = deepauc("predict", out, "--table", data / "split.csv", "--out", tmp_path / "none.csv")
+    assert code == 2
+    assert "name them (--image-column)" in errors
+
+    code, _, errors = deepauc("report", out, "--thumbnails")
+    assert code == 2
+    assert "trained on a packed set, not on a table" in errors
+    code, _, errors = deepauc("report", out, "--thumbnails", "--table", data / "split.csv")
+    assert code == 2
+    assert "trained on a packed set, which has no columns: name that of the images" in errors
+    words = ("--thumbnails", "--table", data / "split.csv", "--image-column", "file", "--cases", 1)
+    assert deepauc("report", out, *words, "--out", tmp_path / "page")[0] == 0
+    page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
+    assert "get another score now" not in page  # the files are those that were packed
+    assert "Rows of the packed set" in page
+    assert deepauc("export", out, "--card", tmp_path / "card.md")[0] == 0
+    assert "trained on a packed set, not on a table" in (tmp_path / "card.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--packed", "split", "--table", "split.csv", *FILES), "--table and --packed both say"),
+        (("--packed", "split", *FILES, "--skip-bad"), "Leave out --image-column, --label-column, --skip-bad."),
+        (("--packed", "split", "--image-size", "8"), "Leave out --image-size."),
+        (("--packed", "split", "--allow-outside", "--group-column", "x"), "Leave out --group-column, --allow-outside."),
+        (("--config", "both.toml"), "Leave out --split-column."),
+        (("--config", "parts.toml"), "the packed set has parts of its own: leave out [split]."),
+        (("--packed", "images"), "is no packed set"),
+        (("--packed", "nowhere"), "is no packed set"),
+        (("--packed", "split.csv"), "is no packed set"),
+        (("--packed", "tests-only"), "has no training part (its parts: test)"),
+        (("--packed", "inputs-only"), "holds inputs without labels"),
+        (("--packed", "numbers", "--split-of", "anything"), "have none, or numbers that may be lines"),
+        ((), "--packed DIR"),
+    ],
+)
+def test_bad_words_are_one_line_and_exit_code_2(deepauc, data, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(data)
+    (data / "both.toml").write_text("[data]\npacked = 'split'\nsplit_column = 'split'\n")
+    (data / "parts.toml").write_text("[data]\npacked = 'split'\n[split]\ntrain = 0.6\nvalidation = 0.25\n")
+    if not (data / "inputs-only").exists():
+        task = task_of(data)
+        pack(task.with_parts({"test": np.arange(100, 120)}), data / "tests-only")
+        pack(task.source, data / "inputs-only")
+        numbered = replace(task, ids=np.arange(120).astype(str), parts={"train": np.arange(120)})
+        pack(numbered, data / "numbers")
+    code, _, errors = deepauc("train", *words, "--out", tmp_path / "run")
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
