@@ -1,12 +1,16 @@
 """What the tests of the commands share: a call, a small table, a run without its report."""
 
 import csv
+import os
+import signal
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from deepauc.cli import training_run
 from deepauc.cli.main import run
+from deepauc.cli.training_progress import TrainingProgress
 
 
 @pytest.fixture
@@ -29,6 +33,23 @@ def no_report(monkeypatch):
         (Path(run_dir) / "report.html").write_text("<p>report")
 
     monkeypatch.setattr(training_run, "write_report", write)
+
+
+@pytest.fixture
+def interrupt_at(monkeypatch):
+    """Ctrl-C once, when training has told of its n-th step."""
+
+    def arm(step):
+        told, shown = count(1), TrainingProgress.__call__
+
+        def press(self, *what):
+            if next(told) == step:
+                os.kill(os.getpid(), signal.SIGINT)
+            shown(self, *what)
+
+        monkeypatch.setattr(TrainingProgress, "__call__", press)
+
+    return arm
 
 
 @pytest.fixture(scope="session")

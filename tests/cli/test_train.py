@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import os
 import re
-import signal
 import sys
 import time
 import tomllib
@@ -22,7 +20,6 @@ from deepauc.cli import training_run
 from deepauc.cli.console import Output
 from deepauc.cli.main import run
 from deepauc.cli.table_options import parse_size
-from deepauc.cli.training_progress import TrainingProgress
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.training.in_memory import InMemoryInputs
 from deepauc.training.loop import train
@@ -159,20 +156,10 @@ def test_the_baseline_is_the_run_of_the_first_stage_alone(deepauc, no_report, da
     assert record["data"]["split"] is None
 
 
-def test_interrupted_it_is_saved_and_the_same_command_goes_on(deepauc, no_report, data, tmp_path, monkeypatch):
+def test_interrupted_it_is_saved_and_the_same_command_goes_on(deepauc, no_report, data, tmp_path, interrupt_at):
     words = ("--table", data / "data.csv", *IMAGES, "--epochs", 2)
     assert deepauc(*words, "--out", tmp_path / "whole")[0] == 0
-    steps = 0
-    shown = TrainingProgress.__call__
-
-    def press(self, step):
-        nonlocal steps
-        steps += 1
-        if steps == 8:
-            os.kill(os.getpid(), signal.SIGINT)
-        shown(self, step)
-
-    monkeypatch.setattr(TrainingProgress, "__call__", press)
+    interrupt_at(8)
     out = tmp_path / "run"
     code, _, errors = deepauc(*words, "--out", out)
     assert code == 130

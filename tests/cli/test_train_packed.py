@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import shutil
-import signal
 import tomllib
 from dataclasses import replace
 
@@ -13,7 +11,6 @@ import pytest
 from PIL import Image
 
 from deepauc.cli.main import run
-from deepauc.cli.training_progress import TrainingProgress
 from deepauc.data.packed import open_packed, pack
 from deepauc.data.table import read_table
 from deepauc.data.task import ArrayInputs
@@ -105,19 +102,10 @@ def test_the_run_is_that_of_the_table_to_the_bit(deepauc, no_report, data, tmp_p
         assert "each patient in one part only" in text
 
 
-def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, data, tmp_path, monkeypatch):
+def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, data, tmp_path, interrupt_at):
     words = ("train", "--packed", data / "split", "--model", "small-cnn", "--epochs", 2)
     assert deepauc(*words, "--out", tmp_path / "whole")[0] == 0
-    steps, shown = 0, TrainingProgress.__call__
-
-    def press(self, step):
-        nonlocal steps
-        steps += 1
-        if steps == 8:
-            os.kill(os.getpid(), signal.SIGINT)
-        shown(self, step)
-
-    monkeypatch.setattr(TrainingProgress, "__call__", press)
+    interrupt_at(8)
     out = tmp_path / "run"
     code, _, errors = deepauc(*words, "--out", out)
     assert code == 130
