@@ -1,4 +1,4 @@
-"""What valid scores and labels are, and the messages that say what to do when they are not.
+"""What valid scores, labels and groups are, and the messages that say what to do when they are not.
 
 Scores are floating, of shape (N,) or (N, L). Labels have the same shape and hold 0 and 1 in any number type;
 NaN marks a missing label. Soft labels, anywhere in [0, 1], are accepted only where asked for. Nothing is guessed.
@@ -22,6 +22,26 @@ ONE_CLASS = (
     "{what} needs at least one positive and one negative label{where}; there are {positives} positives and {negatives} "
     "negatives among the labelled rows."
 )
+
+NO_NAME = ("", "None", "nan", "<NA>", "NaT")
+"""Cells that name no group: empty, or what Python, NumPy and pandas write for what is not there."""
+
+
+def require_groups(groups: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The groups (patients), as text where they are objects; ValueError where one is missing.
+
+    array: the same as NumPy has it. As text all rows without a group would be one patient, `nan`.
+    """
+    if array.dtype.kind == "U" and not hasattr(groups, "dtype"):
+        array = np.asarray(groups, dtype=object)  # of a list with names and NaN, NumPy makes the name "nan"
+    if array.dtype == object:
+        missing = sum(not isinstance(name, str) and str(name) in NO_NAME for name in array.ravel().tolist())
+        array = array.astype(str)
+    else:
+        missing = int((array != array).sum())  # noqa: PLR0124  (true for NaN alone)
+    if missing:
+        raise ValueError(f"groups are missing in {missing} rows; give every row a group (patient) of its own instead.")
+    return array
 
 
 def shape_message(scores_shape: tuple[int, ...], labels_shape: tuple[int, ...]) -> str | None:

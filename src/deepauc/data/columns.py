@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.group_word import NO_NAME
 from deepauc.data.problems import Problem, ProblemKind, shown
 from deepauc.data.task import Floats
+from deepauc.labels import NO_NAME
 
 # What a label may look like in a file. Nothing else is guessed at: "yes", "malignant" or 2 could mean anything.
 _LABELS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0, "": math.nan, "nan": math.nan}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-NO_NAME = ("", "None", "nan", "<NA>", "NaT")
-"""Cells that name nobody: empty, or what Python, NumPy and pandas write for what is not there."""
-
 
 def group_word(column: str | None) -> str:
     """`patient` where no column says otherwise or its name does; `group` for what anything else holds: accounts, wells.

@@ -23,11 +23,11 @@ from deepauc.data.columns import (
     parse_weights,
 )
 from deepauc.data.decode import Window
-from deepauc.data.group_word import NO_NAME
 from deepauc.data.image_files import ImageColumn, examine_column
 from deepauc.data.problems import Problem
 from deepauc.data.splits import equal_sets
 from deepauc.data.task import PART_NAMES, Array, Floats, Indices
+from deepauc.labels import NO_NAME
 
 Mask = npt.NDArray[np.bool_]
 TRAIN = PART_NAMES.index("train")

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.group_word import NO_NAME
+from deepauc.labels import require_groups
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -149,7 +149,7 @@ class Task:
         for name in ("groups", "ids"):
             column = getattr(self, name)
             if name == "groups" and column is not None:
-                _require_named(column)
+                require_groups(column, np.asarray(column))
             set_(self, name, None if column is None else _frozen(_column(column, name, rows).astype(str)))
         set_(self, "metadata", {str(k): _frozen(_column(v, str(k), rows).copy()) for k, v in self.metadata.items()})
         if self.weights is not None:
@@ -285,19 +285,6 @@ def _column(values: Any, name: str, rows: int) -> Array:
     if column.ndim == 0 or len(column) != rows:
         raise ValueError(f"{name} has shape {column.shape}; there are {rows} inputs, and each needs one entry.")
     return column
-
-
-def _require_named(groups: Any) -> None:
-    """ValueError where a group is missing: as text all of these rows would be one patient, `nan`."""
-    column = np.asarray(groups)
-    if column.dtype.kind == "U" and not hasattr(groups, "dtype"):
-        column = np.asarray(groups, dtype=object)  # of a list with names and NaN, NumPy makes the name "nan"
-    if column.dtype.kind == "O":
-        missing = [not isinstance(name, str) and str(name) in NO_NAME for name in column.ravel().tolist()]
-    else:
-        missing = (column != column).ravel().tolist()  # noqa: PLR0124  (true for NaN alone)
-    if any(missing):
-        raise ValueError(f"groups are missing in {sum(missing)} rows; give every row a group (patient) of its own.")
 
 
 def _checked_labels(labels: Array, *, kind: Kind, names: tuple[str, ...], rows: int) -> Floats:

@@ -11,13 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deepauc.labels import ONE_CLASS, require_valid_arrays, shape_message
+from deepauc.labels import ONE_CLASS, require_groups, require_valid_arrays, shape_message
 
 ArrayLike = npt.ArrayLike | Tensor
 Floats = npt.NDArray[np.float64]
 FloatOrArray = float | Floats
-
-MISSING = ("None", "nan", "<NA>", "NaT")  # how Python, NumPy and pandas write what is not there
 
 
 @dataclass(frozen=True)
@@ -159,18 +157,7 @@ def group_numbers(groups: ArrayLike, rows: int) -> npt.NDArray[np.intp]:
         raise ValueError(
             f"groups have shape {array.shape}; they must be ({rows},), one group (patient) a row of the scores."
         )
-    if array.dtype.kind == "U" and not hasattr(groups, "dtype"):
-        array = np.asarray(groups, dtype=object)  # of a list with names and NaN, NumPy makes the name "nan"
-    if array.dtype == object:
-        missing = np.array([not isinstance(g, str) and str(g) in MISSING for g in array.tolist()], dtype=bool)
-        array = array.astype(str)
-    else:
-        missing = array != array  # noqa: PLR0124  (true for NaN alone)
-    if missing.any():
-        raise ValueError(
-            f"groups are missing in {int(missing.sum())} rows; give every row a group (patient) of its own instead."
-        )
-    return np.unique(array, return_inverse=True)[1]
+    return np.unique(require_groups(groups, array), return_inverse=True)[1]
 
 
 def _plain_and_complete(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> bool:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.cells import read_cells, separator_of
-from deepauc.data.group_word import NO_NAME, group_word
+from deepauc.data.group_word import group_word
+from deepauc.labels import NO_NAME
 
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]
