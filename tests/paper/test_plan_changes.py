@@ -6,16 +6,39 @@ import pytest
 
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
-from deepauc.paper.plan_changes import BASE, CHANGES, FOLDS, SETS, cost_of, page, plan_set, planned
+from deepauc.paper.plan_changes import (
+    BASE,
+    CHANGES,
+    FIRST_ROUND,
+    FOLDS,
+    NOW,
+    SECOND_ROUND,
+    SETS,
+    cost_of,
+    plan_set,
+    planned,
+)
+from deepauc.paper.plan_page import differences, page, recorded
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.sources import Place
 from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
 
 
 @pytest.mark.parametrize("on", SETS)
-def test_the_base_is_what_is_planned(on):
-    """When the plan changes, this test goes: the base stays what the records are of."""
-    assert planned(on=on) == make_plan(SETS[on].fingerprint, PlanOptions(), "cpu").recipe
+def test_what_is_planned_now_is_what_is_planned(on):
+    """When the plan changes, this test goes: what was compared stays what the records are of."""
+    assert planned(on=on, change=NOW) == make_plan(SETS[on].fingerprint, PlanOptions(), "cpu").recipe
+
+
+@pytest.mark.parametrize("on", SETS)
+def test_now_differs_from_the_base_where_positives_are_few_and_costs_no_more(on):
+    base, now = planned(on=on), planned(on=on, change=NOW)
+    assert (base == now) == (on in ("breast", "pneumonia"))
+    if base != now:
+        assert [stage.positives_per_batch for stage in base.stages] == [None, 8]
+        assert [stage.positives_per_batch for stage in now.stages] == [16, 16]
+        assert 0.85 < cost_of(on, NOW) <= 1.03
+        assert cost_of(on, NOW, NOW) == 1
 
 
 def test_a_change_changes_what_it_names():
@@ -29,7 +52,7 @@ def test_a_change_changes_what_it_names():
     quarter = planned(on="path", change="a quarter positives in CE").stages
     assert [stage.positives_per_batch for stage in quarter] == [16, 8]
     assert replace(quarter[0], positives_per_batch=None) == base.stages[0]
-    learned = list(CHANGES)[-1]
+    learned = list(FIRST_ROUND)[-1]
     views, *rest = planned(on="path", change=learned).stages
     assert views == planned(on="path", change="contrastive first, 50 epochs").stages[0]
     assert [stage.positives_per_batch for stage in rest] == [16, 16]
@@ -56,13 +79,33 @@ def test_a_change_changes_what_it_names():
     assert tuple(rest) == planned(on="breast").stages
 
 
+def test_the_second_round_changes_what_is_planned_now():
+    now = planned(on="path", change=NOW)
+    ce, auc = (stage.epochs for stage in now.stages)
+    assert [stage.positives_per_batch for stage in planned(on="path", change="now, half positives").stages] == [32, 32]
+    assert [stage.positives_per_batch for stage in planned(on="path", change="now, an eighth positives").stages] == [
+        8,
+        8,
+    ]
+    (alone,) = planned(on="path", change="now, CE alone, as long").stages
+    assert (alone.epochs, alone.positives_per_batch) == (ce + auc, 16)
+    sixth, half = (planned(on="path", change=f"now, AUC-M for {part} of it").stages for part in ("a sixth", "half"))
+    assert [stage.epochs for stage in sixth] == [18, 4]
+    assert [stage.epochs for stage in half] == [11, 11]
+    assert not planned(on="path", change="now, classifier kept").stages[1].reset_classifier
+    for change in ("now, half positives", "now, an eighth positives"):  # for sets with few positives alone
+        assert planned(on="breast", change=change) == planned(on="breast")
+
+
 def test_changes_are_all_different():
     for on in SETS:
-        recipes = [planned(on=on, change=change) for change in CHANGES]
-        same = [a for a in range(len(recipes)) if recipes[a] in recipes[:a]]
-        # breast and pneumonia have more than a quarter of positives as they are
-        twice = ["a quarter positives", "a quarter positives in both"] if on in ("breast", "pneumonia") else []
-        assert [list(CHANGES)[number] for number in same] == twice
+        for changes in (FIRST_ROUND, SECOND_ROUND):
+            recipes = [planned(on=on, change=change) for change in changes]
+            same = [list(changes)[a] for a in range(len(recipes)) if recipes[a] in recipes[:a]]
+            # breast and pneumonia have more than a quarter of positives as they are
+            twice = ["a quarter positives", "a quarter positives in both"] if changes is FIRST_ROUND else []
+            twice = twice or ["now, an eighth positives", "now, half positives"]
+            assert same == (twice if on in ("breast", "pneumonia") else [])
 
 
 def test_cost_counts_passes_over_images():
@@ -130,3 +173,33 @@ def test_the_set_is_declared():
     assert [study.name for study in studies] == [f"plan-{name}" for name in SETS]
     assert all(len(study.configs) == len(CHANGES) and len(study.tuning_seeds) == FOLDS for study in studies)
     assert studies[0].cut_to(configs=2).configs == ({"change": BASE}, {"change": "CE alone, as long"})
+
+
+def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
+    folder = tmp_path / "plan" / "tuning"
+    folder.mkdir(parents=True)
+
+    def record(on, aucs):
+        lines = [
+            {"run": f"{change}{seed}", "config": {"change": change}, "seed": seed, "auc": {"validation": [auc, 0, 1]}}
+            for change, auc in aucs.items()
+            for seed in range(FOLDS)
+        ]
+        (folder / f"plan-{on}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+    record("breast", {BASE: 0.8, "CE alone, as long": 0.81})
+    assert "Second round" not in page(tmp_path)
+    record("path", {BASE: 0.7, NOW: 0.75, "now, 8 copies": 0.76})
+    first, second = page(tmp_path).split("## Second round")
+    assert "| now" not in first
+    rows = {
+        line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:]]
+        for line in second.splitlines()
+        if "|" in line
+    }
+    assert rows["change"][2] == "minus now [95 %]"
+    assert rows[NOW][:3] == ["0.800", "0.750", "-"]
+    assert rows[BASE][:3] == ["=", "0.700", "-0.050 [-0.050, -0.050]"]
+    assert rows["now, 8 copies"][:3] == ["-", "0.760", "+0.010 [+0.010, +0.010]"]
+    assert rows["now, CE alone, as long"][:2] == ["0.810", "-"]  # recorded in the first round: one recipe, one run
+    assert differences(recorded(tmp_path), NOW, BASE, ["breast", "path"]) == pytest.approx([0.05] * FOLDS)

@@ -83,6 +83,8 @@ def test_the_quota_can_be_drawn_and_the_budget_holds(rows, share, labels, side, 
     plan = make_plan(fingerprint(rows=rows, positives=positives, shape=shape), PlanOptions(), "cpu")
     *before, first, second = plan.recipe.stages
     assert 1 <= second.positives_per_batch < second.batch_size
+    few = labels == 1 and positives[0] / rows < plan_module.LEAST_POSITIVES
+    assert first.positives_per_batch == (second.positives_per_batch if few else None)
     assert second.positives_per_batch <= min(positives)  # none twice in a batch
     assert second.batch_size <= rows
     if rows <= 3000:  # the sampler itself has the last word
@@ -91,10 +93,8 @@ def test_the_quota_can_be_drawn_and_the_budget_holds(rows, share, labels, side, 
             labels_of[:p, i] = 1
         sampler = ClassQuotaSampler(labels_of, second.batch_size, second.positives_per_batch)
         assert len(sampler) >= 1
-    steps = [
-        rows // first.batch_size,
-        sum((rows - p) // (second.batch_size - second.positives_per_batch) for p in positives),
-    ]
+    quotas = sum((rows - p) // (second.batch_size - second.positives_per_batch) for p in positives)
+    steps = [quotas if few else rows // first.batch_size, quotas]
     cost = sum(e * s for e, s in zip((first.epochs, second.epochs), steps, strict=True))
     cost *= TRAINING_FACTOR * first.batch_size * multiply_adds(plan.recipe.model, shape)
     assert cost <= BUDGET["cpu"] * 1.001 or LEAST_EPOCHS in (first.epochs, second.epochs)
@@ -105,15 +105,32 @@ def test_the_quota_can_be_drawn_and_the_budget_holds(rows, share, labels, side, 
     assert LEAST_EPOCHS <= second.epochs <= MOST_EPOCHS[1]
 
 
-def test_rare_positives_get_a_quota_above_their_share():
-    stage = make_plan(fingerprint(rows=10_000, positives=(100,)), PlanOptions(), "cpu").recipe.stages[1]
-    assert stage.positives_per_batch / stage.batch_size == plan_module.LEAST_SHARE
-    many = make_plan(fingerprint(rows=10_000, positives=(3000,)), PlanOptions(), "cpu").recipe.stages[1]
-    assert many.positives_per_batch / many.batch_size == pytest.approx(0.3, abs=0.01)
-    most = make_plan(fingerprint(rows=10_000, positives=(9000,)), PlanOptions(), "cpu").recipe.stages[1]
-    assert most.positives_per_batch / most.batch_size == 1 - plan_module.LEAST_SHARE
-    few = make_plan(fingerprint(rows=10_000, positives=(3,)), PlanOptions(), "cpu").recipe.stages[1]
-    assert few.positives_per_batch == 3
+def test_rare_positives_get_a_quota_above_their_share_in_both_stages():
+    def quotas(positives):
+        plan = make_plan(fingerprint(rows=10_000, positives=positives), PlanOptions(), "cpu")
+        return [stage.positives_per_batch for stage in plan.recipe.stages], choice(plan, "positives per batch")
+
+    assert plan_module.LEAST_POSITIVES == 1 / 4
+    found, said = quotas((100,))
+    assert found == [16, 16]
+    assert said.value == "16 of 64, in both stages"
+    assert said.reason == "1.0% of the rows are positive: a plain batch would hold 0.6, too few to learn from and to " \
+        "rank against"  # fmt: skip
+    assert quotas((2499,))[0] == [16, 16]
+    found, said = quotas((3000,))
+    assert found == [None, 19]  # as they come, and the same share in every batch
+    assert said.value == "19 of 64, in the AUC stage"
+    assert quotas((9000,))[0] == [None, 56]
+    assert quotas((3,))[0] == [3, 3]
+    found, said = quotas((100, 3000))  # cross-entropy of several labels sees the rows as they come
+    assert found == [None, 16]
+    assert "in the AUC stage" in said.value
+
+
+def test_a_quota_in_cross_entropy_is_paid_for_by_fewer_epochs():
+    plain = make_plan(fingerprint(rows=10_000, positives=(2500,)), PlanOptions(), "cpu").recipe.stages
+    few = make_plan(fingerprint(rows=10_000, positives=(100,)), PlanOptions(), "cpu").recipe.stages
+    assert few[0].epochs < plain[0].epochs
 
 
 def test_networks_by_device_and_size():

@@ -119,6 +119,7 @@ def entries() -> dict[str, Entry]:
         medical_page,
         medical_studies,
         plan_changes,
+        plan_page,
         smoke,
         study_figures,
         toy_study,
@@ -188,7 +189,7 @@ def entries() -> dict[str, Entry]:
     search, plans = best_set(), plan_changes.plan_set()
     found += [
         Entry(name=search.name, title=search.title, studies=search, table=best_page.page),
-        Entry(name=plans.name, title=plans.title, studies=plans, table=plan_changes.page),
+        Entry(name=plans.name, title=plans.title, studies=plans, table=plan_page.page),
         Entry(
             name=divergence.NAME,
             title="AUC losses on raw, sigmoid and normalised scores: which learning rates and momenta diverge",

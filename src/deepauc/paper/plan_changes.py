@@ -3,21 +3,20 @@
     deepauc study run plan --device cuda     # the recipes are a CPU's; where they are run does not matter
     deepauc study table plan                 # results/plan.md
 
-Network, batch and epochs are the plan's for the set; all else is written here, so that what was compared stays what it
-was when the plan has learned from it. Validation AUC over five folds of a training set, weights of the last epoch. No
-test image is looked at: the test AUC of a plan comes from `benchmarks/csv_to_report.py`.
+Two rounds. The first changes what was planned before there was any evidence (`BASE`), the second what is planned since
+(`NOW`), which differs where few rows are positive. Everything is written out here, network and lengths too, so that
+what was compared stays what it was when the plan has learned from it. Validation AUC over five folds of a training set,
+weights of the last epoch. No test image is looked at: the test AUC of a plan is in `results/csv-to-report.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
 from deepauc.data.augment import Augment
+from deepauc.models.build import ModelSpec, ResNet20Spec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
@@ -25,22 +24,20 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec, SGDSpec
 from deepauc.paper.best import VIEWS
 from deepauc.paper.medical_tasks import MedicalSource
-from deepauc.paper.toy import mean_interval
-from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid
-from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import BenchmarkSource, TaskSource
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.plain import valid_name
-from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
+from deepauc.training.plan import Fingerprint
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 
 SET = "plan"
 FOLDS = 5
-BASE = "base"
+BASE, NOW = "base", "now"
+SHARE_BEFORE, SHARE_NOW = 1 / 8, 1 / 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +49,21 @@ class PlannedSet:
     positives: int
     negatives: int
     shape: tuple[int, int, int]
+    model: ModelSpec
+    batch: int
+    epochs: tuple[int, int]
+    """Of the two stages, by the budget for a CPU."""
+    epochs_now: tuple[int, int]
+    """The same with a quarter of positives in both stages, where an epoch has more steps."""
 
     @property
     def rows(self) -> int:
         return self.positives + self.negatives
+
+    @property
+    def few(self) -> bool:
+        """Whether the plan raises the share of positives."""
+        return self.positives / self.rows < SHARE_NOW
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -72,16 +80,48 @@ class PlannedSet:
 
 SETS: Mapping[str, PlannedSet] = {
     "breast": PlannedSet(
-        source=MedicalSource(dataset="breastmnist"), number=0, positives=135, negatives=364, shape=(28, 28, 1)
+        source=MedicalSource(dataset="breastmnist"),
+        number=0,
+        positives=135,
+        negatives=364,
+        shape=(28, 28, 1),
+        model=ResNet20Spec(),
+        batch=16,
+        epochs=(50, 25),
+        epochs_now=(50, 25),
     ),
     "pneumonia": PlannedSet(
-        source=MedicalSource(dataset="pneumoniamnist"), number=0, positives=1079, negatives=3106, shape=(28, 28, 1)
+        source=MedicalSource(dataset="pneumoniamnist"),
+        number=0,
+        positives=1079,
+        negatives=3106,
+        shape=(28, 28, 1),
+        model=SmallCNNSpec(),
+        batch=64,
+        epochs=(28, 14),
+        epochs_now=(28, 14),
     ),
     "path": PlannedSet(
-        source=MedicalSource(dataset="pathmnist"), number=100, positives=55, negatives=5459, shape=(28, 28, 3)
+        source=MedicalSource(dataset="pathmnist"),
+        number=100,
+        positives=55,
+        negatives=5459,
+        shape=(28, 28, 3),
+        model=SmallCNNSpec(),
+        batch=64,
+        epochs=(20, 9),
+        epochs_now=(15, 7),
     ),
     "ham": PlannedSet(
-        source=MedicalSource(dataset="ham10000", size=32), number=0, positives=451, negatives=4587, shape=(32, 32, 3)
+        source=MedicalSource(dataset="ham10000", size=32),
+        number=0,
+        positives=451,
+        negatives=4587,
+        shape=(32, 32, 3),
+        model=SmallCNNSpec(),
+        batch=64,
+        epochs=(17, 8),
+        epochs_now=(14, 7),
     ),
     "C2": PlannedSet(
         source=BenchmarkSource(benchmark="C2", imratio=0.1),
@@ -89,28 +129,36 @@ SETS: Mapping[str, PlannedSet] = {
         positives=888,
         negatives=8000,
         shape=(32, 32, 3),
+        model=SmallCNNSpec(),
+        batch=64,
+        epochs=(9, 5),
+        epochs_now=(7, 4),
     ),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What is done otherwise than in the base, which is all defaults.
+    """What is done otherwise than in the base, which is all defaults, or than now.
 
-    stages: both, or one of them over the length of both. longer: factor on their epochs. colour: brightness, contrast
-    and, where there are any, colours changed, and a hole cut out. share: least share of positives in a batch of the AUC
-    stage; ce_share: of cross-entropy, None as they come. reset: whether the AUC stage begins with a fresh classifier.
-    first_epochs: of a contrastive stage before everything. tta: copies of an image that a score is the mean of.
+    now: of the second round, where shares of positives are for sets with few of them alone. stages: both, or one of
+    them over the length of both. auc_part: of that length, None the plan's. longer: factor on their epochs. colour:
+    brightness, contrast and, where there are any, colours changed, and a hole cut out. share: least share of positives
+    in a batch of the AUC stage; ce_share: of cross-entropy; None: the round's own, which for cross-entropy in the first
+    one is none. reset: whether the AUC stage begins with a fresh classifier. first_epochs: of a contrastive stage
+    before everything. tta: copies of an image that a score is the mean of.
     """
 
+    now: bool = False
     stages: Literal["both", "ce", "auc_m"] = "both"
+    auc_part: float | None = None
     longer: float = 1.0
     ema: float | None = None
     mixup: float = 0.0
     flip: bool = False
     stronger: bool = False
     colour: bool = False
-    share: float = 1 / 8
+    share: float | None = None
     ce_share: float | None = None
     ce_lr: float = 2e-3
     auc_lr: float = 0.1
@@ -121,7 +169,7 @@ class Change:
     tta: int = 0
 
 
-CHANGES: Mapping[str, Change] = {
+FIRST_ROUND: Mapping[str, Change] = {
     BASE: Change(),
     "CE alone, as long": Change(stages="ce"),
     "AUC-M alone, as long": Change(stages="auc_m"),
@@ -153,63 +201,90 @@ CHANGES: Mapping[str, Change] = {
         first_epochs=50, share=0.25, ce_share=0.25, colour=True, tta=8
     ),
 }
+SECOND_ROUND: Mapping[str, Change] = {
+    NOW: Change(now=True),
+    "now, an eighth positives": Change(now=True, share=1 / 8, ce_share=1 / 8),
+    "now, half positives": Change(now=True, share=1 / 2, ce_share=1 / 2),
+    "now, CE alone, as long": Change(now=True, stages="ce"),
+    "now, AUC-M alone, as long": Change(now=True, stages="auc_m"),
+    "now, AUC-M for a sixth of it": Change(now=True, auc_part=1 / 6),
+    "now, AUC-M for half of it": Change(now=True, auc_part=1 / 2),
+    "now, classifier kept": Change(now=True, reset=False),
+    "now, 8 copies": Change(now=True, tta=8),
+    "now, CE alone, as long, 8 copies": Change(now=True, stages="ce", tta=8),
+    "now, twice as long": Change(now=True, longer=2.0),
+    "now, contrastive first, 50 epochs": Change(now=True, first_epochs=50),
+}
+CHANGES: Mapping[str, Change] = {**FIRST_ROUND, **SECOND_ROUND}
 
 
 def planned(*, on: str, change: str = BASE) -> Recipe:
     """The CPU plan for a set of `SETS`, with a change of `CHANGES`."""
     data = SETS[valid_name(on, list(SETS), "planned set")]
     other = CHANGES[valid_name(change, list(CHANGES), "change")]
-    plan = _plan(on)
-    *_, first, second = plan.stages
-    batch = first.batch_size
-    ce, auc = (round(other.longer * (stage.epochs or 0)) for stage in (first, second))
+    ce, auc = _epochs(data, other)
     match other.stages:
         case "both":
-            stages = [_ce(data, batch, ce, other), _auc(data, batch, auc, other)]
+            stages = [_ce(data, ce, other), _auc(data, auc, other)]
         case "ce":
-            stages = [_ce(data, batch, ce + auc, other)]
+            stages = [_ce(data, ce + auc, other)]
         case "auc_m":
-            stages = [replace(_auc(data, batch, ce + auc, other), reset_classifier=False)]
+            stages = [replace(_auc(data, ce + auc, other), reset_classifier=False)]
     if other.first_epochs:
         stages.insert(0, _views(other.first_epochs, data))
-    return Recipe(model=plan.model, stages=tuple(stages), tta=other.tta)
+    return Recipe(model=data.model, stages=tuple(stages), tta=other.tta)
 
 
-@cache  # it builds networks to count their multiply-adds
-def _plan(on: str) -> Recipe:
-    return make_plan(SETS[on].fingerprint, PlanOptions(), "cpu").recipe
+def _epochs(data: PlannedSet, other: Change) -> tuple[int, int]:
+    ce, auc = data.epochs_now if other.now else data.epochs
+    if other.auc_part is not None:
+        both, auc = ce + auc, round(other.auc_part * (ce + auc))
+        ce = both - auc
+    return round(other.longer * ce), round(other.longer * auc)
 
 
-def _ce(data: PlannedSet, batch: int, epochs: int, other: Change) -> Stage:
+def _ce(data: PlannedSet, epochs: int, other: Change) -> Stage:
     return Stage(
         objective=CrossEntropy(soft_labels=other.mixup > 0),
         optimizer=AdamWSpec(lr=other.ce_lr),
         epochs=epochs,
         schedule=Cosine(),
-        positives_per_batch=None if other.ce_share is None else _quota(data, batch, other.ce_share),
-        batch_size=batch,
+        positives_per_batch=_ce_quota(data, other),
+        batch_size=data.batch,
         augment=_augment(data, other),
         ema=other.ema,
     )
 
 
-def _auc(data: PlannedSet, batch: int, epochs: int, other: Change) -> Stage:
+def _auc(data: PlannedSet, epochs: int, other: Change) -> Stage:
     return Stage(
         objective=AUCMargin(margin=other.margin, soft_labels=other.mixup > 0),
         optimizer=PESGSpec(lr=other.auc_lr, gamma=other.gamma, weight_decay=1e-4),
         epochs=epochs,
         schedule=Steps(milestones=(max(1, epochs // 2), max(2, 3 * epochs // 4))),
-        positives_per_batch=_quota(data, batch, other.share),
+        positives_per_batch=_auc_quota(data, other),
         reset_classifier=other.reset,
-        batch_size=batch,
+        batch_size=data.batch,
         augment=_augment(data, other),
         ema=other.ema,
     )
 
 
-def _quota(data: PlannedSet, batch: int, share: float) -> int:
+def _ce_quota(data: PlannedSet, other: Change) -> int | None:
+    if other.now:
+        return _quota(data, other.ce_share or SHARE_NOW) if data.few else None
+    return None if other.ce_share is None else _quota(data, other.ce_share)
+
+
+def _auc_quota(data: PlannedSet, other: Change) -> int:
+    if other.now:
+        return _quota(data, (other.share or SHARE_NOW) if data.few else 0)
+    return _quota(data, other.share or SHARE_BEFORE)
+
+
+def _quota(data: PlannedSet, share: float) -> int:
     """Positives of a batch: this share, or the rows' own where that is larger."""
-    return min(round(max(share, data.positives / data.rows) * batch), data.positives)
+    return min(round(max(share, data.positives / data.rows) * data.batch), data.positives)
 
 
 def _augment(data: PlannedSet, other: Change) -> Augment:
@@ -259,9 +334,9 @@ def plan_set() -> StudySet:
     return StudySet(name=SET, title=title, studies=tuple(studies))
 
 
-def cost_of(on: str, change: str) -> float:
+def cost_of(on: str, change: str, base: str = BASE) -> float:
     """Multiply-adds of a change's recipe over those of the base."""
-    return _multiply_adds(on, change) / _multiply_adds(on, BASE)
+    return _multiply_adds(on, change) / _multiply_adds(on, base)
 
 
 def _multiply_adds(on: str, change: str) -> float:
@@ -273,61 +348,3 @@ def _multiply_adds(on: str, change: str) -> float:
         steps = data.rows // stage.batch_size if quota is None else data.negatives // (stage.batch_size - quota)
         images += stage.epochs * steps * stage.batch_size * stage.views
     return float(TRAINING_FACTOR * images * multiply_adds(recipe.model, data.shape))
-
-
-def page(results: Path) -> str:
-    """results/plan.md."""
-    book = RecordBook(results / SET)
-    found = {name: _by_change(book, name) for name in SETS}
-    there = [name for name in SETS if BASE in found[name]]
-    introduction = (
-        "Made by `deepauc study table plan` from `results/plan/`; `deepauc study run plan` makes the records. A column "
-        "is a training set (positives of rows in four of its folds): mean validation AUC over the folds, weights of "
-        "the last epoch. `base`: cross-entropy (AdamW, lr .002, cosine), then AUC-M (m .5, gamma .002, lr .1 in steps) "
-        "with a fresh classifier; network, batch and epochs as `deepauc train` plans them for a CPU, small shifts and "
-        "turns. The other rows differ in what they name; `=`: on this set it is the base (a quarter of its rows are "
-        "positives as they come). `minus base`: mean difference on the same folds with a 95 % t-interval over all "
-        "folds of the sets that are complete (they share training images, so it is somewhat too narrow). `cost`: "
-        "multiply-adds over those of the base, mean over sets."
-    )
-    parts = ["# The plan of `deepauc train`, one change at a time", introduction]
-    rows = [_row(change, found, there) for change in CHANGES if any(change in found[name] for name in there)]
-    if not rows:
-        return "\n\n".join([*parts, "No run is recorded yet."]) + "\n"
-    header = ("change", *(f"{name} ({SETS[name].positives:,} of {SETS[name].rows:,})" for name in there))
-    parts.append(markdown_table((*header, "minus base [95 %]", "cost"), rows))
-    return "\n\n".join(parts) + "\n"
-
-
-def _by_change(book: RecordBook, name: str) -> dict[str, dict[int, float]]:
-    """Validation AUC by change and fold; runs that diverged are left out.
-
-    Changes with one recipe on this set are one run, which is recorded under the name of one of them.
-    """
-    by_recipe: dict[Recipe, dict[int, float]] = {}
-    for record in book.tuning(f"plan-{name}"):
-        if "failed" not in record:
-            folds = by_recipe.setdefault(planned(on=name, change=record["config"]["change"]), {})
-            folds[record["seed"]] = record["auc"]["validation"][0]
-    recipes = {change: planned(on=name, change=change) for change in CHANGES}
-    return {change: by_recipe[recipe] for change, recipe in recipes.items() if recipe in by_recipe}
-
-
-def _row(change: str, found: Mapping[str, Mapping[str, Mapping[int, float]]], there: list[str]) -> list[str]:
-    cells, differences = [], []
-    for name in there:
-        mine, base = found[name].get(change, {}), found[name][BASE]
-        if change != BASE and planned(on=name, change=change) == planned(on=name):
-            cells.append("=")
-        elif len(mine) == len(base) == FOLDS:
-            cells.append(auc_text(fmean(mine.values())))
-            differences += [mine[fold] - base[fold] for fold in sorted(mine)]
-        else:
-            cells.append("-")
-    if change == BASE or len(differences) < 2:
-        minus = "-"
-    else:
-        interval = mean_interval(differences)
-        minus = f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
-    cost = fmean(cost_of(name, change) for name in there)
-    return [change, *cells, minus, f"{cost:.2f}"]

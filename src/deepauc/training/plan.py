@@ -30,7 +30,8 @@ __all__ = ["Fingerprint", "Plan", "PlanOptions", "make_plan"]
 
 LARGEST_BATCH: dict[str, int] = {"cpu": 64, "cuda": 128}
 STEPS_AN_EPOCH, LEAST_BATCH = 16, 16  # the batch is made small enough for so many steps, but no smaller
-LEAST_SHARE = 1 / 8  # of either class in a batch of the AUC stage
+# Of a batch: positives, in both stages where the rows have fewer (results/plan.md), and negatives in the AUC stage.
+LEAST_POSITIVES, LEAST_NEGATIVES = 1 / 4, 1 / 8
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
 MARGIN, GAMMA = 0.5, 0.002
 
@@ -72,6 +73,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         optimizer=AdamWSpec(lr=2e-3),
         epochs=epochs[0],
         schedule=Cosine(),
+        positives_per_batch=positives[0],
         batch_size=batch,
         augment=augment,
         keep=keep,
@@ -82,7 +84,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         optimizer=PESGSpec(lr=0.1, gamma=GAMMA, weight_decay=1e-4),
         epochs=epochs[1],
         schedule=_decay(epochs[1]),
-        positives_per_batch=positives,
+        positives_per_batch=positives[1],
         reset_classifier=True,
         batch_size=batch,
         augment=augment,
@@ -186,8 +188,10 @@ def _means(
     )
 
 
-def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> tuple[int, int, list[Choice]]:
-    """Batch size, positives in a batch of the AUC stage."""
+def _batch(
+    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind
+) -> tuple[int, tuple[int | None, int], list[Choice]]:
+    """Batch size, positives in a batch of either stage (None: as they come)."""
     rows = fingerprint.rows["train"]
     positives, negatives = fingerprint.positives["train"], fingerprint.negatives["train"]
     if not all(positives) or not all(negatives):
@@ -202,30 +206,29 @@ def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKi
     if options.batch_size is not None:
         batch, reason = min(options.batch_size, rows), "asked for"
     share = min(p / (p + n) for p, n in zip(positives, negatives, strict=True))
-    wanted = round(batch * min(max(share, LEAST_SHARE), 1 - LEAST_SHARE))
+    wanted = round(batch * min(max(share, LEAST_POSITIVES), 1 - LEAST_NEGATIVES))
     quota = max(1, min(wanted, batch - 1, *positives))
     if batch - quota > min(negatives):  # so few that a batch would not be filled
         batch = min(negatives) + quota
         reason = f"there are only {min(negatives):,} negatives"
+    in_both = share < LEAST_POSITIVES and len(positives) == 1  # with several labels the first stage has no run
+    value = f"{quota} of {batch}, in {'both stages' if in_both else 'the AUC stage'}"
+    said = Choice(name="positives per batch", value=value, reason=_why_so_many(share, batch, quota, wanted, positives))
+    quotas = (quota if in_both else None, quota)
+    return batch, quotas, [Choice(name="batch size", value=str(batch), reason=reason), said]
+
+
+def _why_so_many(share: float, batch: int, quota: int, wanted: int, positives: tuple[int, ...]) -> str:
     why = f"{share:.1%} of the rows are positive"
     if len(positives) > 1:
         why += " for the rarest label; batch by batch the labels take turns"
     if quota < wanted:
-        why += f"; there are only {min(positives):,}, and none should be twice in a batch"
-    elif share < LEAST_SHARE:
-        why += f": a plain batch would hold {batch * share:.1f}, too few to rank against"
-    elif share > 1 - LEAST_SHARE:
-        why += f": a plain batch would hold {batch * (1 - share):.1f} negatives, too few to rank against"
-    else:
-        why += ": that share, but the same in every batch"
-    return (
-        batch,
-        quota,
-        [
-            Choice(name="batch size", value=str(batch), reason=reason),
-            Choice(name="positives per batch", value=f"{quota} of {batch}, in the AUC stage", reason=why),
-        ],
-    )
+        return f"{why}; there are only {min(positives):,}, and none should be twice in a batch"
+    if share < LEAST_POSITIVES:
+        return f"{why}: a plain batch would hold {batch * share:.1f}, too few to learn from and to rank against"
+    if share > 1 - LEAST_NEGATIVES:
+        return f"{why}: a plain batch would hold {batch * (1 - share):.1f} negatives, too few to rank against"
+    return f"{why}: that share, but the same in every batch"
 
 
 def _after(epochs: int | None, steps: str, of_length: Choice) -> Choice:

@@ -33,14 +33,20 @@ class Length:
     budget: float
 
     @classmethod
-    def of(cls, fingerprint: Fingerprint, *, batch: int, positives: int, budget: float) -> Length:
+    def of(cls, fingerprint: Fingerprint, *, batch: int, positives: tuple[int | None, int], budget: float) -> Length:
+        """positives: of a batch in either stage; None: as they come."""
         negatives = fingerprint.negatives["train"]
-        steps = (fingerprint.rows["train"] // batch, sum(n // (batch - positives) for n in negatives))
+        steps = tuple(
+            fingerprint.rows["train"] // batch if quota is None else sum(n // (batch - quota) for n in negatives)
+            for quota in positives
+        )
         first, second = (
             min(max(math.ceil(of_stage / s), LEAST_EPOCHS), most)
             for of_stage, s, most in zip(STEPS, steps, MOST_EPOCHS, strict=True)
         )
-        return cls(shape=fingerprint.shape, batch=batch, steps=steps, wanted=(first, second), budget=budget)
+        return cls(
+            shape=fingerprint.shape, batch=batch, steps=(steps[0], steps[1]), wanted=(first, second), budget=budget
+        )
 
     def cost(self, model: ModelSpec, epochs: tuple[int, int]) -> float:
         """Multiply-adds of so many epochs."""
