@@ -22,6 +22,7 @@ from deepauc.paper.best_averages import agreement, averaged_models
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.paper.best_levers import lever_name
 from deepauc.paper.best_verdict import differences, target_of
+from deepauc.paper.medical_skin_page import SkinCells, fusion_gains
 from deepauc.studies.records import RecordBook
 from deepauc.training import plan_first_stage
 from deepauc.training.choice import Choice
@@ -341,6 +342,13 @@ def fusion_on_validation() -> tuple[str, ...]:
     return tuple(shown(auc[name]["validation"]["value"]) for name in ("images", "both, sigmoid"))
 
 
+def fused_by_fold(how: str) -> tuple[str, ...]:
+    """Image + metadata minus the image, out of fold, without TTA: cross-entropy, AUC-M."""
+    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
+    each = (gains[loss, how] for loss in ("ce", "auc_m"))
+    return tuple(figure for one in each for figure in signed(one.difference, one.low, one.high))
+
+
 def csv_aucs(name: str) -> tuple[str, ...]:
     return tuple(shown(values["test"]["value"]) for values in record(f"csv-to-report/{name}.json")["auc"].values())
 
@@ -488,6 +496,10 @@ FIGURES = [
     ("metadata.md", rf"(\d+) melanomas among (\d+) lesions in test, these commands gave an AUC of {AUC} by the images, "
      rf"{AUC} by age, sex and site, and {AUC} by both: {INTERVAL} against the images", fusion),
     ("metadata.md", rf"validation said so: {AUC} by the images, {AUC} by both", fusion_on_validation),
+    ("medical/melanoma.md", rf"with cross-entropy {INTERVAL} against the image alone, with AUC-M {INTERVAL} \(out of",
+     lambda: fused_by_fold("learned")),
+    ("medical/melanoma.md", rf"Half and half after a sigmoid they do harm: {INTERVAL} and {INTERVAL}\.",
+     lambda: fused_by_fold("sigmoid")),
     ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
     ("scale.md", r"bfloat16 takes ([\d.]+) ms, and ([\d.]+) ms a step and run with 8", lambda: resnet20_steps(1, 8)),
 ]  # fmt: skip

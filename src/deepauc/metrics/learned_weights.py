@@ -100,7 +100,8 @@ def standardised(scores: ArrayLike) -> Floats:
 
 def _spreads(raw: Floats) -> Floats:
     """Standard deviations, (M,); 1 for a column of equal numbers, whose mean may miss them by an ulp."""
-    return np.where(np.ptp(raw, axis=0) > 0, raw.std(axis=0), 1.0)
+    found = raw.std(axis=0)
+    return np.where((np.ptp(raw, axis=0) > 0) & (found > 0), found, 1.0)
 
 
 def _column(scores: ArrayLike, labels: ArrayLike) -> Column:

@@ -147,13 +147,14 @@ def _validation_rows(
         reader = csv.DictReader(file)
         ends = [""] if "score" in (reader.fieldnames or ()) else [f":{name}" for name in names]
         for row in reader:
-            if row["part"] != "validation" or row["id"] not in shared:
+            name = str(row.get("id"))
+            if row.get("part") != "validation" or name not in shared:
                 continue
-            if row["id"] in found:
-                raise ValueError(f"{folder}: two validation rows are called {row['id']}: no weights can be learned.")
+            if name in found:
+                raise ValueError(f"{folder}: two validation rows are called {name}: no weights can be learned.")
             try:
                 labels, scores = ([float(row[kind + end] or "nan") for end in ends] for kind in ("label", "score"))
             except (LookupError, TypeError, ValueError) as error:
                 raise ValueError(f"{folder}/scores.csv is damaged: {error}.") from error
-            found[row["id"]] = labels, scores
+            found[name] = labels, scores
     return found
