@@ -39,8 +39,8 @@ def target_sections(results: Path, book: RecordBook, cells: Sequence[Cell], skin
     rows = [*_against_ce(results, book, cells), *_against_published(book, cells), *_ensembles(book, cells)]
     rows += [*_skin(book, skin), *_cost(results)]
     text = (
-        "Nothing here was chosen on test parts. `learned`: how much metadata count was learned on the other folds, see "
-        "below. `no, within noise`: below, but the interval holds 0. CE's rows have as "
+        "Nothing here was chosen on test parts, but for `learned`: how much metadata count comes from the test scores "
+        "of the other folds, see below. `no, within noise`: below, but the interval holds 0. CE's rows have as "
         "many epochs as both stages of AUC-M together; in `-R-best` each has what its search has chosen."
     )
     aims = ["## Aims", text, markdown_table(HEADER, rows)] if rows else []
