@@ -10,6 +10,7 @@ from PIL import Image
 from deepauc.cli.main import run
 from deepauc.data.augment import Augment
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.metrics.learned_weights import LearnedWeights
 from deepauc.models.build import MLPSpec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
@@ -18,6 +19,7 @@ from deepauc.optim.standard import SGDSpec
 from deepauc.training.loop import train
 from deepauc.training.predict import predict
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.validation_weights import ValidationWeights
 
 
 def stages(**options):
@@ -306,7 +308,7 @@ def test_a_bundle_does_not_know_its_columns(deepauc, runs, new, tmp_path):
     assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
 
 
-def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deepauc, runs, new, tmp_path):
+def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deepauc, runs, new, tmp_path, monkeypatch):
     recipe = Recipe(model=SmallCNNSpec(widths=(4,)), stages=stages(augment=Augment(crop_padding=1)), tta=2)
     notes = {"data": {"image_column": "file", "feature_columns": []}}
     copied = train(recipe, image_task(8), seed=0, run_dir=tmp_path / "copied", notes=notes).path
@@ -334,5 +336,16 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     meaning, caution = asked(plain, copied)
     assert meaning == "mean over 2 runs after a sigmoid, each the mean over no or 2 changed copies of an image"
     assert caution is None
+    three_to_one = LearnedWeights(
+        centres=(0, 0), spreads=(1, 1), slopes=(3, 1), intercept=0, positives=10, negatives=10
+    )
+    learned = ValidationWeights(labels={"target": three_to_one})
+    monkeypatch.setattr("deepauc.training.predict_table.validation_weights", lambda *asked, scale: learned)
+    meaning, caution = asked(plain, copied, "--weight", "learned")
+    assert meaning.startswith("mean over 2 runs that count 0.75, 0.25 (learned on validation)")
+    assert meaning.endswith("each the mean over no or 2 changed copies of an image")
+    assert caution is None
+    _, caution = asked(plain, copied, "--weight", "learned", "--tta", 0)
+    assert caution.startswith(f"thresholds, probabilities and learned weights of {copied} were fitted on means over 2 ")
     text = deepauc(copied, "--table", new / "new.csv", "--out", tmp_path / "s.csv", "--tta", 0)[1]
     assert "Caution. Thresholds and probabilities of" in " ".join(text.split())

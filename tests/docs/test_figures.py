@@ -22,6 +22,8 @@ from deepauc.paper.best_averages import agreement, averaged_models
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.paper.best_levers import lever_name
 from deepauc.paper.best_verdict import differences, target_of
+from deepauc.paper.medical_scores import read_scores
+from deepauc.paper.medical_skin_page import SkinCells, fusion_gains
 from deepauc.studies.records import RecordBook
 from deepauc.training import plan_first_stage
 from deepauc.training.choice import Choice
@@ -336,9 +338,34 @@ def fusion() -> tuple[str, ...]:
     return str(counts["positives"]), str(counts["rows"]), *aucs, *signed(gain["value"], gain["low"], gain["high"])
 
 
+def learned_fusion() -> tuple[str, ...]:
+    """The weights of images and metadata; test AUC by both; the paired difference."""
+    found = record("image-and-metadata/ham10000-64.json")
+    gain = found["both_minus_images_on_test"]["both, learned"]["difference"]
+    weights = (shown(found["learned_weights"][name], 2) for name in ("images", "metadata"))
+    auc = shown(found["auc"]["both, learned"]["test"]["value"])
+    return *weights, auc, *signed(gain["value"], gain["low"], gain["high"])
+
+
 def fusion_on_validation() -> tuple[str, ...]:
     auc = record("image-and-metadata/ham10000-64.json")["auc"]
     return tuple(shown(auc[name]["validation"]["value"]) for name in ("images", "both, sigmoid"))
+
+
+def fused_by_fold(how: str) -> tuple[str, ...]:
+    """Image + metadata minus the image, out of fold, without TTA: cross-entropy, AUC-M."""
+    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
+    each = (gains[loss, how] for loss in ("ce", "auc_m"))
+    return tuple(figure for one in each for figure in signed(one.difference, one.low, one.high))
+
+
+def learned_by_fold() -> tuple[str, ...]:
+    """Lesions in the five test parts, and whether the learned weight is above the image with every loss."""
+    runs = RecordBook(RESULTS / "medical").final("ham-R-64-ce")
+    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
+    lows = [one.low for (_, how), one in gains.items() if how.startswith("learned")]
+    assert len(lows) == 8  # four losses, without and with TTA
+    return f"{sum(len(read_scores(run).labels) for run in runs):,}", "every" if min(lows) > 0 else "not every"
 
 
 def csv_aucs(name: str) -> tuple[str, ...]:
@@ -499,6 +526,14 @@ FIGURES = [
     ("metadata.md", rf"(\d+) melanomas among (\d+) lesions in test, these commands gave an AUC of {AUC} by the images, "
      rf"{AUC} by age, sex and site, and {AUC} by both: {INTERVAL} against the images", fusion),
     ("metadata.md", rf"validation said so: {AUC} by the images, {AUC} by both", fusion_on_validation),
+    ("metadata.md", rf"learned`, which found {AUC} for the images and {AUC} for the rest, it was {AUC}, {INTERVAL}:",
+     learned_fusion),
+    ("metadata.md", r"folds, ([\d,]+) lesions in all, such a weight is above the images alone \[for (every) loss\]",
+     learned_by_fold),
+    ("medical/melanoma.md", rf"with cross-entropy {INTERVAL} against the image alone, with AUC-M {INTERVAL} \(out of",
+     lambda: fused_by_fold("learned")),
+    ("medical/melanoma.md", rf"Half and half after a sigmoid they do harm: {INTERVAL} and {INTERVAL}\.",
+     lambda: fused_by_fold("sigmoid")),
     ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
     ("scale.md", r"bfloat16 takes ([\d.]+) ms, and ([\d.]+) ms a step and run with 8", lambda: resnet20_steps(1, 8)),
 ]  # fmt: skip

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
@@ -18,7 +19,7 @@ LABELS = (np.arange(60) % 3 == 0).astype(float)
 
 
 def record(study, seed, strength, *, tta=True, cut=None):
-    generator = np.random.default_rng([seed, len(study), int(strength * 100)])
+    generator = np.random.default_rng([seed, len(study), int(abs(strength) * 100)])
     plain, augmented = (generator.normal(size=60) + strength * LABELS for _ in range(2))
     scores = {"labels": 1, "plain": _packed(plain.astype("<f4")), "truth": _packed(LABELS.astype("i1"))}
     if tta:
@@ -64,6 +65,18 @@ def cells_of(text, *starts):
     return found
 
 
+def stacked(images, patients, key):
+    """By fold: scikit-learn's logistic regression on the four other folds' scores, all standardised by fold."""
+    columns = [np.stack([getattr(a, key), b.plain], axis=1) for a, b in zip(images, patients, strict=True)]
+    z = [(one - one.mean(axis=0)) / one.std(axis=0) for one in columns]
+    found = []
+    for fold, own in enumerate(z):
+        others = [one for number, one in enumerate(z) if number != fold]
+        model = LogisticRegression(C=np.inf, tol=1e-8).fit(np.concatenate(others), np.tile(LABELS, len(others)))
+        found.append(own @ model.coef_[0])
+    return found
+
+
 def test_aims_are_judged_by_the_records(results):
     text = medical_page.page(results)
     book = RecordBook(results / "medical")
@@ -93,8 +106,41 @@ def test_aims_are_judged_by_the_records(results):
     row = cells_of(aims, "image + metadata above the image alone", "ham-R-64, AUC-M, rank")
     assert row[2].startswith(f"{float(expected.difference):+.3f} [{float(expected.low):+.3f}, ")
     assert row[3] == "yes"
+    for how, key in (("learned", "plain"), ("learned, TTA in both", "tta")):
+        learned, alone = stacked(images, patients, key), pooled(images, [getattr(a, key) for a in images])
+        joined = pooled(images, learned)
+        expected = compare_auroc(joined.plain, alone.plain, joined.labels, groups=joined.groups)
+        row = cells_of(aims, "image + metadata above the image alone", f"ham-R-64, AUC-M, {how}")
+        assert row[2].startswith(f"{float(expected.difference):+.3f} [{float(expected.low):+.3f}, ")
+        name = {"plain": "image", "tta": "image, TTA"}[key] + " + metadata, learned on the other folds"
+        section = text.split("### AUC-M")[1].split("###")[0]
+        mean = np.mean([auroc(scores, LABELS) for scores in learned])
+        assert cells_of(section, name)[1:3] == ["5", f"{mean:.3f}"]
+    assert "not fully nested" in text
     cost = "five labels at most 1.1 of one label's step"
     assert [cells_of(aims, cost, f"{name}, a machine")[3] for name in ("fast", "slow")] == ["yes", "no"]
+
+
+def test_scores_that_say_nothing_leave_no_learned_row(tmp_path):
+    book = RecordBook(tmp_path / "medical")
+    for fold in range(SEEDS):
+        book.add(record("ham-R-64-ce", fold, -2.0))
+        book.add(record("ham-meta-ce", fold, -2.0, tta=False))
+    text = medical_page.page(tmp_path)
+    assert cells_of(text, "image + metadata, learned on the other folds")[2:] == [
+        "-",
+        "no score rises with the label",
+        "-",
+    ]
+    assert "ham-R-64, CE, rank" in text
+    assert "ham-R-64, CE, learned" not in text
+
+
+def test_one_fold_has_no_others_to_learn_from(tmp_path):
+    book = RecordBook(tmp_path / "medical")
+    book.add(record("ham-R-64-ce", 0, 1.0))
+    book.add(record("ham-meta-ce", 0, 1.0, tta=False))
+    assert "on the other folds`" not in medical_page.page(tmp_path)
 
 
 def test_an_ensemble_is_compared_with_the_best_single_model(results):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.metrics.learned_weights import learn_weights
 from deepauc.metrics.recalibration import fit_isotonic, fit_temperature
 from deepauc.models.build import MLPSpec
 from deepauc.objectives.baselines import CrossEntropy
@@ -21,6 +22,7 @@ from deepauc.training.predict import predict
 from deepauc.training.predict_table import TablePrediction, predict_table
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run import Run
 
 TEMPERATURE = {"kind": "temperature", "slope": 2.5, "intercept": -1.5}
 ISOTONIC = {"kind": "isotonic", "scores": [-1.0, 0.0, 0.5, 2.0], "probabilities": [0.0, 0.2, 0.2, 1.0]}
@@ -302,3 +304,52 @@ def test_a_column_of_another_length_is_refused(cut):
     short = {"y": np.zeros(2)} if cut == "labels" else whole[cut][:2]
     with pytest.raises(ValueError, match=f"3 ids, but 2 of {'y' if cut == 'labels' else cut}"):
         TablePrediction(**{**whole, cut: short}, **rest)
+
+
+def test_learned_weights_are_found_label_by_label(two_runs):
+    """Rows are called by numbers, which say nothing unless both runs have the same rows in the same parts."""
+    root, task = two_runs
+    folders = [root / "0", root / "1"]
+    found = predict_table(folders, root / "table.csv", weights="learned", probability=True)
+    by_task = predict(folders, task, weights="learned")
+    np.testing.assert_allclose(found.scores, by_task, atol=1e-6)
+    raw = [predict(folder, task) for folder in folders]
+    known = [Run(folder).scores("validation") for folder in folders]
+    for column, name in enumerate(("a", "b")):
+        learned = learn_weights([scores[:, column] for scores, _ in known], known[0][1][:, column])
+        assert found.learned_weights[name] == pytest.approx(learned.shares)
+        members = [scores[:, column] for scores in raw]
+        np.testing.assert_allclose(by_task[:, column], learned.score(members), atol=1e-6)
+        np.testing.assert_allclose(found.probabilities[:, column], learned.probability(members), atol=1e-6)
+        assert f"{learned.shares[0]:.3g}, {learned.shares[1]:.3g} for {name}" in found.meaning
+        assert f"{name} {100 * learned.positives / (learned.positives + learned.negatives):.3g} %" in (
+            found.probability_meaning
+        )
+    assert (learned.positives + learned.negatives) == 39  # a label of b is missing
+    for wrong, message in (
+        ({"runs": [root / "0", root / "other"], "weights": "learned"}, "not trained on the same split"),
+        ({"runs": folders[:1], "weights": "learned"}, "this is one"),
+        ({"runs": folders, "weights": "learned", "scale": "rank"}, "leave the scale out"),
+        ({"runs": folders, "weights": "half"}, "or 'learned', not 'half'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predict(task=task, **wrong)
+        with pytest.raises(ValueError, match=message):
+            predict_table(table=root / "table.csv", **wrong)
+
+
+def test_rows_called_by_numbers_must_be_those_of_one_table(two_runs, tmp_path):
+    root, task = two_runs
+    shutil.copytree(root / "1", tmp_path / "1")
+    lines = (tmp_path / "1" / "scores.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "1" / "scores.csv").write_text("".join(lines[:1] + lines[2:]))  # one row of train less
+    with pytest.raises(ValueError, match="do not call their rows by the same names"):
+        predict([root / "0", tmp_path / "1"], task, weights="learned")
+
+
+def test_weights_may_be_an_array(two_runs):
+    root, task = two_runs
+    folders = [root / "0", root / "1"]
+    counted = predict(folders, task, weights=np.array([3.0, 1.0]))
+    assert (counted == predict(folders, task, weights=(3, 1))).all()
+    np.testing.assert_allclose(predict_table(folders, root / "table.csv", weights=np.array([3.0, 1.0])).scores, counted)

@@ -39,9 +39,11 @@ def predict(
         str | None, typer.Option(metavar="NAME", help="Of several runs: sigmoid (default) or rank.")
     ] = None,
     weight: Annotated[
-        list[float] | None,
+        list[str] | None,
         typer.Option(
-            metavar="W", rich_help_panel=RARE, help="Of each run, in their order; repeatable; default: alike."
+            metavar="W",
+            rich_help_panel=RARE,
+            help="Of each run, in their order; repeatable; default: alike. Or once: learned (on validation).",
         ),
     ] = None,
     probability: Annotated[
@@ -64,7 +66,8 @@ def predict(
 ) -> None:
     """Score a table by trained runs; no labels needed. Inputs default to theirs."""
     del help_all  # it has shown itself by now
-    _require_known_scale(scale, runs=len(runs))
+    weights = _weights(weight or [])
+    _require_known_scale(scale, runs=len(runs), learned=weights == "learned")
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
@@ -85,7 +88,7 @@ def predict(
                 id_column=id_column,
                 tta=tta,
                 scale=scale or "sigmoid",  # type: ignore[arg-type]  # checked above
-                weights=weight or None,
+                weights=weights,
                 probability=probability,
                 parts=parts,
                 seed=seed,
@@ -101,7 +104,18 @@ def predict(
     _show(output, found, out)
 
 
-def _require_known_scale(scale: str | None, *, runs: int) -> None:
+def _weights(words: Sequence[str]) -> Sequence[float] | Literal["learned"] | None:
+    if list(words) == ["learned"]:
+        return "learned"
+    try:
+        return [float(word) for word in words] or None
+    except ValueError:
+        raise ValueError(
+            f"--weight {' --weight '.join(words)}: write one number a run, in their order, or --weight learned alone."
+        ) from None
+
+
+def _require_known_scale(scale: str | None, *, runs: int, learned: bool) -> None:
     if scale is not None and scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
     if scale is not None and runs == 1:
@@ -109,6 +123,8 @@ def _require_known_scale(scale: str | None, *, runs: int) -> None:
             "--scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
             "(--probability is for probabilities)."
         )
+    if scale is not None and learned:
+        raise ValueError("--weight learned averages scores that are standardised on validation: leave --scale out.")
 
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
@@ -150,6 +166,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
     }
     if found.probability_meaning is not None:
         record["probability_meaning"] = found.probability_meaning
+    if found.learned_weights is not None:
+        record["learned_weights"] = {name: list(counts) for name, counts in found.learned_weights.items()}
     if found.caution is not None:
         record["caution"] = found.caution
     if found.split_caution is not None:

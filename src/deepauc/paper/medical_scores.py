@@ -15,6 +15,7 @@ from deepauc.data.task import Task
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.metrics.learned_weights import learn_weights, standardised
 from deepauc.models.fusion import Scale, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.predict import kept_augment, predict
@@ -95,6 +96,23 @@ def pooled(folds: Sequence[TestScores], values: Sequence[Floats] | None = None) 
 def joined_scores(members: Sequence[Floats], *, scale: Scale = "sigmoid") -> Floats:
     """The mean of raw scores after a sigmoid, or of ranks."""
     return ensemble(list(members), scale=scale)
+
+
+def learned_scores(
+    images: Mapping[int, Floats], patients: Mapping[int, Floats], labels: Mapping[int, Floats]
+) -> dict[int, Floats]:
+    """By fold: image and metadata scores by the weights that the other folds' scores give; see `learn_weights`.
+
+    Models of two folds share no scale, so scores are standardised within their fold.
+    """
+    scaled = {fold: (standardised(images[fold]), standardised(patients[fold])) for fold in images}
+    joined = {}
+    for fold, own in scaled.items():
+        others = [other for other in scaled if other != fold]
+        columns = [np.concatenate([scaled[other][column] for other in others]) for column in range(len(own))]
+        weights = learn_weights(columns, np.concatenate([labels[other] for other in others]))
+        joined[fold] = weights.score(own)
+    return joined
 
 
 def delong_interval(scores: Floats, test: TestScores) -> Estimate:

@@ -10,6 +10,7 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
+from deepauc.metrics.learned_weights import NothingToWeigh
 from deepauc.models.fusion import Scale, fuse
 from deepauc.paper.medical_scores import (
     Floats,
@@ -17,6 +18,7 @@ from deepauc.paper.medical_scores import (
     against,
     delong_interval,
     joined_scores,
+    learned_scores,
     pooled,
     read_scores,
 )
@@ -26,11 +28,19 @@ from deepauc.studies.records import Record, RecordBook
 
 LOSSES = ("ce", "focal", "auc_s", "auc_m")
 SCALES: tuple[Scale, ...] = ("sigmoid", "rank")
+LEARNED = "learned on the other folds"
 HEADER = ("what", "folds", "mean over folds", "out of fold [95 %]", "minus the first row")
 PAPER_FUSION = (
     "The paper, private part, EfficientNet-B5 at 384 px, without / with TTA: CE .9285 / .9345, focal .9266 / .9303, "
     "AUC-S .9332 / .9364, AUC-M .9357 / .9393, AUC-S + metadata .9358 / .9409, AUC-M + metadata .9380 / .9423, ten "
     "models .9438, AUC-M B5-384 + metadata with CE B6-512 .9505."
+)
+LEARNING = (
+    f"`{LEARNED}`: a logistic regression on two columns, the scores of images and of metadata, each standardised "
+    "within its fold, is fitted on the out-of-fold scores of the other folds; its two weights are applied to the fold "
+    "in hand, of which no label goes into it. This is stacking as usual and not fully nested: the other folds' "
+    "networks have trained on rows of the fold in hand. But only one number is learned from their scores: how much "
+    "metadata count beside the image."
 )
 
 
@@ -53,6 +63,8 @@ def skin_sections(book: RecordBook, cells: SkinCells) -> list[str]:
     if not any(images.values()):
         return []
     parts = [f"## Melanoma: TTA, metadata, ensembles ({first})", PAPER_FUSION]
+    if any(_can_learn([fold for fold in images[loss] if fold in patients[loss]]) for loss in LOSSES):
+        parts.append(LEARNING)
     for loss, folds in images.items():
         if folds:
             parts += [f"### {TITLES[loss]}", markdown_table(HEADER, _fusion_rows(folds, patients[loss]))]
@@ -68,7 +80,7 @@ def skin_sections(book: RecordBook, cells: SkinCells) -> list[str]:
 
 
 def _fusion_rows(images: Folds, patients: Folds) -> list[list[str]]:
-    """Image alone, with TTA, metadata alone, both with either scale; each against the plain image score."""
+    """Image alone, with TTA, metadata alone, both half and half and learned; each against the plain image score."""
     common = [fold for fold in images if fold in patients]
     plain = {fold: one.plain for fold, one in images.items()}
     rows = [_row("image", images, plain, plain)]
@@ -82,26 +94,59 @@ def _fusion_rows(images: Folds, patients: Folds) -> list[list[str]]:
             raise ValueError(f"fold {fold}: images and metadata have other test rows; run both on the same data.")
     own = {fold: images[fold] for fold in common}
     rows.append(_row("metadata", own, {fold: patients[fold].plain for fold in common}, plain))
+    both = [("image", plain), ("image, TTA", augmented)]
+    both = [(text, scores) for text, scores in both if all(fold in scores for fold in common)]
     for scale in SCALES:
-        for text, scores in (("image", plain), ("image, TTA", augmented)):
-            if all(fold in scores for fold in common):
-                joined = {fold: fuse(scores[fold], patients[fold].plain, scale=scale) for fold in common}
-                rows.append(_row(f"{text} + metadata, 0.5 : 0.5, {scale}", own, joined, plain))
+        for text, scores in both:
+            joined = {fold: fuse(scores[fold], patients[fold].plain, scale=scale) for fold in common}
+            rows.append(_row(f"{text} + metadata, 0.5 : 0.5, {scale}", own, joined, plain))
+    for text, scores in both if _can_learn(common) else ():
+        what, learned = f"{text} + metadata, {LEARNED}", _learned(scores, patients, common)
+        nothing = [what, str(len(common)), "-", "no score rises with the label", "-"]
+        rows.append(nothing if learned is None else _row(what, own, learned, plain))
     return rows
 
 
-def fusion_gains(book: RecordBook, cells: SkinCells) -> dict[tuple[str, Scale], Comparison]:
-    """By loss and scale: image + metadata against the image alone, without TTA, over the folds that both have."""
-    found: dict[tuple[str, Scale], Comparison] = {}
+def _can_learn(folds: Sequence[int]) -> bool:
+    return len(folds) > 1
+
+
+def _learned(scores: dict[int, Floats], patients: Folds, common: Sequence[int]) -> dict[int, Floats] | None:
+    """None where in some folds neither score says anything."""
+    try:
+        return learned_scores(
+            {fold: scores[fold] for fold in common},
+            {fold: patients[fold].plain for fold in common},
+            {fold: patients[fold].labels for fold in common},
+        )
+    except NothingToWeigh:
+        return None
+
+
+def fusion_gains(book: RecordBook, cells: SkinCells) -> dict[tuple[str, str], Comparison]:
+    """By loss and how they are joined: image + metadata against the image, over the folds that both have.
+
+    Without TTA in both; with the learned weight, with TTA in both too.
+    """
+    found: dict[tuple[str, str], Comparison] = {}
     for loss in LOSSES:
         images = _folds(book.final(f"{cells.name}-{cells.networks[0]}-{loss}"))
         patients = _folds(book.final(f"{cells.name}-meta-{loss}"))
         common = [fold for fold in images if fold in patients]
-        for scale in SCALES if common else ():
-            parts = [images[fold] for fold in common]
-            joined = [fuse(images[fold].plain, patients[fold].plain, scale=scale) for fold in common]
-            test = pooled(parts, joined)
-            found[loss, scale] = against(test.plain, pooled(parts, [one.plain for one in parts]).plain, test)
+        parts = [images[fold] for fold in common]
+        plain = {fold: images[fold].plain for fold in common}
+        augmented = {fold: tta for fold in common if (tta := images[fold].tta) is not None}
+        joined: dict[str, tuple[dict[int, Floats], dict[int, Floats]]] = {
+            scale: (plain, {fold: fuse(plain[fold], patients[fold].plain, scale=scale) for fold in common})
+            for scale in (SCALES if common else ())
+        }
+        for how, alone in (("learned", plain), ("learned, TTA in both", augmented)):
+            whole = _can_learn(common) and len(alone) == len(common)
+            if whole and (learned := _learned(alone, patients, common)) is not None:
+                joined[how] = alone, learned
+        for how, (alone, together) in joined.items():
+            test = pooled(parts, [together[fold] for fold in common])
+            found[loss, how] = against(test.plain, pooled(parts, [alone[fold] for fold in common]).plain, test)
     return found
 
 

@@ -39,7 +39,8 @@ def target_sections(results: Path, book: RecordBook, cells: Sequence[Cell], skin
     rows = [*_against_ce(results, book, cells), *_against_published(book, cells), *_ensembles(book, cells)]
     rows += [*_skin(book, skin), *_cost(results)]
     text = (
-        "Nothing here was chosen on test parts. `no, within noise`: below, but the interval holds 0. CE's rows have as "
+        "Nothing here was chosen on test parts, but for `learned`: how much metadata count comes from the test scores "
+        "of the other folds, see below. `no, within noise`: below, but the interval holds 0. CE's rows have as "
         "many epochs as both stages of AUC-M together; in `-R-best` each has what its search has chosen."
     )
     aims = ["## Aims", text, markdown_table(HEADER, rows)] if rows else []
@@ -134,8 +135,8 @@ def _skin(book: RecordBook, skin: SkinCells) -> list[list[str]]:
     if (found := ensemble_gain(book, skin)) is not None:
         text, gain = found
         rows.append([ENSEMBLE, f"{skin.name}, {text}", comparison_text(gain), _above(gain)])
-    for (loss, scale), gain in fusion_gains(book, skin).items():
-        where = f"{skin.name}-{skin.networks[0]}, {TITLES[loss]}, {scale}"
+    for (loss, how), gain in fusion_gains(book, skin).items():
+        where = f"{skin.name}-{skin.networks[0]}, {TITLES[loss]}, {how}"
         rows.append(["image + metadata above the image alone", where, comparison_text(gain), _above(gain)])
     return rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +14,14 @@ import torch
 
 from deepauc.data.augment import Augment
 from deepauc.data.task import Task
-from deepauc.models.fusion import MetadataEncoder, ensemble
+from deepauc.models.fusion import MetadataEncoder, Scale, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.copies import Copies, passes, score_copies, shifted_progress
 from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.loop import chosen_device
 from deepauc.training.plain import from_plain
 from deepauc.training.run import Run
+from deepauc.training.validation_weights import validation_weights
 
 Progress = Callable[[int, int], None]
 Scores = npt.NDArray[np.floating[Any]]
@@ -33,7 +35,7 @@ def predict(
     tta: int | None = None,
     augment: Augment | None = None,
     scale: Literal["sigmoid", "rank"] = "sigmoid",
-    weights: Sequence[float] | None = None,
+    weights: Sequence[float] | Literal["learned"] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
@@ -46,6 +48,8 @@ def predict(
     image as it is. Copies follow from seed and row: an image has others in another row of a task. `augment`, for runs
     that make copies, defaults to that of the run's last stage (where the guard kept an earlier one, of that), without
     mixup, and never comes from a stage on views.
+    weights: how much each run counts, all alike by default; "learned" finds it on the validation part that the runs
+    share, and the score is then the mean of raw scores, each standardised as there (`metrics.learned_weights`).
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
     for every run and every augmented copy.
     """
@@ -60,6 +64,7 @@ def predict(
     bundles = [Bundle.load(folder) for folder in folders]
     if len({bundle.label_names for bundle in bundles}) > 1:
         raise ValueError("the runs have different labels and cannot be averaged.")
+    average = _average(folders, bundles[0].label_names, scale, weights)  # before rows are scored, which may take long
     require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta, augment) for both in zip(folders, bundles, strict=True)]
     ends = np.cumsum([0, *(passes(some) * len(chosen) for some in copies)]).tolist()
@@ -67,8 +72,16 @@ def predict(
         _predict_one(folder, bundle, task, chosen, some, seed, target, shifted_progress(progress, before, ends[-1]))
         for folder, bundle, some, before in zip(folders, bundles, copies, ends[:-1], strict=True)
     ]
-    mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=scale, weights=weights)
+    mean = scores[0] if len(scores) == 1 else average(scores)
     return mean[:, 0] if bundles[0].kind == "binary" else mean
+
+
+def _average(
+    folders: Sequence[Path], names: tuple[str, ...], scale: Scale, weights: Sequence[float] | Literal["learned"] | None
+) -> Callable[[Sequence[Scores]], Scores]:
+    if isinstance(weights, str):
+        return validation_weights(weights, folders, names, scale=scale).scores
+    return partial(ensemble, scale=scale, weights=weights)
 
 
 def require_images_for(tta: int | None, bundles: Sequence[Bundle]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling
+from deepauc.models.fusion import Scale, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.predict import Scores
 from deepauc.training.run import Run
@@ -39,6 +41,38 @@ def recalibration(folder: Path, bundle: Bundle) -> LabelwiseScaling:
         return bundle.recalibration()
     except ValueError as error:
         raise ValueError(f"{folder} gives no probability: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenAverage:
+    """The mean over runs by shares that were given, after a sigmoid or as ranks; one run as it is.
+
+    recalibrations: of each run, where probabilities are wanted.
+    """
+
+    folders: Sequence[Path]
+    names: tuple[str, ...]
+    shares: Sequence[float]
+    scale: Scale
+    recalibrations: Sequence[LabelwiseScaling]
+
+    def scores(self, members: Sequence[Scores]) -> Scores:
+        """(n, L), of raw scores (n, L) of each run."""
+        return ensemble(members, scale=self.scale, weights=self.shares) if len(members) > 1 else members[0]
+
+    def probabilities(self, members: Sequence[Scores]) -> npt.NDArray[np.float64]:
+        """(n, L)."""
+        return mean_probability(self.recalibrations, members, self.shares)
+
+    @property
+    def meaning(self) -> str:
+        if len(self.shares) == 1:
+            return "raw scores of one run, higher for more likely positive"
+        return f"{mean_over(self.shares)} after {'a sigmoid' if self.scale == 'sigmoid' else 'ranking'}"
+
+    @property
+    def probability_meaning(self) -> str:
+        return probability_meaning(self.folders, self.names, self.recalibrations, self.shares)
 
 
 def mean_probability(

@@ -16,14 +16,15 @@ import torch
 from deepauc.data.decode import ImageFileInputs
 from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
-from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, ensemble
+from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn
 from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, passes, shifted_progress
 from deepauc.training.known_rows import known_rows
 from deepauc.training.predict import Scores, predict, require_images_for, wanted_copies
-from deepauc.training.predict_average import mean_over, mean_probability, probability_meaning, recalibration, shares
+from deepauc.training.predict_average import GivenAverage, recalibration, shares
 from deepauc.training.predict_columns import input_columns, require_own_inputs
+from deepauc.training.validation_weights import ValidationWeights, validation_weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,7 +33,8 @@ class TablePrediction:
 
     parts: those that the rows had in training, where they were asked for. rows_seen: how many rows are named like ones
     that a run was trained or chosen on. caution: where thresholds and probabilities of a run belong to scores made
-    otherwise than these; split_caution: where the runs had rows of this table in different parts.
+    otherwise than these; split_caution: where the runs had rows of this table in different parts. learned_weights:
+    what each run counts, where that was to be learned.
     """
 
     ids: Array  # (n,)
@@ -48,6 +50,7 @@ class TablePrediction:
     parts: Array | None = None  # (n,)
     rows_seen: int = 0
     split_caution: str | None = None
+    learned_weights: Mapping[str, tuple[float, ...]] | None = None  # label -> one a run
 
     def __post_init__(self) -> None:
         """Columns are written row by row: one that is longer or shorter would stand beside other rows' ids."""
@@ -96,7 +99,7 @@ def predict_table(
     id_column: str | None = None,
     tta: int | None = None,
     scale: Literal["sigmoid", "rank"] = "sigmoid",
-    weights: Sequence[float] | None = None,
+    weights: Sequence[float] | Literal["learned"] | None = None,
     probability: bool = False,
     parts: bool = False,
     seed: int | None = None,
@@ -109,7 +112,9 @@ def predict_table(
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
-    tta: as in `predict`. weights: how much each run counts, in scores and probabilities; all alike by default.
+    tta: as in `predict`. weights: how much each run counts, in scores and probabilities; all alike by default, and with
+    "learned" as a logistic regression on the runs' validation part says, whose probabilities are then given; this
+    table's labels are not looked at.
     seed: of the copies, 0 by default; an error where none are made.
     probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which was fitted on
     validation scores as the run's recipe makes them; of several runs, the mean of these probabilities whatever the
@@ -119,13 +124,18 @@ def predict_table(
     """
     if not runs:
         raise ValueError("predict needs at least one run.")
-    counts = shares(weights, len(runs))
+    counts = [] if isinstance(weights, str) else shares(weights, len(runs))
     folders = [Path(run) for run in runs]
     bundles = [Bundle.load(folder) for folder in folders]
     names = bundles[0].label_names
     if any(bundle.label_names != names for bundle in bundles):
         raise ValueError("the runs have different labels and cannot be averaged.")
-    recalibrations = [recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
+    average: GivenAverage | ValidationWeights
+    if isinstance(weights, str):
+        average = validation_weights(weights, folders, names, scale=scale)
+    else:
+        own = [recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
+        average = GivenAverage(folders=folders, names=names, shares=counts, scale=scale, recalibrations=own)
     require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
     if seed is not None and not any(copies):
@@ -178,26 +188,21 @@ def predict_table(
             progress=shifted_progress(progress, before, (1 + sum(each)) * rows),
         )
         members.append(scores.reshape(len(scores), -1))
-    several = len(members) > 1
     return TablePrediction(
         ids=inputs.ids,
         groups=inputs.groups,
         labels={name: _numbers(inputs, name) for name in label_columns},
         label_names=names,
-        scores=ensemble(members, scale=scale, weights=weights) if several else members[0],
-        meaning=(
-            f"{mean_over(counts)} after {'a sigmoid' if scale == 'sigmoid' else 'ranking'}"
-            if several
-            else "raw scores of one run, higher for more likely positive"
-        )
-        + _copies_meaning(copies),
+        scores=average.scores(members),
+        meaning=average.meaning + _copies_meaning(copies),
         skipped=inputs.report.skipped,
-        probabilities=mean_probability(recalibrations, members, counts) if probability else None,
-        probability_meaning=probability_meaning(folders, names, recalibrations, counts) if probability else None,
-        caution=_copies_caution(folders, bundles, copies),
+        probabilities=average.probabilities(members) if probability else None,
+        probability_meaning=average.probability_meaning if probability else None,
+        caution=_copies_caution(folders, bundles, copies, learned=isinstance(average, ValidationWeights)),
         parts=row_parts,
         rows_seen=known.seen,
         split_caution=known.conflict,
+        learned_weights=average.shares if isinstance(average, ValidationWeights) else None,
     )
 
 
@@ -215,14 +220,17 @@ def _copies_meaning(copies: Sequence[Copies | None]) -> str:
     return f", each the mean over {named} changed cop{'y' if set(numbers) == {1} else 'ies'} of an image"
 
 
-def _copies_caution(folders: Sequence[Path], bundles: Sequence[Bundle], copies: Sequence[Copies | None]) -> str | None:
+def _copies_caution(
+    folders: Sequence[Path], bundles: Sequence[Bundle], copies: Sequence[Copies | None], *, learned: bool
+) -> str | None:
     """Thresholds and recalibration are of validation scores as the run makes them, not as it was asked to here."""
+    what = "thresholds, probabilities and learned weights" if learned else "thresholds and probabilities"
     for folder, bundle, asked in zip(folders, bundles, copies, strict=True):
         fitted = bundle.thresholds or bundle.calibration
         if fitted and bundle.preprocessing.images and asked != bundle.copies:
             number = 0 if bundle.copies is None else bundle.copies.number
             own = f"means over {number:,} copies" if number else "scores of images as they are"
-            return f"thresholds and probabilities of {folder} were fitted on {own}, not on scores like these"
+            return f"{what} of {folder} were fitted on {own}, not on scores like these"
     return None
 
 
