@@ -200,7 +200,13 @@ def packed_kernels() -> tuple[str, ...]:
 
 def densenet121_kernels() -> tuple[str, ...]:
     (alone, alone_ms, _), (packed, packed_ms, _) = (profile("DenseNet121", runs) for runs in (1, 20))
-    return f"{alone:,}", f"{alone_ms:.1f}", f"{packed:,}", f"{packed_ms:.1f}"
+    return f"{alone:,}", f"{alone_ms:.1f}", f"{packed:,}", f"{packed_ms:.1f}", f"{(packed - alone) / 19:.0f}"
+
+
+def noted_kernels() -> tuple[str, ...]:
+    """Kernels a step and the rate of normalisation's backward pass, which that record has in words."""
+    (note,) = [one["note"] for one in record("fast-step-history")["sets"] if "note" in one]
+    return re.search(r"alone: (\d+) kernels.* moves ([\d.]+) TB/s and is bound by bytes", note).groups()
 
 
 def taps() -> tuple[str]:
@@ -298,10 +304,13 @@ FIGURES = [
     ("speed.md", rf"A 16-channel convolution takes {R} us packed where its",
      lambda: ms(convolution("forward", 16)["packed"], digits=1)),
     ("speed.md", rf"24 runs are ([\d,]+) kernels a step, one every {R} us, (\w+) at a time", packed_kernels),
-    ("speed.md", rf"([\d,]+) kernels take {R} ms alone, ([\d,]+) take {R} ms for 20 runs", densenet121_kernels),
+    ("speed.md", rf"([\d,]+) kernels take {R} ms alone, ([\d,]+) take {R} ms for 20 runs: (\d+) more for each "
+     r"further run", densenet121_kernels),
     ("speed.md", rf"compiled, one graph \| {R} ms, {R} packed", lambda: ms(earlier(CUDNN, 1), earlier(CUDNN, 24))),
     ("speed.md", rf"channels in Triton \| {R}, {R} \|", lambda: ms(earlier(OWN, 1), earlier(OWN, 24))),
     ("speed.md", rf"backward in two kernels \| {R}, {R} \|", lambda: ms(earlier(ALL, 1), earlier(ALL, 24))),
+    ("speed.md", rf"\| (\d+) kernels a step alone; packed, the backward pass of normalisation moves {R} TB/s",
+     noted_kernels),
     ("speed.md", rf"no add of the shortcut \| {R}, {R} to {R} \|",
      lambda: ms(*(step(STEP, "ResNet20", runs=n) for n in (1, 8, 24)))),
     ("speed.md", r"is (\d+), (\d+) and (\d+) % faster at 16, 32 and 64 channels packed, (\d+), (\d+) and (\d+) % alone",
