@@ -64,7 +64,8 @@ def predict(
 ) -> None:
     """Score a table by trained runs; no labels needed. Inputs default to theirs."""
     del help_all  # it has shown itself by now
-    _require_known_scale(scale, runs=len(runs))
+    if scale is not None and scale not in get_args(Scale):
+        raise ValueError(f"--scale {scale}: write sigmoid or rank.")
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
@@ -84,7 +85,7 @@ def predict(
                 group_column=group_column,
                 id_column=id_column,
                 tta=tta,
-                scale=scale or "sigmoid",  # type: ignore[arg-type]  # checked above
+                scale=scale,  # type: ignore[arg-type]  # checked above
                 weights=weight or None,
                 probability=probability,
                 parts=parts,
@@ -99,16 +100,6 @@ def predict(
         refuse_table(output, error.problems, may_skip=not skip_bad)
     found.write(out)
     _show(output, found, out)
-
-
-def _require_known_scale(scale: str | None, *, runs: int) -> None:
-    if scale is not None and scale not in get_args(Scale):
-        raise ValueError(f"--scale {scale}: write sigmoid or rank.")
-    if scale is not None and runs == 1:
-        raise ValueError(
-            "--scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
-            "(--probability is for probabilities)."
-        )
 
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import torch
 
 from deepauc.data.augment import Augment
 from deepauc.data.task import Task
-from deepauc.models.fusion import MetadataEncoder, ensemble
+from deepauc.models.fusion import MetadataEncoder, Scale, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.copies import Copies, passes, score_copies, shifted_progress
 from deepauc.training.encoded_metadata import metadata_task
@@ -32,7 +32,7 @@ def predict(
     rows: npt.ArrayLike | None = None,
     tta: int | None = None,
     augment: Augment | None = None,
-    scale: Literal["sigmoid", "rank"] = "sigmoid",
+    scale: Scale | None = None,
     weights: Sequence[float] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -40,18 +40,21 @@ def predict(
 ) -> Scores:
     """Scores of the task's rows (all by default), (n,) or (n, L).
 
-    One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
-    have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean raw output over so many augmented
-    copies of each image; by default as many as the run's own scores are the mean of (the recipe's `tta`), 0 for the
-    image as it is. Copies follow from seed and row: an image has others in another row of a task. `augment`, for runs
-    that make copies, defaults to that of the run's last stage (where the guard kept an earlier one, of that), without
-    mixup, and never comes from a stage on views.
+    One run gives the network's raw output, and has no scale to name; several are averaged per label after a sigmoid (by
+    default) or as ranks, since AUC scores have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean
+    raw output over so many augmented copies of each image; by default as many as the run's own scores are the mean of
+    (the recipe's `tta`), 0 for the image as it is. Copies follow from seed and row: an image has others in another row
+    of a task. `augment`, for runs that make copies, defaults to that of the run's last stage (where the guard kept an
+    earlier one, of that), without mixup, and never comes from a stage on views.
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
     for every run and every augmented copy.
     """
     members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     if not members:
         raise ValueError("predict needs at least one run.")
+    average = averaging_scale(scale, runs=len(members))
+    if weights is not None and len(members) == 1:
+        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
     if tta is not None and tta < 0:
         raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
     chosen = np.arange(len(task)) if rows is None else np.asarray(rows, dtype=np.int64)
@@ -67,8 +70,20 @@ def predict(
         _predict_one(folder, bundle, task, chosen, some, seed, target, shifted_progress(progress, before, ends[-1]))
         for folder, bundle, some, before in zip(folders, bundles, copies, ends[:-1], strict=True)
     ]
-    mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=scale, weights=weights)
+    mean = scores[0] if len(scores) == 1 else ensemble(scores, scale=average, weights=weights)
     return mean[:, 0] if bundles[0].kind == "binary" else mean
+
+
+def averaging_scale(scale: Scale | None, *, runs: int) -> Scale:
+    """How so many runs are averaged; said before anything is scored, which may take long."""
+    if scale is not None and scale not in get_args(Scale):
+        raise ValueError(f"scale must be 'sigmoid' or 'rank', not {scale!r}.")
+    if scale is not None and runs == 1:
+        raise ValueError(
+            "scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
+            "(for probabilities: predict_table with probability=True, deepauc predict --probability)."
+        )
+    return scale or "sigmoid"
 
 
 def require_images_for(tta: int | None, bundles: Sequence[Bundle]) -> None:

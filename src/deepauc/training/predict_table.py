@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +15,12 @@ import torch
 from deepauc.data.decode import ImageFileInputs
 from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
-from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, ensemble
+from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale, ensemble
 from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, passes, shifted_progress
 from deepauc.training.known_rows import known_rows
-from deepauc.training.predict import Scores, predict, require_images_for, wanted_copies
+from deepauc.training.predict import Scores, averaging_scale, predict, require_images_for, wanted_copies
 from deepauc.training.predict_average import mean_over, mean_probability, probability_meaning, recalibration, shares
 from deepauc.training.predict_columns import input_columns, require_own_inputs
 
@@ -95,7 +94,7 @@ def predict_table(
     group_column: str | None = None,
     id_column: str | None = None,
     tta: int | None = None,
-    scale: Literal["sigmoid", "rank"] = "sigmoid",
+    scale: Scale | None = None,
     weights: Sequence[float] | None = None,
     probability: bool = False,
     parts: bool = False,
@@ -120,6 +119,7 @@ def predict_table(
     if not runs:
         raise ValueError("predict needs at least one run.")
     counts = shares(weights, len(runs))
+    average = averaging_scale(scale, runs=len(runs))
     folders = [Path(run) for run in runs]
     bundles = [Bundle.load(folder) for folder in folders]
     names = bundles[0].label_names
@@ -184,9 +184,9 @@ def predict_table(
         groups=inputs.groups,
         labels={name: _numbers(inputs, name) for name in label_columns},
         label_names=names,
-        scores=ensemble(members, scale=scale, weights=weights) if several else members[0],
+        scores=ensemble(members, scale=average, weights=weights) if several else members[0],
         meaning=(
-            f"{mean_over(counts)} after {'a sigmoid' if scale == 'sigmoid' else 'ranking'}"
+            f"{mean_over(counts)} after {'a sigmoid' if average == 'sigmoid' else 'ranking'}"
             if several
             else "raw scores of one run, higher for more likely positive"
         )
