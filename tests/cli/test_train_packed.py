@@ -1,6 +1,7 @@
 """`deepauc train --packed`: the run of the table that was packed, to the bit; its split, its leaks, its errors."""
 
 import csv
+import hashlib
 import json
 import shutil
 import tomllib
@@ -17,6 +18,9 @@ from deepauc.data.task import ArrayInputs
 from deepauc.training import prepare_packed
 
 FILES = ("--image-column", "file", "--label-column", "target")
+NUMBERS = (
+    "--label-column", "label", "--feature-column", "amount", "--feature-column", "age", "--group-column", "account"
+)  # fmt: skip
 SHORT = ("--model", "small-cnn", "--epochs", 1)
 
 
@@ -100,6 +104,76 @@ def test_the_run_is_that_of_the_table_to_the_bit(deepauc, no_report, data, tmp_p
     if name == "data":
         assert "the packed set has no split: 70% / 15% / 15% of the rows" in text
         assert "each patient in one part only" in text
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory, write_table):
+    """Two numbers and accounts, packed now, and as before a set had names of columns."""
+    folder = tmp_path_factory.mktemp("numbers")
+    generator = np.random.default_rng(1)
+    rows = [
+        {"label": int(x > 0.3), "amount": f"{x:.6f}", "age": f"{y:.6f}", "account": f"k{number // 2}"}
+        for number, (x, y) in enumerate(generator.normal(size=(160, 2)))
+    ]
+    write_table(folder / "rows.csv", rows)
+    words = ("data", "pack", folder / "rows.csv", *NUMBERS, "--out", folder / "rows")
+    with pytest.raises(SystemExit) as end:
+        run(list(map(str, words)))
+    assert end.value.code == 0
+    shutil.copytree(folder / "rows", folder / "before")
+    manifest = folder / "before" / "manifest.json"
+    body = json.loads(manifest.read_text())["manifest"]
+    assert body.pop("feature_columns") == ["amount", "age"]
+    assert body["task"].pop("group_column") == "account"
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    manifest.write_text(json.dumps({"manifest": body, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    return folder
+
+
+def test_columns_are_called_as_in_the_table(deepauc, numbers, tmp_path):
+    ways = {"table": ("--table", numbers / "rows.csv", *NUMBERS), "packed": ("--packed", numbers / "rows")}
+    said, cards = {}, {}
+    for name, words in ways.items():
+        code, said[name], _ = deepauc("train", *words, "--epochs", 1, "--out", tmp_path / name)
+        assert code == 0
+        assert deepauc("export", tmp_path / name, "--bundle", tmp_path / f"{name}-bundle")[0] == 0
+        assert deepauc("export", tmp_path / name, "--card", tmp_path / "card.md")[0] == 0
+        cards[name] = (tmp_path / "card.md").read_text()
+        (tmp_path / "card.md").unlink()
+    table, packed = (record(tmp_path / name)["data"] for name in ways)
+    assert packed["feature_columns"] == table["feature_columns"] == ["amount", "age"]
+    assert packed["group_column"] == table["group_column"] == "account"
+    for text in said.values():
+        assert "groups (account): 80" in text
+        assert "each group in one part only" in text
+        assert text.count("patient") == 1  # not for decisions about patients, at the end
+    assert "groups (account): 80" in cards["packed"]
+    assert "Groups (account)" in (tmp_path / "packed" / "report.html").read_text(encoding="utf-8")
+    bundles = [(tmp_path / f"{name}-bundle" / "bundle.json").read_bytes() for name in ways]
+    assert bundles[0] == bundles[1]
+
+    scores = [tmp_path / f"{name}.csv" for name in ways]
+    for name, file in zip(ways, scores, strict=True):
+        assert deepauc("predict", tmp_path / name, "--table", numbers / "rows.csv", "--out", file)[0] == 0
+    assert read(scores[0]) == read(scores[1])
+    for folder in ("packed", "packed-bundle"):
+        words = ("--table", numbers / "rows.csv", "--feature-column", "age", "--feature-column", "amount")
+        code, _, errors = deepauc("predict", tmp_path / folder, *words, "--out", tmp_path / "none.csv")
+        assert code == 2
+        assert "was trained on the columns amount, age, in this order" in errors
+
+
+def test_a_set_from_before_there_were_names_is_trained_on_without_them(deepauc, no_report, numbers, tmp_path):
+    code, text, _ = deepauc("train", "--packed", numbers / "before", "--epochs", 1, "--out", tmp_path / "run")
+    assert code == 0
+    assert "patients: 80" in text
+    data = record(tmp_path / "run")["data"]
+    assert (data["feature_columns"], data["group_column"]) == ([], None)
+    words = ("predict", tmp_path / "run", "--table", numbers / "rows.csv", "--out", tmp_path / "scores.csv")
+    code, _, errors = deepauc(*words)
+    assert code == 2
+    assert "name them (its 2 columns in order, --feature-column)" in errors
+    assert deepauc(*words, "--feature-column", "amount", "--feature-column", "age")[0] == 0
 
 
 def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, data, tmp_path, interrupt_at):

@@ -93,6 +93,7 @@ def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
         negatives={name: int((labels[:, place] == 0).sum()) for place, name in enumerate(task.label_names)},
         parts={name: len(rows) for name, rows in task.parts.items()},
         groups=None if task.groups is None else len(np.unique(task.groups)),
+        group_column=task.group_column,
         sizes={(shape[0], shape[1]): len(task)} if len(shape) == 3 else {},
         channels=shape[2] if len(shape) == 3 else None,
         problems=(),
