@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deepauc.data.columns import parse_labels
 from deepauc.data.decode import ImageFileInputs
 from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
@@ -163,6 +164,7 @@ def predict_table(
     )
     known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None)
     row_parts = known.require_parts() if parts else None
+    labels = {name: _labels(inputs, name) for name in label_columns}
     task = _unlabelled_task(inputs, names, metadata)
     members = []
     rows = len(inputs.ids)
@@ -182,7 +184,7 @@ def predict_table(
     return TablePrediction(
         ids=inputs.ids,
         groups=inputs.groups,
-        labels={name: _numbers(inputs, name) for name in label_columns},
+        labels=labels,
         label_names=names,
         scores=ensemble(members, scale=average, weights=weights) if several else members[0],
         meaning=(
@@ -250,8 +252,14 @@ def _resized(source: Inputs, bundle: Bundle) -> Inputs:
     )
 
 
-def _numbers(inputs: TableInputs, column: str) -> npt.NDArray[np.float64]:
-    values = inputs.metadata[column]
-    if values.dtype.kind != "f" or not np.isin(values[~np.isnan(values)], (0, 1)).all():
-        raise ValueError(f"label column {column!r} holds more than 0, 1 and empty cells.")
+def _labels(inputs: TableInputs, column: str) -> npt.NDArray[np.float64]:
+    """0, 1 or NaN, read as in training."""
+    cells = [f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in inputs.metadata[column].tolist()]
+    values, problems = parse_labels(cells, range(len(cells)), column)
+    if problems:
+        first = problems[0]
+        raise ValueError(
+            f"label column {column!r}, row {inputs.ids[first.row]}: {first.message}. It holds more than 0, 1 and empty "
+            f"cells in {len(problems):,} rows: mend them, or leave --label-column out, as no score needs a label."
+        )
     return values.astype(np.float64)
