@@ -184,6 +184,10 @@ def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, d
     code, _, errors = deepauc(*words, "--out", out)
     assert code == 130
     assert "the same command" in errors
+    table = ("--table", data / "split.csv", "--image-column", "file")
+    code, _, errors = deepauc("predict", out, *table, "--out", tmp_path / "scores.csv")
+    assert code == 2
+    assert "holds an unfinished run: the command that trained it goes on to its end" in errors
     task = open_packed(data / "split").task()
     images = task.inputs(np.arange(120))
     images[60, 0, 0] += 1

@@ -206,6 +206,16 @@ def test_constant_scores_have_an_interval_and_curves():
     assert found.histogram.positives.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("shift", [-1.5, -0.05, 0.0, 1.5])
+def test_scores_of_the_other_class_are_told(shift):
+    generator = np.random.default_rng(0)
+    labels = np.arange(300) % 3 == 0
+    sample = Sample(scores=generator.normal(size=300) + shift * labels, labels=labels.astype(float))
+    found = evaluate_label(sample, name="ill", part="test", validation=Absent("none."), curves=False)
+    told = [text for text in found.cautions if "higher scores go with label 0" in text]
+    assert len(told) == (found.auc.headline.high < 0.5) == (shift == -1.5)
+
+
 def test_columns_become_groups():
     words = np.array(["a", "b", "a", "b", "", "nan"])
     assert group_rows(words)[0] == ["a", "b", "(missing)"]
