@@ -290,6 +290,10 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
     assert code == 2
     assert "name them (--image-column)" in errors
 
+    code, _, errors = deepauc("predict", out, "--table", data / "split", *FILES[:2], "--out", tmp_path / "none.csv")
+    assert code == 2
+    assert "is a folder: name the table in it. A packed set is for `deepauc train --packed`" in errors
+
     code, _, errors = deepauc("report", out, "--thumbnails")
     assert code == 2
     assert "trained on a packed set, not on a table" in errors
@@ -316,7 +320,8 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
         (("--config", "parts.toml"), "the packed set has parts of its own: leave out [split]."),
         (("--packed", "images"), "is no packed set"),
         (("--packed", "nowhere"), "is no packed set"),
-        (("--packed", "split.csv"), "is no packed set"),
+        (("--packed", "split.csv"), "is no packed set but a file: a table is named with --table"),
+        (("--table", "split"), "is a packed set: name it with --packed, and no columns"),
         (("--packed", "tests-only"), "has no training part (its parts: test)"),
         (("--packed", "inputs-only"), "holds inputs without labels"),
         (("--packed", "numbers", "--split-of", "anything"), "have none, or numbers that may be lines"),

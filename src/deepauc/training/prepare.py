@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.data.group_word import group_word
+from deepauc.data.packed_manifest import MANIFEST_NAME
 from deepauc.data.problems import TableReport
 from deepauc.data.splits import check_leaks, equal_sets, input_digests, split_by_fractions
 from deepauc.data.table import read_table
@@ -94,6 +95,8 @@ def _require_complete(data: DataSettings) -> None:
         return
     if data.table is None:
         raise ValueError("which table? Name it: --table data.csv, or a packed set: --packed DIR.")
+    if (Path(data.table) / MANIFEST_NAME).is_file():
+        raise ValueError(f"{data.table} is a packed set: name it with --packed, and no columns.")
     if not data.label_columns:
         raise ValueError("which column holds the labels? Name it: --label-column target.")
     metadata = bool(data.metadata_columns or data.category_columns)
