@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 
 import pytest
 
+from deepauc.models.tile_conv import CONV
 from deepauc.studies.records import RecordBook
 
 ROOT = Path(__file__).parents[2]
@@ -250,6 +251,12 @@ def tiles() -> tuple[str, ...]:
     return *ms(step(TILES, "ResNet20", runs=24), step(TILES, "ResNet20")), *ms(*times, digits=1)
 
 
+def shared_memory() -> tuple[str, ...]:
+    """Kilobytes that a block of the tiles in use takes, and its warps."""
+    (warps,) = {tile.warps for tile in CONV.values()}
+    return (*(f"{CONV[channels].shared(channels) / 1e3:.0f}" for channels in (16, 32)), str(warps))
+
+
 def start_ups() -> tuple[str, ...]:
     """With the cache; without it; with tiles, in two calls; and of later packs of a process, from least to most."""
     packs = [
@@ -325,7 +332,8 @@ FIGURES = [
                 step("stacked-resnet", "ResNet20", "stacked6", 24, "CE"))),
     ("speed.md", rf"GPU works on this one \| {R} packed \| {R} to {R} before",
      lambda: ms(record("lanes")["rows"][0]["step_ms_a_run"], *(step(STEP, "ResNet20", runs=n) for n in (8, 24)))),
-    ("speed.md", rf"\(as compiled\) \| {R} packed, {R} alone \| a 16-channel convolution packed {R} us before, {R} to "
+    ("speed.md", r"(\d+) and (\d+) kB of shared memory a block of (\d) warps at 16 and 32 channels", shared_memory),
+    ("speed.md", rf"32 channels \| {R} packed, {R} alone \| a 16-channel convolution packed {R} us before, {R} to "
      rf"{R} now", tiles),
     ("speed.md", rf"at 64 channels {R} us instead of {R} packed, (\d+) instead of (\d+) alone", more_tiles),
     ("speed.md", rf"cuDNN, compiled \(3x3 stem\) \| {R} ms \| (\d+) s to compile",
