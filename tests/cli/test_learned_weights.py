@@ -215,7 +215,7 @@ def test_a_validation_part_that_is_missing_or_small_names_the_remedy(predicted, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--weight", "learned", "--scale", "rank"), "leave --scale out"),
+        (("--weight", "learned", "--scale", "rank"), "leave the scale out"),
         (("--weight", "learned", "--weight", "1"), "--weight learned --weight 1: write one number a run"),
         (("--weight", "half"), "--weight half: write one number a run, in their order, or --weight learned alone"),
     ],

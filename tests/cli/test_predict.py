@@ -263,6 +263,30 @@ def test_rows_seen_in_training_are_counted_by_their_ids(deepauc, tmp_path):
         assert found["rows_seen_in_training"] == expected
 
 
+@pytest.mark.parametrize(
+    "words", [("0", "1", ""), ("0.0", "1.0", "nan"), ("FALSE", "True", ""), ("false", "1", "NaN"), ("", "", "")]
+)
+def test_labels_are_copied_as_training_reads_them(deepauc, runs, new, tmp_path, words):
+    (new / "words.csv").write_text("file,target\n" + "".join(f"{n}.png,{word}\n" for n, word in enumerate(words)))
+    out = tmp_path / "s.csv"
+    table = ("--table", new / "words.csv", "--label-column", "target")
+    assert deepauc(runs["small"].path, *table, "--out", out)[0] == 0
+    assert [row["label"] for row in read(out)] == (["0", "1", ""] if any(words) else ["", "", ""])
+
+
+@pytest.mark.parametrize("words", ["yes no", "0 2", "0 malignant"])
+def test_a_label_that_is_none_is_told_before_anything_is_scored(deepauc, runs, new, tmp_path, monkeypatch, words):
+    monkeypatch.setattr("deepauc.training.predict.score_copies", lambda *a, **k: pytest.fail("rows were scored"))
+    first, second = words.split()
+    (new / "words.csv").write_text(f"file,target\n0.png,{first}\n1.png,{second}\n")
+    bad = "0.png: 'yes'" if first == "yes" else f"1.png: '{second}'"
+    table = ("--table", new / "words.csv", "--label-column", "target")
+    code, _, errors = deepauc(runs["small"].path, *table, "--out", tmp_path / "s.csv")
+    assert code == 2
+    assert f"label column 'target', row {bad}: write 1 for the positive class" in errors
+    assert len(errors.splitlines()) == 1
+
+
 def test_faults(deepauc, runs, new, tmp_path):
     (new / "bad.csv").write_text("file\n0.png\nnone.png\n")
     out = ("--out", tmp_path / "s.csv")
@@ -340,7 +364,7 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
         centres=(0, 0), spreads=(1, 1), slopes=(3, 1), intercept=0, positives=10, negatives=10
     )
     learned = ValidationWeights(labels={"target": three_to_one})
-    monkeypatch.setattr("deepauc.training.predict_table.validation_weights", lambda *asked, scale: learned)
+    monkeypatch.setattr("deepauc.training.predict_table.validation_weights", lambda *asked: learned)
     meaning, caution = asked(plain, copied, "--weight", "learned")
     assert meaning.startswith("mean over 2 runs that count 0.75, 0.25 (learned on validation)")
     assert meaning.endswith("each the mean over no or 2 changed copies of an image")

@@ -6,6 +6,7 @@ import os
 import shutil
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image
@@ -153,6 +154,21 @@ def test_categories_and_many_empty_cells_are_a_matter_of_the_column(deepauc, tmp
     code, text, errors = deepauc("train", *words, "--feature-column", "score")
     assert code == 2
     assert "or leave them out with --skip-bad" in errors
+
+
+def test_a_label_of_words_is_a_matter_of_the_column(deepauc, tmp_path, write_table):
+    rows = [{"amount": number, "ill": "yes" if number % 3 else "no"} for number in range(40)]
+    words = ("--label-column", "ill", "--feature-column", "amount")
+    table = write_table(tmp_path / "t.csv", rows)
+    for command in (("data", "check", table, *words), ("train", "--table", table, *words, "--out", tmp_path / "run")):
+        code, text, errors = deepauc(*command)
+        assert code == 2
+        assert "column 'ill': unknown label value in 40 rows. Is it the right column? Words, or 1 and 2, become" in text
+        assert "--skip-bad" not in errors
+    frame = pandas.read_csv(table)  # as it says
+    frame["ill"] = (frame["ill"] == "yes").astype(int)
+    frame.to_csv(table, index=False)
+    assert "no problems" in deepauc("data", "check", table, *words)[1]
 
 
 def test_a_table_without_its_option(deepauc, trained):

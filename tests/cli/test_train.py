@@ -13,14 +13,17 @@ from functools import partial
 import numpy as np
 import pytest
 import rich
+import timm
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from deepauc.cli import training_run
 from deepauc.cli.console import Output
 from deepauc.cli.main import run
 from deepauc.cli.table_options import parse_size
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.training.config import read_settings
 from deepauc.training.in_memory import InMemoryInputs
 from deepauc.training.loop import train
 from deepauc.training.plain import from_plain
@@ -189,6 +192,36 @@ def test_another_recipe_seed_or_other_data_is_refused(deepauc, no_report, data, 
     assert code == 2
     assert "not empty" in errors
     assert content(tmp_path / "run") == before
+
+
+def test_a_printed_plan_takes_pretrained_weights_and_copies_by_an_edit(deepauc, no_report, data, tmp_path):
+    """As docs/csv.md says: all else stays as it was planned, and what is missing on this machine is named."""
+    words = ("--table", data / "split.csv", *IMAGES[:4], "--split-column", "split", "--epochs", 1)
+    _, text, _ = deepauc(*words, "--model", "test_resnet", "--image-size", 32, "--print-config")
+    plan = tmp_path / "plan.toml"
+    plan.write_text(text)
+    planned = read_settings(plan)
+    assert text.count("pretrained = false\n") == text.count("tta = 0\n") == 1
+    plan.write_text(text.replace("pretrained = false", "pretrained = true"))
+    asked = replace(planned.recipe.model, pretrained=True)
+    assert read_settings(plan) == replace(planned, recipe=replace(planned.recipe, model=asked))
+
+    weights = tmp_path / "model.safetensors"
+    with torch.random.fork_rng():
+        network = timm.create_model("test_resnet")
+    save_file(network.state_dict(), weights)
+    edited = text.replace("pretrained = false", f"weights = '{weights}'").replace("tta = 0", "tta = 2")
+    plan.write_text(edited)
+    assert deepauc("--config", plan, "--out", tmp_path / "run")[0] == 0
+    recipe = from_plain(json.loads((tmp_path / "run" / "run.json").read_text())["recipe"])
+    expected = replace(planned.recipe, model=replace(planned.recipe.model, weights=str(weights)), tta=2)
+    assert recipe == expected
+
+    plan.write_text(edited.replace("model.safetensors", "nowhere.safetensors"))
+    code, _, errors = deepauc("--config", plan, "--out", tmp_path / "other")
+    assert code == 2
+    assert "nowhere.safetensors" in errors
+    assert not (tmp_path / "other").exists()
 
 
 def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):

@@ -1,6 +1,7 @@
 """`deepauc train --packed`: the run of the table that was packed, to the bit; its split, its leaks, its errors."""
 
 import csv
+import hashlib
 import json
 import shutil
 import tomllib
@@ -17,6 +18,9 @@ from deepauc.data.task import ArrayInputs
 from deepauc.training import prepare_packed
 
 FILES = ("--image-column", "file", "--label-column", "target")
+NUMBERS = (
+    "--label-column", "label", "--feature-column", "amount", "--feature-column", "age", "--group-column", "account"
+)  # fmt: skip
 SHORT = ("--model", "small-cnn", "--epochs", 1)
 
 
@@ -102,6 +106,76 @@ def test_the_run_is_that_of_the_table_to_the_bit(deepauc, no_report, data, tmp_p
         assert "each patient in one part only" in text
 
 
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory, write_table):
+    """Two numbers and accounts, packed now, and as before a set had names of columns."""
+    folder = tmp_path_factory.mktemp("numbers")
+    generator = np.random.default_rng(1)
+    rows = [
+        {"label": int(x > 0.3), "amount": f"{x:.6f}", "age": f"{y:.6f}", "account": f"k{number // 2}"}
+        for number, (x, y) in enumerate(generator.normal(size=(160, 2)))
+    ]
+    write_table(folder / "rows.csv", rows)
+    words = ("data", "pack", folder / "rows.csv", *NUMBERS, "--out", folder / "rows")
+    with pytest.raises(SystemExit) as end:
+        run(list(map(str, words)))
+    assert end.value.code == 0
+    shutil.copytree(folder / "rows", folder / "before")
+    manifest = folder / "before" / "manifest.json"
+    body = json.loads(manifest.read_text())["manifest"]
+    assert body.pop("feature_columns") == ["amount", "age"]
+    assert body["task"].pop("group_column") == "account"
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    manifest.write_text(json.dumps({"manifest": body, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    return folder
+
+
+def test_columns_are_called_as_in_the_table(deepauc, numbers, tmp_path):
+    ways = {"table": ("--table", numbers / "rows.csv", *NUMBERS), "packed": ("--packed", numbers / "rows")}
+    said, cards = {}, {}
+    for name, words in ways.items():
+        code, said[name], _ = deepauc("train", *words, "--epochs", 1, "--out", tmp_path / name)
+        assert code == 0
+        assert deepauc("export", tmp_path / name, "--bundle", tmp_path / f"{name}-bundle")[0] == 0
+        assert deepauc("export", tmp_path / name, "--card", tmp_path / "card.md")[0] == 0
+        cards[name] = (tmp_path / "card.md").read_text()
+        (tmp_path / "card.md").unlink()
+    table, packed = (record(tmp_path / name)["data"] for name in ways)
+    assert packed["feature_columns"] == table["feature_columns"] == ["amount", "age"]
+    assert packed["group_column"] == table["group_column"] == "account"
+    for text in said.values():
+        assert "groups (account): 80" in text
+        assert "each group in one part only" in text
+        assert text.count("patient") == 1  # not for decisions about patients, at the end
+    assert "groups (account): 80" in cards["packed"]
+    assert "Groups (account)" in (tmp_path / "packed" / "report.html").read_text(encoding="utf-8")
+    bundles = [(tmp_path / f"{name}-bundle" / "bundle.json").read_bytes() for name in ways]
+    assert bundles[0] == bundles[1]
+
+    scores = [tmp_path / f"{name}.csv" for name in ways]
+    for name, file in zip(ways, scores, strict=True):
+        assert deepauc("predict", tmp_path / name, "--table", numbers / "rows.csv", "--out", file)[0] == 0
+    assert read(scores[0]) == read(scores[1])
+    for folder in ("packed", "packed-bundle"):
+        words = ("--table", numbers / "rows.csv", "--feature-column", "age", "--feature-column", "amount")
+        code, _, errors = deepauc("predict", tmp_path / folder, *words, "--out", tmp_path / "none.csv")
+        assert code == 2
+        assert "was trained on the columns amount, age, in this order" in errors
+
+
+def test_a_set_from_before_there_were_names_is_trained_on_without_them(deepauc, no_report, numbers, tmp_path):
+    code, text, _ = deepauc("train", "--packed", numbers / "before", "--epochs", 1, "--out", tmp_path / "run")
+    assert code == 0
+    assert "patients: 80" in text
+    data = record(tmp_path / "run")["data"]
+    assert (data["feature_columns"], data["group_column"]) == ([], None)
+    words = ("predict", tmp_path / "run", "--table", numbers / "rows.csv", "--out", tmp_path / "scores.csv")
+    code, _, errors = deepauc(*words)
+    assert code == 2
+    assert "name them (its 2 columns in order, --feature-column)" in errors
+    assert deepauc(*words, "--feature-column", "amount", "--feature-column", "age")[0] == 0
+
+
 def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, data, tmp_path, interrupt_at):
     words = ("train", "--packed", data / "split", "--model", "small-cnn", "--epochs", 2)
     assert deepauc(*words, "--out", tmp_path / "whole")[0] == 0
@@ -110,6 +184,10 @@ def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, d
     code, _, errors = deepauc(*words, "--out", out)
     assert code == 130
     assert "the same command" in errors
+    table = ("--table", data / "split.csv", "--image-column", "file")
+    code, _, errors = deepauc("predict", out, *table, "--out", tmp_path / "scores.csv")
+    assert code == 2
+    assert "holds an unfinished run: the command that trained it goes on to its end" in errors
     task = open_packed(data / "split").task()
     images = task.inputs(np.arange(120))
     images[60, 0, 0] += 1
@@ -212,6 +290,10 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
     assert code == 2
     assert "name them (--image-column)" in errors
 
+    code, _, errors = deepauc("predict", out, "--table", data / "split", *FILES[:2], "--out", tmp_path / "none.csv")
+    assert code == 2
+    assert "is a folder: name the table in it. A packed set is for `deepauc train --packed`" in errors
+
     code, _, errors = deepauc("report", out, "--thumbnails")
     assert code == 2
     assert "trained on a packed set, not on a table" in errors
@@ -238,7 +320,8 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
         (("--config", "parts.toml"), "the packed set has parts of its own: leave out [split]."),
         (("--packed", "images"), "is no packed set"),
         (("--packed", "nowhere"), "is no packed set"),
-        (("--packed", "split.csv"), "is no packed set"),
+        (("--packed", "split.csv"), "is no packed set but a file: a table is named with --table"),
+        (("--table", "split"), "is a packed set: name it with --packed, and no columns"),
         (("--packed", "tests-only"), "has no training part (its parts: test)"),
         (("--packed", "inputs-only"), "holds inputs without labels"),
         (("--packed", "numbers", "--split-of", "anything"), "have none, or numbers that may be lines"),

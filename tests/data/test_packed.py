@@ -112,6 +112,31 @@ def test_features_and_bare_inputs(tmp_path):
         pack(ArrayInputs(features[:0]), tmp_path / "none")
 
 
+def test_names_of_columns_are_kept_also_of_some_rows_and_packed_again(tmp_path):
+    source = ArrayInputs(np.zeros((9, 2), dtype=np.float32), feature_columns=["größe", "age"])
+    task = Task(
+        name="named", kind="binary", source=source, labels=np.arange(9) % 2, label_names=("ill",),
+        parts={"train": np.arange(9)}, groups=np.arange(9).astype(str), group_column="well",
+    )  # fmt: skip
+    unnamed = replace(task, source=ArrayInputs(source.array), group_column=None)
+    assert task.data_hash() == unnamed.data_hash()
+    assert pack(unnamed, tmp_path / "unnamed").feature_columns == ()
+    first = pack(task, tmp_path / "first").task()
+    again = pack(first.subset([1, 4, 6]), tmp_path / "again").task()
+    for one in (first, again):
+        assert one.source.feature_columns == ("größe", "age")
+        assert one.group_column == "well"
+    with pytest.raises(ValueError, match="2 feature columns are named for inputs of shape"):
+        ArrayInputs(np.zeros((9, 3)), feature_columns=["a", "b"])
+    manifest = json.loads((tmp_path / "first" / "manifest.json").read_text())["manifest"]
+    manifest["feature_columns"] = ["age"]
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    checked = {"manifest": manifest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    (tmp_path / "first" / "manifest.json").write_text(json.dumps(checked))
+    with pytest.raises(ValueError, match="names of its feature columns do not fit"):
+        open_packed(tmp_path / "first")
+
+
 def test_many_chunks_and_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(packed_manifest, "CHUNK_BYTES", 1000)
     monkeypatch.setattr("deepauc.data.packed._BLOCK_BYTES", 7 * 90)

@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 
 import pytest
 
+from deepauc.models.tile_conv import CONV
 from deepauc.studies.records import RecordBook
 
 ROOT = Path(__file__).parents[2]
@@ -200,7 +201,13 @@ def packed_kernels() -> tuple[str, ...]:
 
 def densenet121_kernels() -> tuple[str, ...]:
     (alone, alone_ms, _), (packed, packed_ms, _) = (profile("DenseNet121", runs) for runs in (1, 20))
-    return f"{alone:,}", f"{alone_ms:.1f}", f"{packed:,}", f"{packed_ms:.1f}"
+    return f"{alone:,}", f"{alone_ms:.1f}", f"{packed:,}", f"{packed_ms:.1f}", f"{(packed - alone) / 19:.0f}"
+
+
+def noted_kernels() -> tuple[str, ...]:
+    """Kernels a step and the rate of normalisation's backward pass, which that record has in words."""
+    (note,) = [one["note"] for one in record("fast-step-history")["sets"] if "note" in one]
+    return re.search(r"alone: (\d+) kernels.* moves ([\d.]+) TB/s and is bound by bytes", note).groups()
 
 
 def taps() -> tuple[str]:
@@ -242,6 +249,12 @@ def tiles() -> tuple[str, ...]:
     in_use = {"height": 8, "width": 32, "warps": 4, "rows": 2, "each": 2, "blocks": 5}
     times = (row(rows, tile=None)["packed"], min(r["packed"] for r in rows), row(rows, tile=in_use)["packed"])
     return *ms(step(TILES, "ResNet20", runs=24), step(TILES, "ResNet20")), *ms(*times, digits=1)
+
+
+def shared_memory() -> tuple[str, ...]:
+    """Kilobytes that a block of the tiles in use takes, and its warps."""
+    (warps,) = {tile.warps for tile in CONV.values()}
+    return (*(f"{CONV[channels].shared(channels) / 1e3:.0f}" for channels in (16, 32)), str(warps))
 
 
 def start_ups() -> tuple[str, ...]:
@@ -298,10 +311,13 @@ FIGURES = [
     ("speed.md", rf"A 16-channel convolution takes {R} us packed where its",
      lambda: ms(convolution("forward", 16)["packed"], digits=1)),
     ("speed.md", rf"24 runs are ([\d,]+) kernels a step, one every {R} us, (\w+) at a time", packed_kernels),
-    ("speed.md", rf"([\d,]+) kernels take {R} ms alone, ([\d,]+) take {R} ms for 20 runs", densenet121_kernels),
+    ("speed.md", rf"([\d,]+) kernels take {R} ms alone, ([\d,]+) take {R} ms for 20 runs: (\d+) more for each "
+     r"further run", densenet121_kernels),
     ("speed.md", rf"compiled, one graph \| {R} ms, {R} packed", lambda: ms(earlier(CUDNN, 1), earlier(CUDNN, 24))),
     ("speed.md", rf"channels in Triton \| {R}, {R} \|", lambda: ms(earlier(OWN, 1), earlier(OWN, 24))),
     ("speed.md", rf"backward in two kernels \| {R}, {R} \|", lambda: ms(earlier(ALL, 1), earlier(ALL, 24))),
+    ("speed.md", rf"\| (\d+) kernels a step alone; packed, the backward pass of normalisation moves {R} TB/s",
+     noted_kernels),
     ("speed.md", rf"no add of the shortcut \| {R}, {R} to {R} \|",
      lambda: ms(*(step(STEP, "ResNet20", runs=n) for n in (1, 8, 24)))),
     ("speed.md", r"is (\d+), (\d+) and (\d+) % faster at 16, 32 and 64 channels packed, (\d+), (\d+) and (\d+) % alone",
@@ -316,7 +332,8 @@ FIGURES = [
                 step("stacked-resnet", "ResNet20", "stacked6", 24, "CE"))),
     ("speed.md", rf"GPU works on this one \| {R} packed \| {R} to {R} before",
      lambda: ms(record("lanes")["rows"][0]["step_ms_a_run"], *(step(STEP, "ResNet20", runs=n) for n in (8, 24)))),
-    ("speed.md", rf"\(as compiled\) \| {R} packed, {R} alone \| a 16-channel convolution packed {R} us before, {R} to "
+    ("speed.md", r"(\d+) and (\d+) kB of shared memory a block of (\d) warps at 16 and 32 channels", shared_memory),
+    ("speed.md", rf"32 channels \| {R} packed, {R} alone \| a 16-channel convolution packed {R} us before, {R} to "
      rf"{R} now", tiles),
     ("speed.md", rf"at 64 channels {R} us instead of {R} packed, (\d+) instead of (\d+) alone", more_tiles),
     ("speed.md", rf"cuDNN, compiled \(3x3 stem\) \| {R} ms \| (\d+) s to compile",

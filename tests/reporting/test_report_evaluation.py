@@ -10,6 +10,7 @@ from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.reporting.evaluation import FEW, Sample, evaluate_label
 from deepauc.reporting.findings import Absent, AucResult, Interval
+from deepauc.reporting.scores_file import read_scores
 from deepauc.reporting.subgroups import Metadata, group_rows, read_metadata
 from deepauc.training.baseline import first_stage_run
 from deepauc.training.run import Run
@@ -205,6 +206,16 @@ def test_constant_scores_have_an_interval_and_curves():
     assert found.histogram.positives.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("shift", [-1.5, -0.05, 0.0, 1.5])
+def test_scores_of_the_other_class_are_told(shift):
+    generator = np.random.default_rng(0)
+    labels = np.arange(300) % 3 == 0
+    sample = Sample(scores=generator.normal(size=300) + shift * labels, labels=labels.astype(float))
+    found = evaluate_label(sample, name="ill", part="test", validation=Absent("none."), curves=False)
+    told = [text for text in found.cautions if "higher scores go with label 0" in text]
+    assert len(told) == (found.auc.headline.high < 0.5) == (shift == -1.5)
+
+
 def test_columns_become_groups():
     words = np.array(["a", "b", "a", "b", "", "nan"])
     assert group_rows(words)[0] == ["a", "b", "(missing)"]
@@ -218,6 +229,14 @@ def test_columns_become_groups():
     assert names[0].startswith("up to")
     many = np.repeat([f"v{i:02}" for i in range(20)], 3)
     assert group_rows(many)[0][-1] == "(the 8 rarer values)"
+
+
+@pytest.mark.parametrize("cell", ["", "nan", "NA", "n/a", "Null", "none"])
+def test_what_is_no_label_is_no_value_of_a_subgroup_either(tmp_path, cell):
+    scores = tmp_path / "scores.csv"
+    scores.write_text(f"label,score\n1,0.5\n{cell},0.25\n")
+    assert np.isnan(read_scores(scores).labels[1, 0])
+    assert group_rows(np.array(["a", "b", "a", "b", cell, cell]))[0] == ["a", "b", "(missing)"]
 
 
 def test_metadata_that_do_not_fit_are_refused(tmp_path):

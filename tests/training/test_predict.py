@@ -145,6 +145,24 @@ def test_ensembles_after_a_sigmoid_or_as_ranks(runs, image_task):
     assert (np.argsort(weighted) == np.argsort(parts[0])).all()
 
 
+@pytest.mark.parametrize("scale", ["sigmoid", "rank"])
+@pytest.mark.parametrize("one", [lambda run: run, lambda run: [run.path]])
+def test_one_run_has_nothing_to_average(runs, image_task, monkeypatch, scale, one):
+    monkeypatch.setattr("deepauc.training.predict.score_copies", lambda *a, **k: pytest.fail("rows were scored"))
+    with pytest.raises(ValueError, match=r"scale says how several runs are averaged.*leave it out, or name more runs"):
+        predict(one(runs[0]), image_task, scale=scale)
+    with pytest.raises(ValueError, match=r"weights say how much each of several runs counts.*leave them out"):
+        predict(one(runs[0]), image_task, weights=[1.0])
+    with pytest.raises(ValueError, match="scale says"):
+        predict_table([runs[0].path], "never-read.csv", scale=scale)
+
+
+def test_an_unknown_scale_is_refused_before_anything_is_scored(runs, image_task, monkeypatch):
+    monkeypatch.setattr("deepauc.training.predict.score_copies", lambda *a, **k: pytest.fail("rows were scored"))
+    with pytest.raises(ValueError, match="'sigmoid' or 'rank', not 'mean'"):
+        predict(runs, image_task, scale="mean")
+
+
 def test_several_labels(multilabel_task, tmp_path):
     made = [
         train(Recipe(model=MODEL, stages=(auc(),)), multilabel_task, seed=s, run_dir=tmp_path / str(s)) for s in (0, 1)

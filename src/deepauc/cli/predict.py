@@ -67,7 +67,8 @@ def predict(
     """Score a table by trained runs; no labels needed. Inputs default to theirs."""
     del help_all  # it has shown itself by now
     weights = _weights(weight or [])
-    _require_known_scale(scale, runs=len(runs), learned=weights == "learned")
+    if scale is not None and scale not in get_args(Scale):
+        raise ValueError(f"--scale {scale}: write sigmoid or rank.")
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
@@ -87,7 +88,7 @@ def predict(
                 group_column=group_column,
                 id_column=id_column,
                 tta=tta,
-                scale=scale or "sigmoid",  # type: ignore[arg-type]  # checked above
+                scale=scale,  # type: ignore[arg-type]  # checked above
                 weights=weights,
                 probability=probability,
                 parts=parts,
@@ -113,18 +114,6 @@ def _weights(words: Sequence[str]) -> Sequence[float] | Literal["learned"] | Non
         raise ValueError(
             f"--weight {' --weight '.join(words)}: write one number a run, in their order, or --weight learned alone."
         ) from None
-
-
-def _require_known_scale(scale: str | None, *, runs: int, learned: bool) -> None:
-    if scale is not None and scale not in get_args(Scale):
-        raise ValueError(f"--scale {scale}: write sigmoid or rank.")
-    if scale is not None and runs == 1:
-        raise ValueError(
-            "--scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
-            "(--probability is for probabilities)."
-        )
-    if scale is not None and learned:
-        raise ValueError("--weight learned averages scores that are standardised on validation: leave --scale out.")
 
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:

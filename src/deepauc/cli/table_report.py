@@ -15,6 +15,10 @@ from deepauc.data.columns import EMPTY_FEATURE
 from deepauc.data.problems import Problem, TableReport
 
 MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
+_REMEDIES = {
+    "unknown label value": " Words, or 1 and 2, become 1 and 0 with pandas: table[COLUMN] = (table[COLUMN] == "
+    "POSITIVE).astype(int)."
+}
 
 
 def report_record(report: TableReport) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool 
             output.result(f"column {column!r}: {kind} in {count:,} rows. If these are your images: --allow-outside.")
         else:
             right = "the right column, and the right folder" if kind == "missing file" else "the right column"
-            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
+            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?{_REMEDIES.get(kind, '')}")
     kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
     output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
     rows = {one.row for one in problems if one.row is not None}

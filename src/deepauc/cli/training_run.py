@@ -160,7 +160,7 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output, fol
             plan = fit_into(plan, prepared.task, pace, minutes=settings.plan.minutes, tune=settings.tune)
         recipe, choices = plan.recipe, plan.choices
     unlabelled = count_unlabelled(prepared.task, recipe)
-    without_label = unlabelled_choice(unlabelled, group_word=group_word(settings.data.group_column))
+    without_label = unlabelled_choice(unlabelled, group_word=group_word(prepared.task.group_column))
     return _Job(
         settings=settings,
         prepared=prepared,

@@ -54,8 +54,9 @@ def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
     A .csv may also be separated by semicolons, as Excel writes it in many countries, or by tabs: see `separator_of`.
     """
     if path.is_dir():
-        packed = " A packed set is opened in Python (open_packed)." if (path / "manifest.json").exists() else ""
-        raise ValueError(f"{path} is a folder: name the table in it.{packed}")
+        packed = " A packed set is for `deepauc train --packed`, or for Python (open_packed)."
+        remedy = packed if (path / "manifest.json").exists() else ""
+        raise ValueError(f"{path} is a folder: name the table in it.{remedy}")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file.")
     read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv

@@ -27,7 +27,7 @@ from deepauc.data.packed_manifest import (
 )
 from deepauc.data.packed_place import move_into_place, require_free, work_folder
 from deepauc.data.packed_shards import Shards
-from deepauc.data.task import Array, Indices, Inputs, Task
+from deepauc.data.task import Array, Indices, Inputs, Task, feature_columns
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
 Verify = Literal["quick", "full"]
@@ -45,6 +45,7 @@ class PackedInputs:
         self._columns = arrays
         self._inputs = inputs
         self.window = manifest.window
+        self.feature_columns = manifest.feature_columns
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,6 +98,7 @@ class PackedInputs:
             label_names=facts.label_names,
             parts=under("part:"),
             groups=columns.get("groups"),
+            group_column=facts.group_column,
             metadata=under("metadata:"),
             weights=columns.get("weights"),
             ids=columns.get("ids"),
@@ -132,8 +134,15 @@ def pack(
         files = _write_inputs(work, inputs, progress, shard_bytes)
         columns, facts = _write_task(work, source) if isinstance(source, Task) else ({}, None)
         digest = inputs.digest()
-        window = getattr(inputs, "window", None)
-        write_manifest(work, Manifest(source_digest=digest, inputs=files, columns=columns, task=facts, window=window))
+        manifest = Manifest(
+            source_digest=digest,
+            inputs=files,
+            columns=columns,
+            task=facts,
+            window=getattr(inputs, "window", None),
+            feature_columns=feature_columns(inputs),
+        )
+        write_manifest(work, manifest)
         move_into_place(work, place, overwrite=overwrite)
     return open_packed(place)
 
@@ -234,7 +243,13 @@ def _write_task(folder: Path, task: Task) -> tuple[dict[str, PackedFile], TaskFa
         plain = array.astype(str) if array.dtype.kind not in "biufSU" else array
         plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
         files[name] = write_array(folder, f"column-{number:03d}.npy", [plain], shape=plain.shape, dtype=plain.dtype)
-    facts = TaskFacts(name=task.name, kind=task.kind, label_names=task.label_names, class_counts=counts)
+    facts = TaskFacts(
+        name=task.name,
+        kind=task.kind,
+        label_names=task.label_names,
+        class_counts=counts,
+        group_column=task.group_column,
+    )
     return files, facts
 
 

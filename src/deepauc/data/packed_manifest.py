@@ -48,6 +48,7 @@ class TaskFacts:
     kind: str
     label_names: tuple[str, ...]
     class_counts: tuple[tuple[int, int], ...]  # for each label, rows labelled 0 and rows labelled 1
+    group_column: str | None = None  # None: not known
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Manifest:
     columns: dict[str, PackedFile]  # the task's arrays, by name
     task: TaskFacts | None
     window: tuple[float, float] | None = None  # what deep grey of image files was mapped from, see `data.decode`
+    feature_columns: tuple[str, ...] = ()  # empty: not known, or images
 
 
 def write_array(
@@ -112,7 +114,12 @@ class _ChunkHashes:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`, the last file of a set."""
     version = VERSION if len(manifest.inputs) == 1 else SHARDED
-    said = {name: value for name, value in asdict(manifest).items() if name != "window" or value is not None}
+    said = asdict(manifest)
+    for name in ("window", "feature_columns"):  # as sets that were written before there were any
+        if not said[name]:
+            del said[name]
+    if manifest.task is not None and manifest.task.group_column is None:
+        del said["task"]["group_column"]
     body = {"format": FORMAT, "version": version, "chunk_bytes": CHUNK_BYTES, **said}
     with open(folder / MANIFEST_NAME, "x", encoding="ascii") as file:
         json.dump({"manifest": body, "sha256": _hash_of(body)}, file, indent=1)
@@ -199,6 +206,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
     task = None
     if body["task"] is not None:
         facts = _is(body["task"], dict)
+        group_column = facts.get("group_column")
         task = TaskFacts(
             name=_is(facts["name"], str),
             kind=_is(facts["kind"], str),
@@ -206,13 +214,19 @@ def _parse(body: dict[str, Any]) -> Manifest:
             class_counts=tuple(
                 (_whole(counts[0]), _whole(counts[1])) for counts in map(_pair, _is(facts["class_counts"], list))
             ),
+            group_column=None if group_column is None else _is(group_column, str),
         )
     window = None
     if body.get("window") is not None:
         low, high = _pair(body["window"])
         window = float(_is(low, int | float)), float(_is(high, int | float))
     digest = _is(body["source_digest"], str)
-    return Manifest(source_digest=digest, inputs=inputs, columns=columns, task=task, window=window)
+    features = tuple(_is(name, str) for name in _is(body.get("feature_columns", []), list))
+    if features and inputs[0].shape[1:] != (len(features),):
+        raise ValueError("the names of its feature columns do not fit its inputs")
+    return Manifest(
+        source_digest=digest, inputs=inputs, columns=columns, task=task, window=window, feature_columns=features
+    )
 
 
 def _parse_file(entry: object) -> PackedFile:

@@ -133,6 +133,7 @@ def read_table(
         label_names=columns.labels,
         parts=_parts(scan, rows),
         groups=None if scan.groups is None else scan.groups[rows],
+        group_column=columns.group,
         metadata=_metadata(scan, rows),
         weights=None if scan.weights is None else scan.weights[rows],
         ids=_ids(scan, rows),
@@ -268,7 +269,7 @@ def _wanted_size(sizes: Sizes, size: Size | None) -> tuple[int, int] | None:
 
 def _source(scan: Scan, rows: Indices, size: tuple[int, int] | None, window: Window | None) -> Inputs:
     if scan.features is not None:
-        return ArrayInputs(scan.features[rows])
+        return ArrayInputs(scan.features[rows], feature_columns=scan.columns.features)
     assert scan.images is not None
     assert size is not None
     paths = [path for row in rows if (path := scan.images.paths[row]) is not None]

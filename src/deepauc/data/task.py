@@ -44,9 +44,12 @@ class Inputs(Protocol):
 
 
 class ArrayInputs:
-    """Inputs that lie in one array, in memory or memory-mapped: (N, H, W[, C]) uint8 or (N, F) float."""
+    """Inputs that lie in one array, in memory or memory-mapped: (N, H, W[, C]) uint8 or (N, F) float.
 
-    def __init__(self, array: Array) -> None:
+    feature_columns: what the F features are called, where that is known; no part of the digest.
+    """
+
+    def __init__(self, array: Array, *, feature_columns: Sequence[str] = ()) -> None:
         if array.dtype == np.uint8 and array.ndim == 3:
             array = array[..., None]
         elif np.issubdtype(array.dtype, np.floating) and array.ndim == 2:
@@ -56,7 +59,10 @@ class ArrayInputs:
                 f"inputs of shape {array.shape} and type {array.dtype} are neither images, uint8 (N, H, W, C), "
                 "nor features, float32 (N, F)."
             )
+        if feature_columns and (array.ndim != 2 or len(feature_columns) != array.shape[1]):
+            raise ValueError(f"{len(feature_columns)} feature columns are named for inputs of shape {array.shape}.")
         self.array = array
+        self.feature_columns = tuple(feature_columns)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,6 +99,7 @@ class SelectedInputs:
         self.source = source
         self.rows = np.asarray(rows, dtype=np.int64)
         self.window = getattr(source, "window", None)  # of image files, see `data.decode`
+        self.feature_columns = feature_columns(source)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,6 +119,11 @@ class SelectedInputs:
         return hashlib.sha256(self.source.digest().encode() + _canonical(self.rows)).hexdigest()
 
 
+def feature_columns(source: Inputs) -> tuple[str, ...]:
+    """What the features of these inputs are called, in order; nothing where that is not known, or they are images."""
+    return tuple(getattr(source, "feature_columns", ()))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
     """One classification problem: what goes in, what is to be told, and who is in which part.
@@ -129,6 +141,7 @@ class Task:
     label_names: tuple[str, ...]
     parts: Mapping[str, Indices]
     groups: Array | None = None  # (N,) str: the patient of each row
+    group_column: str | None = None  # what its table calls them, for messages; no part of the data hash
     metadata: Mapping[str, Array] = field(default_factory=dict)  # column -> (N, ...)
     weights: Floats | None = None  # (N,), finite, not negative
     ids: Array | None = None  # (N,) str: a file name or a row number

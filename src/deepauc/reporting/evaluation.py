@@ -115,7 +115,7 @@ def evaluate_label(
         operating_points_left_out=None if isinstance(held_out, Absent) else _left_out(fewest),
         calibration=_calibration(sample, held_out, counts, probabilities),
         decision=_decision(sample, held_out),
-        cautions=_cautions(counts),
+        cautions=(*_cautions(counts), *_backwards(auc)),
     )
 
 
@@ -341,6 +341,16 @@ def _decision(sample: Sample, validation: Sample | Absent) -> DecisionCurve | Ab
             sample.labels,
             thresholds=THRESHOLDS,
         )
+    )
+
+
+def _backwards(auc: AucResult | Absent) -> tuple[str, ...]:
+    """Said of an AUC that is not 0.5 by chance, and below it."""
+    if isinstance(auc, Absent) or not auc.headline.high < 0.5:
+        return ()
+    return (
+        "The whole interval lies below 0.5: higher scores go with label 0. Look whether the scores are those of the "
+        "class that is called 1.",
     )
 
 

@@ -22,7 +22,7 @@ Strings = npt.NDArray[np.str_]
 
 ID, PART, GROUP = "id", "part", "group"  # the names of a run folder's scores.csv
 _TRUE, _FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
-_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
+MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})  # in lower case, a cell that says nothing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -211,7 +211,7 @@ def _labels(
         value = _label(text, positive)
         if value is not None:
             values[row] = value
-        elif text.lower() not in _MISSING:
+        elif text.lower() not in MISSING:
             if not other_labels_missing:
                 raise ValueError(
                     f"{path}, line {lines[row]}: the label {text[:60]!r} in column {column!r} is neither 0 nor 1. "
@@ -228,7 +228,7 @@ def _labels(
 def _label(text: str, positive: str | None) -> float | None:
     lowered = text.lower()
     if positive is not None:
-        return None if lowered in _MISSING and text != positive else float(text == positive)
+        return None if lowered in MISSING and text != positive else float(text == positive)
     if lowered in _TRUE or lowered in _FALSE:
         return float(lowered in _TRUE)
     try:
@@ -243,7 +243,7 @@ def _scores(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np
     for row, cell in enumerate(cells):
         text = cell.strip()
         try:
-            values[row] = np.nan if text.lower() in _MISSING else _number(text)
+            values[row] = np.nan if text.lower() in MISSING else _number(text)
         except ValueError:
             raise ValueError(
                 f"{path}, line {lines[row]}: the score {text[:60]!r} in column {column!r} is no number. "

@@ -14,13 +14,12 @@ import numpy.typing as npt
 from deepauc.data.cells import read_cells
 from deepauc.reporting.evaluation import Sample, attempt, part_interval
 from deepauc.reporting.findings import Absent, SubgroupFinding, SubgroupRow
-from deepauc.reporting.scores_file import ScoreTable, table_header
+from deepauc.reporting.scores_file import MISSING, ScoreTable, table_header
 
 Strings = npt.NDArray[np.str_]
 
 MOST_GROUPS = 12  # of a column of words; the rarer ones are put together
 FEWEST_NUMBERS = 9  # a column of numbers with fewer distinct values is taken as it is
-_MISSING_TEXTS = frozenset({"", "nan", "na", "n/a", "none", "null"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +93,7 @@ def find_subgroups(table: ScoreTable, metadata: Metadata) -> tuple[SubgroupFindi
 
 def group_rows(values: Strings) -> tuple[list[str], npt.NDArray[np.int64]] | None:
     """Names of the groups in order, and the group of each row; None for a column that hardly repeats a value."""
-    known = np.array([text.lower() not in _MISSING_TEXTS for text in values.tolist()], dtype=bool)
+    known = np.array([text.lower() not in MISSING for text in values.tolist()], dtype=bool)
     distinct, counts = np.unique(values[known], return_counts=True)
     numbers = _numbers(values[known])
     group_of = np.empty(len(values), dtype=np.int64)

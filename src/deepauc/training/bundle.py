@@ -86,7 +86,10 @@ class Bundle:
         """From a run folder, or any folder with the two files. Nothing in it is believed before it is checked."""
         path = Path(folder) / "bundle.json"
         if not path.is_file():  # opening a pipe would wait for ever
-            RunFolder(path.parent).require_classifier()
+            run = RunFolder(path.parent)
+            run.require_classifier()
+            if run.record_path.exists() and not run.done:
+                raise ValueError(f"{folder} holds an unfinished run: the command that trained it goes on to its end.")
             raise ValueError(f"{folder} holds no trained network: bundle.json is not there.")
         try:
             if path.stat().st_size > MAX_BYTES:

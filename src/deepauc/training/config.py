@@ -28,6 +28,11 @@ _KINDS: dict[Any, tuple[type, ...]] = {
     ModelSpec: MODELS,
 }
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
+_PLAN_INSTEAD = (
+    " A recipe in a file is complete. To change one thing of the plan, take [recipe] out, print the plan with "
+    "`--print-config > plan.toml` (--model, or model under [plan], names its network), make the change there and train "
+    "with `--config plan.toml`."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +137,8 @@ def _table(cls: type, content: Any, where: str) -> Any:
         values[name] = _value(hints[name], value, place)
     for name, option in options.items():
         if name not in values and option.default is MISSING and option.default_factory is MISSING:
-            raise ValueError(f"{where}: {cls.__name__} needs {name}.")
+            remedy = _PLAN_INSTEAD if cls is Recipe else ""
+            raise ValueError(f"{where}: {cls.__name__} needs {name}.{remedy}")
     try:
         return cls(**values)
     except (ValueError, OverflowError) as error:  # a whole number of any length is TOML, but not always a float

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deepauc.data.task import Array, Indices, Inputs, Task
+from deepauc.data.task import Array, Indices, Inputs, Task, feature_columns
 
 LARGEST = 1 << 31  # bytes
 _CHUNK = 512
@@ -25,6 +25,7 @@ class InMemoryInputs:
     def __init__(self, source: Inputs, *, progress: Callable[[int, int], None] | None = None) -> None:
         self._digest = source.digest()
         self.window = getattr(source, "window", None)  # how files were decoded, which the bundle has to know
+        self.feature_columns = feature_columns(source)
         self._array = np.empty((len(source), *source.shape), dtype=source.dtype)
         for start in range(0, len(source), _CHUNK):
             rows = np.arange(start, min(start + _CHUNK, len(source)))

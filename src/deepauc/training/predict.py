@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ def predict(
     rows: npt.ArrayLike | None = None,
     tta: int | None = None,
     augment: Augment | None = None,
-    scale: Literal["sigmoid", "rank"] = "sigmoid",
+    scale: Scale | None = None,
     weights: Sequence[float] | Literal["learned"] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -42,12 +42,12 @@ def predict(
 ) -> Scores:
     """Scores of the task's rows (all by default), (n,) or (n, L).
 
-    One run gives the network's raw output; several are averaged per label after a sigmoid or as ranks, since AUC scores
-    have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean raw output over so many augmented
-    copies of each image; by default as many as the run's own scores are the mean of (the recipe's `tta`), 0 for the
-    image as it is. Copies follow from seed and row: an image has others in another row of a task. `augment`, for runs
-    that make copies, defaults to that of the run's last stage (where the guard kept an earlier one, of that), without
-    mixup, and never comes from a stage on views.
+    One run gives the network's raw output, and has no scale to name; several are averaged per label after a sigmoid (by
+    default) or as ranks, since AUC scores have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean
+    raw output over so many augmented copies of each image; by default as many as the run's own scores are the mean of
+    (the recipe's `tta`), 0 for the image as it is. Copies follow from seed and row: an image has others in another row
+    of a task. `augment`, for runs that make copies, defaults to that of the run's last stage (where the guard kept an
+    earlier one, of that), without mixup, and never comes from a stage on views.
     weights: how much each run counts, all alike by default; "learned" finds it on the validation part that the runs
     share, and the score is then the mean of raw scores, each standardised as there (`metrics.learned_weights`).
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
@@ -56,6 +56,9 @@ def predict(
     members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     if not members:
         raise ValueError("predict needs at least one run.")
+    known = averaging_scale(scale, runs=len(members), weights=weights)
+    if weights is not None and len(members) == 1:
+        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
     if tta is not None and tta < 0:
         raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
     chosen = np.arange(len(task)) if rows is None else np.asarray(rows, dtype=np.int64)
@@ -64,7 +67,7 @@ def predict(
     bundles = [Bundle.load(folder) for folder in folders]
     if len({bundle.label_names for bundle in bundles}) > 1:
         raise ValueError("the runs have different labels and cannot be averaged.")
-    average = _average(folders, bundles[0].label_names, scale, weights)  # before rows are scored, which may take long
+    average = _average(folders, bundles[0].label_names, known, weights)  # before rows are scored, which may take long
     require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta, augment) for both in zip(folders, bundles, strict=True)]
     ends = np.cumsum([0, *(passes(some) * len(chosen) for some in copies)]).tolist()
@@ -80,8 +83,22 @@ def _average(
     folders: Sequence[Path], names: tuple[str, ...], scale: Scale, weights: Sequence[float] | Literal["learned"] | None
 ) -> Callable[[Sequence[Scores]], Scores]:
     if isinstance(weights, str):
-        return validation_weights(weights, folders, names, scale=scale).scores
+        return validation_weights(weights, folders, names).scores
     return partial(ensemble, scale=scale, weights=weights)
+
+
+def averaging_scale(scale: Scale | None, *, runs: int, weights: Sequence[float] | str | None) -> Scale:
+    """How so many runs are averaged; said before anything is scored, which may take long."""
+    if scale is not None and scale not in get_args(Scale):
+        raise ValueError(f"scale must be 'sigmoid' or 'rank', not {scale!r}.")
+    if scale is not None and runs == 1:
+        raise ValueError(
+            "scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
+            "(for probabilities: predict_table with probability=True, deepauc predict --probability)."
+        )
+    if scale is not None and isinstance(weights, str):
+        raise ValueError("learned weights are those of scores standardised on validation: leave the scale out.")
+    return scale or "sigmoid"
 
 
 def require_images_for(tta: int | None, bundles: Sequence[Bundle]) -> None:

@@ -13,15 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deepauc.data.columns import parse_labels
 from deepauc.data.decode import ImageFileInputs
 from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
-from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn
+from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
 from deepauc.training.bundle import Bundle
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, passes, shifted_progress
 from deepauc.training.known_rows import known_rows
-from deepauc.training.predict import Scores, predict, require_images_for, wanted_copies
+from deepauc.training.predict import Scores, averaging_scale, predict, require_images_for, wanted_copies
 from deepauc.training.predict_average import GivenAverage, recalibration, shares
 from deepauc.training.predict_columns import input_columns, require_own_inputs
 from deepauc.training.validation_weights import ValidationWeights, validation_weights
@@ -98,7 +99,7 @@ def predict_table(
     group_column: str | None = None,
     id_column: str | None = None,
     tta: int | None = None,
-    scale: Literal["sigmoid", "rank"] = "sigmoid",
+    scale: Scale | None = None,
     weights: Sequence[float] | Literal["learned"] | None = None,
     probability: bool = False,
     parts: bool = False,
@@ -125,6 +126,7 @@ def predict_table(
     if not runs:
         raise ValueError("predict needs at least one run.")
     counts = [] if isinstance(weights, str) else shares(weights, len(runs))
+    known_scale = averaging_scale(scale, runs=len(runs), weights=weights)
     folders = [Path(run) for run in runs]
     bundles = [Bundle.load(folder) for folder in folders]
     names = bundles[0].label_names
@@ -132,10 +134,10 @@ def predict_table(
         raise ValueError("the runs have different labels and cannot be averaged.")
     average: GivenAverage | ValidationWeights
     if isinstance(weights, str):
-        average = validation_weights(weights, folders, names, scale=scale)
+        average = validation_weights(weights, folders, names)
     else:
         own = [recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
-        average = GivenAverage(folders=folders, names=names, shares=counts, scale=scale, recalibrations=own)
+        average = GivenAverage(folders=folders, names=names, shares=counts, scale=known_scale, recalibrations=own)
     require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
     if seed is not None and not any(copies):
@@ -173,6 +175,7 @@ def predict_table(
     )
     known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None)
     row_parts = known.require_parts() if parts else None
+    labels = {name: _labels(inputs, name) for name in label_columns}
     task = _unlabelled_task(inputs, names, metadata)
     members = []
     rows = len(inputs.ids)
@@ -191,7 +194,7 @@ def predict_table(
     return TablePrediction(
         ids=inputs.ids,
         groups=inputs.groups,
-        labels={name: _numbers(inputs, name) for name in label_columns},
+        labels=labels,
         label_names=names,
         scores=average.scores(members),
         meaning=average.meaning + _copies_meaning(copies),
@@ -258,8 +261,14 @@ def _resized(source: Inputs, bundle: Bundle) -> Inputs:
     )
 
 
-def _numbers(inputs: TableInputs, column: str) -> npt.NDArray[np.float64]:
-    values = inputs.metadata[column]
-    if values.dtype.kind != "f" or not np.isin(values[~np.isnan(values)], (0, 1)).all():
-        raise ValueError(f"label column {column!r} holds more than 0, 1 and empty cells.")
+def _labels(inputs: TableInputs, column: str) -> npt.NDArray[np.float64]:
+    """0, 1 or NaN, read as in training."""
+    cells = [f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in inputs.metadata[column].tolist()]
+    values, problems = parse_labels(cells, range(len(cells)), column)
+    if problems:
+        first = problems[0]
+        raise ValueError(
+            f"label column {column!r}, row {inputs.ids[first.row]}: {first.message}. It holds more than 0, 1 and empty "
+            f"cells in {len(problems):,} rows: mend them, or leave --label-column out, as no score needs a label."
+        )
     return values.astype(np.float64)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from deepauc.data.group_word import group_word
+from deepauc.data.packed_manifest import MANIFEST_NAME
 from deepauc.data.problems import TableReport
 from deepauc.data.splits import check_leaks, equal_sets, input_digests, split_by_fractions
 from deepauc.data.table import read_table
-from deepauc.data.task import Array, Task
+from deepauc.data.task import Array, Task, feature_columns
 from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.encoded_metadata import encoding_choice, metadata_task, require_categories
@@ -94,6 +95,8 @@ def _require_complete(data: DataSettings) -> None:
         return
     if data.table is None:
         raise ValueError("which table? Name it: --table data.csv, or a packed set: --packed DIR.")
+    if (Path(data.table) / MANIFEST_NAME).is_file():
+        raise ValueError(f"{data.table} is a packed set: name it with --packed, and no columns.")
     if not data.label_columns:
         raise ValueError("which column holds the labels? Name it: --label-column target.")
     metadata = bool(data.metadata_columns or data.category_columns)
@@ -136,7 +139,7 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
 
     digests: of the inputs, where any are identical.
     """
-    split, word = settings.split, group_word(settings.data.group_column)
+    split, word = settings.split, group_word(task.group_column)
     whose = "table" if settings.data.packed is None else "packed set"
     if "validation" in task.parts:
         if split != SplitSettings():
@@ -209,10 +212,10 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "packed": None if prepared.packed is None else asdict(prepared.packed),
         "image_column": data.image_column,
         "label_columns": list(data.label_columns),
-        "feature_columns": list(data.feature_columns),
+        "feature_columns": list(feature_columns(prepared.task.source)),
         "metadata_columns": list(data.metadata_columns),
         "category_columns": list(data.category_columns),
-        "group_column": data.group_column,
+        "group_column": prepared.task.group_column,
         "id_column": data.id_column,
         "split_column": data.split_column,
         "split_of": data.split_of,

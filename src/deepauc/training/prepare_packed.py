@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 
@@ -61,6 +62,8 @@ def read_packed(
     folder: str, *, progress: Callable[[int, int], None] | None
 ) -> tuple[Task, TableReport, Array, PackedRecord]:
     """The task, what a table's check would say of it, a digest of each row's input, and what to record."""
+    if Path(folder).is_file():
+        raise ValueError(f"{folder} is no packed set but a file: a table is named with --table.")
     task = open_packed(folder).task()
     if not len(task.parts.get("train", ())):
         there = ", ".join(task.parts) or "none"
@@ -93,6 +96,7 @@ def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
         negatives={name: int((labels[:, place] == 0).sum()) for place, name in enumerate(task.label_names)},
         parts={name: len(rows) for name, rows in task.parts.items()},
         groups=None if task.groups is None else len(np.unique(task.groups)),
+        group_column=task.group_column,
         sizes={(shape[0], shape[1]): len(task)} if len(shape) == 3 else {},
         channels=shape[2] if len(shape) == 3 else None,
         problems=(),

@@ -64,17 +64,15 @@ class ValidationWeights:
         return f"{len(next(iter(self.labels.values())).slopes)} runs that count {'; '.join(named)}"
 
 
-def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str], *, scale: str) -> ValidationWeights:
+def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]) -> ValidationWeights:
     """By the rows that are in the validation part of every run, found by their ids; no other row's label is read.
 
-    asked, scale: as in `predict`. The one word is `learned`, and ranks say nothing of rows to come.
+    asked: as in `predict`, where the one word is `learned`.
     """
     if asked != "learned":
         raise ValueError(f"weights are numbers, one a run, or 'learned', not {asked!r}.")
     if len(folders) < 2:
         raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
-    if scale == "rank":
-        raise ValueError("learned weights are those of scores standardised on validation: leave the scale out.")
     parts = [_parts(folder) for folder in folders]
     _require_one_split(folders, parts)
     shared = set.intersection(*({name for name, part in one.items() if part == "validation"} for one in parts))
