@@ -187,9 +187,9 @@ def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
         ]
         (folder / f"plan-{on}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
 
-    record("breast", {BASE: 0.8, "CE alone, as long": 0.81})
+    record("breast", {BASE: 0.8, "CE alone, as long": 0.81, "classifier kept": 0.8})
     assert "Second round" not in page(tmp_path)
-    record("path", {BASE: 0.7, NOW: 0.75, "now, 8 copies": 0.76})
+    record("path", {BASE: 0.7, NOW: 0.75, "now, 8 copies": 0.76, "now, CE alone, as long": 0.77})
     first, second = page(tmp_path).split("## Second round")
     assert "| now" not in first
     rows = {
@@ -201,5 +201,7 @@ def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
     assert rows[NOW][:3] == ["0.800", "0.750", "-"]
     assert rows[BASE][:3] == ["=", "0.700", "-0.050 [-0.050, -0.050]"]
     assert rows["now, 8 copies"][:3] == ["-", "0.760", "+0.010 [+0.010, +0.010]"]
-    assert rows["now, CE alone, as long"][:2] == ["0.810", "-"]  # recorded in the first round: one recipe, one run
+    # recorded in the first round: one recipe, one run
+    assert rows["now, CE alone, as long"][:3] == ["0.810", "0.770", "+0.015 [+0.011, +0.019]"]
+    assert "now, classifier kept" not in rows  # on no set with few positives
     assert differences(recorded(tmp_path), NOW, BASE, ["breast", "path"]) == pytest.approx([0.05] * FOLDS)

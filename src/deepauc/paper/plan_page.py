@@ -37,8 +37,9 @@ def page(results: Path) -> str:
     found = recorded(results)
     parts = ["# The plan of `deepauc train`, one change at a time", INTRODUCTION]
     parts.append(_table(found, list(FIRST_ROUND), BASE) or "No run is recorded yet.")
-    second = _table(found, [NOW, BASE, *list(SECOND_ROUND)[1:]], NOW)
-    if second is not None and any(NOW in found[name] for name in SETS if SETS[name].few):
+    few = [name for name in SETS if SETS[name].few and NOW in found[name]]
+    begun = [change for change in SECOND_ROUND if any(change in found[name] for name in few)]
+    if begun and (second := _table(found, [NOW, BASE, *begun[1:]], NOW)):
         parts += ["## Second round: what is planned now", SECOND, second]
     return "\n\n".join(parts) + "\n"
 
