@@ -93,6 +93,8 @@ def test_the_second_round_changes_what_is_planned_now():
     assert [stage.epochs for stage in sixth] == [18, 4]
     assert [stage.epochs for stage in half] == [11, 11]
     assert not planned(on="path", change="now, classifier kept").stages[1].reset_classifier
+    (longer,) = planned(on="path", change="now, CE alone, twice as long").stages
+    assert longer.epochs == 2 * alone.epochs
     for change in ("now, half positives", "now, an eighth positives"):  # for sets with few positives alone
         assert planned(on="breast", change=change) == planned(on="breast")
 
