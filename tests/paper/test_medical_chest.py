@@ -339,7 +339,9 @@ def test_large_images_are_not_packed():
     packs = {study.name: pack_of(study) for one in (medical(), melanoma(), ddsm(), pcam()) for study in one.studies}
     assert packs["ddsm-D-auc_m"] == packs["melanoma-B3-256-ce"] == 1
     assert packs["melanoma-meta-ce"] == packs["isic-M-ce"] == packs["breast-R-paper-ce"] == 24
-    assert 1 < packs["ham-D-64-ce"] < packs["ham-R-64-ce"] < 24
+    (small,) = medical().chosen(["ham-D-32-ce"])
+    large = replace(small, task=replace(small.task, size=64))
+    assert 1 < pack_of(large) < packs["ham-R-64-ce"] < packs["ham-D-32-ce"] == 24
     assert 1 < packs["pcam-D-ce"] <= 24
 
 

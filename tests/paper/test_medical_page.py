@@ -176,7 +176,7 @@ def test_what_was_not_run_and_what_was_cut_is_said(results):
     assert "- breast-R-ours: Focal 5 of 5\n" in left
     assert "- pneumonia-R-ours: all 20 runs\n" in left
     assert "- ham-R-32: CE 3 of 5, AUC-M 3 of 5\n" in left
-    assert "- ham-D-64: all 10 runs\n" in left
+    assert "- ham-D-32: all 10 runs\n" in left
     assert "150 of 150 runs" in left
     assert "not at hand" in left
     assert "Cut, of what is declared: configs 2 of 3 (breast-R-ours-auc_m, " in text

@@ -56,7 +56,7 @@ SOURCES: Mapping[str, MedicalSource] = {
     "breast": MedicalSource(dataset="breastmnist"),
     "pneumonia": MedicalSource(dataset="pneumoniamnist"),
     "path": MedicalSource(dataset="pathmnist"),
-    "ham": MedicalSource(dataset="ham10000", size=64),
+    "ham": MedicalSource(dataset="ham10000", size=32),
 }
 
 

@@ -90,7 +90,7 @@ ISIC = {
     "auc_epochs": 8,
     "milestones": (4, 6),
 }
-HAM_NETWORKS = ("R-64", "R-32", "D-64")  # the first is tuned, the others inherit
+HAM_NETWORKS = ("R-64", "R-32", "D-32")  # the first is tuned, the others inherit; 64 px cost four times 32
 # Ten models, the paper does not say which: EfficientNet and side of the images. The first is the one of its Table 4.
 MELANOMA_NETWORKS = (
     *("B5-384", "B3-256", "B3-384", "B3-512", "B5-256", "B5-512", "B5-768"),
