@@ -113,6 +113,10 @@ def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, t
         assert errors == "deepauc: mend this row, or leave it out with --skip-bad.\n"
     one_class = write_table(folder / "one.csv", [{**row, "target": "" if row["target"] else 0} for row in rows])
     assert "--skip-bad" not in deepauc("train", "--table", one_class, *COLUMNS, "--out", tmp_path / "run")[2]
+    lost = write_table(folder / "lost.csv", [{**row, "file": f"lost/{row['file']}"} for row in rows])
+    _, text, errors = deepauc("train", "--table", lost, *COLUMNS, "--out", tmp_path / "run")
+    assert "Is it the right column, and the right folder?" in text
+    assert errors == f"deepauc: mend these {len(rows)} rows; no row is without a problem.\n"
 
 
 def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clinic, tmp_path, write_table):
@@ -128,7 +132,7 @@ def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clin
     assert code == 2
     assert "; --allow-outside (allow_outside=True) permits it" in text
     assert f"column 'file': path leaves folder in {len(rows)} rows. If these are your images: --allow-outside." in text
-    assert errors == f"deepauc: give --allow-outside for these {len(rows)} rows, or leave them out with --skip-bad.\n"
+    assert errors == f"deepauc: give --allow-outside for these {len(rows)} rows; no row is without a problem.\n"
     assert "path leaves folder" not in deepauc(*words, "--allow-outside", "--print-config")[1]
 
 

@@ -226,7 +226,7 @@ def pack(
                 )
         except TableError as error:
             output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-            refuse_table(output, error.problems, may_skip=not skip_bad)
+            refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)
         skipped = report.skipped
         task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed or 0)
     else:

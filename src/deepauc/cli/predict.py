@@ -100,7 +100,7 @@ def predict(
             )
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-        refuse_table(output, error.problems, may_skip=not skip_bad)
+        refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)
     found.write(out)
     _show(output, found, out)
 

@@ -34,10 +34,12 @@ def show_summary(output: Output, report: TableReport) -> None:
     output.result(text if report.ok else text.removesuffix("no problems").rstrip())
 
 
-def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool = False) -> NoReturn:
+def refuse_table(
+    output: Output, problems: Sequence[Problem], *, may_skip: bool = False, every_row: bool = False
+) -> NoReturn:
     """All problems in one table (in a terminal the first of each kind, where they are many), then exit code 2.
 
-    may_skip: the command could go on without these rows, which is said.
+    may_skip: the command could go on without these rows, which is said, unless they are every row of the table.
     """
     alike = Counter((one.column, one.kind) for one in problems)
     shown, seen = [], Counter[tuple[str | None, str]]()
@@ -70,7 +72,8 @@ def refuse_table(output: Output, problems: Sequence[Problem], *, may_skip: bool 
         these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
         outside = all(one.kind == "path leaves folder" for one in problems)
         mend = f"{'give --allow-outside for' if outside else 'mend'} {these}"
-        typer.echo(f"deepauc: {mend}, or leave {them} out with --skip-bad.", err=True)
+        less = "; no row is without a problem" if every_row else f", or leave {them} out with --skip-bad"
+        typer.echo(f"deepauc: {mend}{less}.", err=True)
     raise typer.Exit(2)
 
 

@@ -146,7 +146,7 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output, fol
             prepared = prepare(settings, kind, progress=advance)
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-        refuse_table(output, error.problems, may_skip=not settings.data.skip_bad)
+        refuse_table(output, error.problems, may_skip=not settings.data.skip_bad, every_row=error.every_row)
     pace = None
     if settings.recipe is not None:
         choices: tuple[Choice, ...] = (Choice(name="recipe", value="complete", reason="it is in the config file"),)

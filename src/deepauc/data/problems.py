@@ -47,12 +47,16 @@ class Problem:
 
 
 class TableError(ValueError):
-    """A table that cannot be used as it is; `problems` holds all that is wrong, `str()` shows it as a plain table."""
+    """A table that cannot be used as it is; `problems` holds all that is wrong, `str()` shows it as a plain table.
 
-    def __init__(self, path: str, problems: Sequence[Problem]) -> None:
+    every_row: no row is without a problem, so leaving those out would leave nothing.
+    """
+
+    def __init__(self, path: str, problems: Sequence[Problem], *, every_row: bool = False) -> None:
         super().__init__(path, problems)
         self.path = path
         self.problems = tuple(problems)
+        self.every_row = every_row
 
     def __str__(self) -> str:
         count = len(self.problems)

@@ -102,6 +102,10 @@ class Scan:
     def bad_lines(self) -> set[int]:
         return {problem.row for problem in self.problems if problem.row is not None}
 
+    @property
+    def all_bad(self) -> bool:
+        return len(self.bad_lines) == len(self.lines)
+
 
 def scan_table(
     path: Path,

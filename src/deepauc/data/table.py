@@ -123,7 +123,7 @@ def read_table(
     )
     keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
     if fatal or (scan.problems and not skip_bad):
-        raise TableError(str(path), [*scan.problems, *fatal])
+        raise TableError(str(path), [*scan.problems, *fatal], every_row=scan.all_bad)
     rows = np.flatnonzero(keep)
     task = Task(
         name=Path(path).name.split(".")[0],
@@ -192,7 +192,7 @@ def read_inputs(
     if not keep.any():
         raise ValueError(f"{path}: no row is left to predict.")
     if fatal or (scan.problems and not skip_bad):
-        raise TableError(str(path), [*scan.problems, *fatal])
+        raise TableError(str(path), [*scan.problems, *fatal], every_row=scan.all_bad)
     rows = np.flatnonzero(keep)
     return TableInputs(
         source=_source(scan, rows, wanted_size, window),

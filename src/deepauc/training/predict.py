@@ -57,8 +57,6 @@ def predict(
     if not members:
         raise ValueError("predict needs at least one run.")
     known = averaging_scale(scale, runs=len(members), weights=weights)
-    if weights is not None and len(members) == 1:
-        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
     if tta is not None and tta < 0:
         raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
     chosen = np.arange(len(task)) if rows is None else np.asarray(rows, dtype=np.int64)
@@ -96,6 +94,8 @@ def averaging_scale(scale: Scale | None, *, runs: int, weights: Sequence[float] 
             "scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
             "(for probabilities: predict_table with probability=True, deepauc predict --probability)."
         )
+    if weights is not None and runs == 1:
+        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
     if scale is not None and isinstance(weights, str):
         raise ValueError("learned weights are those of scores standardised on validation: leave the scale out.")
     return scale or "sigmoid"

@@ -23,8 +23,6 @@ def shares(weights: Sequence[float] | None, runs: int) -> list[float]:
     if weights is None:
         return [1 / runs] * runs
     given = [float(weight) for weight in weights]
-    if runs == 1:
-        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
     if len(given) != runs or not all(0 <= weight < np.inf for weight in given) or not any(given):
         raise ValueError(f"{runs} runs need {runs} weights, one a run in their order, none negative and not all 0.")
     return [weight / sum(given) for weight in given]

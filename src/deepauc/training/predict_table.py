@@ -125,8 +125,8 @@ def predict_table(
     """
     if not runs:
         raise ValueError("predict needs at least one run.")
-    counts = [] if isinstance(weights, str) else shares(weights, len(runs))
     known_scale = averaging_scale(scale, runs=len(runs), weights=weights)
+    counts = [] if isinstance(weights, str) else shares(weights, len(runs))
     folders = [Path(run) for run in runs]
     bundles = [Bundle.load(folder) for folder in folders]
     names = bundles[0].label_names

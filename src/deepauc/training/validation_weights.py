@@ -71,8 +71,6 @@ def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]
     """
     if asked != "learned":
         raise ValueError(f"weights are numbers, one a run, or 'learned', not {asked!r}.")
-    if len(folders) < 2:
-        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
     parts = [_parts(folder) for folder in folders]
     _require_one_split(folders, parts)
     shared = set.intersection(*({name for name, part in one.items() if part == "validation"} for one in parts))
