@@ -22,8 +22,6 @@ from deepauc.paper.best_averages import agreement, averaged_models
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.paper.best_levers import lever_name
 from deepauc.paper.best_verdict import differences, target_of
-from deepauc.paper.medical_scores import read_scores
-from deepauc.paper.medical_skin_page import SkinCells, fusion_gains
 from deepauc.studies.records import RecordBook
 from deepauc.training import plan_first_stage
 from deepauc.training.choice import Choice
@@ -323,71 +321,6 @@ def quotas() -> tuple[str, ...]:
     return tuple(str(value) for stage in plans for value in (stage.positives_per_batch, stage.batch_size))
 
 
-def csv_to_report(name: str) -> tuple[str, ...]:
-    """AUC-M minus CE on test."""
-    found = record(f"csv-to-report/{name}.json")["paired_auc_stage_minus_ce"]["test"]["difference"]
-    return signed(found["value"], found["low"], found["high"])
-
-
-def fusion() -> tuple[str, ...]:
-    """Rows of test; test AUC by images, by metadata, by both; the paired difference."""
-    found = record("image-and-metadata/ham10000-64.json")
-    gain = found["both_minus_images_on_test"]["both, sigmoid"]["difference"]
-    aucs = [shown(found["auc"][name]["test"]["value"]) for name in ("images", "metadata", "both, sigmoid")]
-    counts = found["counts"]["test"]
-    return str(counts["positives"]), str(counts["rows"]), *aucs, *signed(gain["value"], gain["low"], gain["high"])
-
-
-def learned_fusion() -> tuple[str, ...]:
-    """The weights of images and metadata; test AUC by both; the paired difference."""
-    found = record("image-and-metadata/ham10000-64.json")
-    gain = found["both_minus_images_on_test"]["both, learned"]["difference"]
-    weights = (shown(found["learned_weights"][name], 2) for name in ("images", "metadata"))
-    auc = shown(found["auc"]["both, learned"]["test"]["value"])
-    return *weights, auc, *signed(gain["value"], gain["low"], gain["high"])
-
-
-def fusion_on_validation() -> tuple[str, ...]:
-    auc = record("image-and-metadata/ham10000-64.json")["auc"]
-    return tuple(shown(auc[name]["validation"]["value"]) for name in ("images", "both, sigmoid"))
-
-
-def fused_by_fold(how: str) -> tuple[str, ...]:
-    """Image + metadata minus the image, out of fold, without TTA: cross-entropy, AUC-M."""
-    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
-    each = (gains[loss, how] for loss in ("ce", "auc_m"))
-    return tuple(figure for one in each for figure in signed(one.difference, one.low, one.high))
-
-
-def learned_by_fold() -> tuple[str, ...]:
-    """Lesions in the five test parts, and whether the learned weight is above the image with every loss."""
-    runs = RecordBook(RESULTS / "medical").final("ham-R-64-ce")
-    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
-    lows = [one.low for (_, how), one in gains.items() if how.startswith("learned")]
-    assert len(lows) == 8  # four losses, without and with TTA
-    return f"{sum(len(read_scores(run).labels) for run in runs):,}", "every" if min(lows) > 0 else "not every"
-
-
-def csv_aucs(name: str) -> tuple[str, ...]:
-    return tuple(shown(values["test"]["value"]) for values in record(f"csv-to-report/{name}.json")["auc"].values())
-
-
-def medmnist(name: str) -> tuple[str, ...]:
-    """Mean test AUC of CE and of both stages, over three seeds."""
-    runs = {m: [record(f"medmnist-cpu/{name}-{m}-{seed}.json") for seed in range(3)] for m in ("ce", "ce-auc-m")}
-    return tuple(shown(fmean(run["results"]["auc"]["test"]["class 0"][0] for run in some)) for some in runs.values())
-
-
-def stand_ins() -> tuple[str, ...]:
-    """Mean test AUC of cross-entropy and AUC-M."""
-    book = RecordBook(RESULTS / "medical")
-    runs = (
-        book.final(f"{cell}-{loss}")
-        for cell, loss in product(("breast-R-ours", "pneumonia-R-ours", "path-R-paper", "ham-R-64"), ("ce", "auc_m"))
-    )
-    return tuple(shown(fmean(run["auc"]["test"][0] for run in five)) for five in runs)
-
-
 def with_momentum() -> tuple[str, ...]:
     runs = [r for r in record("unbounded-scores.json")["runs"] if (r["loss"], r["bound"]) == ("AUC-M, PESG", "sigmoid")]
     return tuple(shown(r["training_auc"], 2) for r in runs if (r["lr"], r["momentum"]) == (0.1, 0.9))
@@ -396,11 +329,6 @@ def with_momentum() -> tuple[str, ...]:
 def loss_over_bce() -> tuple[str, ...]:
     (row,) = (row for row in record("speed/cpu.json")["rows"]["losses"] if row["size"] == 65_536)
     return (f"{row['over_bce']['AUCMarginLoss']:.2f}",)
-
-
-def seconds() -> tuple[str, ...]:
-    names = ("breastmnist", "pneumoniamnist")
-    return tuple(f"{record(f'csv-to-report/{name}.json')['wall_seconds']['train_and_report']:.0f}" for name in names)
 
 
 def resnet20_steps(*runs: int) -> tuple[str, ...]:
@@ -506,10 +434,6 @@ FIGURES = [
     ("best.md", rf"above AUC-M alone in every cell, by {AUC} to {AUC}\.", range_of_gains),
     ("best.md", rf"for one AUC-M model \({AUC}, {AUC}, {AUC} and {AUC}\) are reached on C2 only",
      lambda: tuple(shown(target_of(cell_named(cell))) for cell in BEST)),
-    ("choosing.md", rf"BreastMNIST {AUC} \(CE\) against {AUC} \(CE, then AUC-M\)", lambda: medmnist("breastmnist")),
-    ("choosing.md", rf"PneumoniaMNIST {AUC} against {AUC}\.", lambda: medmnist("pneumoniamnist")),
-    ("choosing.md", rf"one seed\): {AUC} against {AUC} and {AUC} against {AUC}\.",
-     lambda: (*csv_aucs("breastmnist"), *csv_aucs("pneumoniamnist"))),
     ("../README.md", r"is ahead of AUC-M in (\d+) of (\d+) cells, .*? and level in (\d+);", all_cells),
     ("../README.md", rf"memorise 253 positives \({AUC}; the paper's {AUC}\)",
      lambda: (benchmark("C10-D-1", "auc_m"), shown(cell_named("C10-D-1").published("auc_m")[0]))),
@@ -519,22 +443,6 @@ FIGURES = [
      lambda: (*(best_mean(cell, "auc_m") for cell in BEST), *(best_row(cell)[0] for cell in BEST))),
     ("../README.md", rf"is level, {INTERVAL} over the four, and the average of both is {AUC}, {AUC}, {AUC} and {AUC}\.",
      lambda: (*best_pooled(), *(best_row(cell)[-1] for cell in BEST))),
-    ("../README.md", rf"{AUC} and {AUC} on BreastMNIST, {AUC} and {AUC} on PneumoniaMNIST \(.*? {AUC} and {AUC} on "
-     rf"PathMNIST with 1 % of tumours and {AUC} and {AUC} on HAM10000\.", stand_ins),
-    ("index.md", rf"{INTERVAL} on BreastMNIST", lambda: csv_to_report("breastmnist")),
-    ("index.md", rf"{INTERVAL} on PneumoniaMNIST", lambda: csv_to_report("pneumoniamnist")),
-    ("metadata.md", rf"(\d+) melanomas among (\d+) lesions in test, these commands gave an AUC of {AUC} by the images, "
-     rf"{AUC} by age, sex and site, and {AUC} by both: {INTERVAL} against the images", fusion),
-    ("metadata.md", rf"validation said so: {AUC} by the images, {AUC} by both", fusion_on_validation),
-    ("metadata.md", rf"learned`, which found {AUC} for the images and {AUC} for the rest, it was {AUC}, {INTERVAL}:",
-     learned_fusion),
-    ("metadata.md", r"folds, ([\d,]+) lesions in all, such a weight is above the images alone \[for (every) loss\]",
-     learned_by_fold),
-    ("medical/melanoma.md", rf"with cross-entropy {INTERVAL} against the image alone, with AUC-M {INTERVAL} \(out of",
-     lambda: fused_by_fold("learned")),
-    ("medical/melanoma.md", rf"Half and half after a sigmoid they do harm: {INTERVAL} and {INTERVAL}\.",
-     lambda: fused_by_fold("sigmoid")),
-    ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
     ("scale.md", r"bfloat16 takes ([\d.]+) ms, and ([\d.]+) ms a step and run with 8", lambda: resnet20_steps(1, 8)),
 ]  # fmt: skip
 

@@ -1,0 +1,137 @@
+"""Figures of medical images and of tables that the pages quote are those of the records under results/.
+
+One row of FIGURES a sentence: the page, the sentence with a group for each figure, and where the figures come from.
+"""
+
+import json
+import re
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from deepauc.paper.medical_scores import read_scores
+from deepauc.paper.medical_skin_page import SkinCells, fusion_gains
+from deepauc.studies.records import RecordBook
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+AUC = r"([+-]?\.\d+)"
+INTERVAL = rf"{AUC} \[{AUC}, {AUC}\]"
+
+
+def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
+    """.706 and, as a difference, -.031."""
+    return f"{value:{'+' if sign else ''}.{digits}f}".replace("0.", ".", 1)
+
+
+def signed(*values: float) -> tuple[str, ...]:
+    return tuple(shown(value, sign=True) for value in values)
+
+
+def record(path: str) -> dict:
+    return json.loads((RESULTS / path).read_text(encoding="utf-8"))
+
+
+def csv_to_report(name: str) -> tuple[str, ...]:
+    """AUC-M minus CE on test."""
+    found = record(f"csv-to-report/{name}.json")["paired_auc_stage_minus_ce"]["test"]["difference"]
+    return signed(found["value"], found["low"], found["high"])
+
+
+def fusion() -> tuple[str, ...]:
+    """Rows of test; test AUC by images, by metadata, by both; the paired difference."""
+    found = record("image-and-metadata/ham10000-64.json")
+    gain = found["both_minus_images_on_test"]["both, sigmoid"]["difference"]
+    aucs = [shown(found["auc"][name]["test"]["value"]) for name in ("images", "metadata", "both, sigmoid")]
+    counts = found["counts"]["test"]
+    return str(counts["positives"]), str(counts["rows"]), *aucs, *signed(gain["value"], gain["low"], gain["high"])
+
+
+def learned_fusion() -> tuple[str, ...]:
+    """The weights of images and metadata; test AUC by both; the paired difference."""
+    found = record("image-and-metadata/ham10000-64.json")
+    gain = found["both_minus_images_on_test"]["both, learned"]["difference"]
+    weights = (shown(found["learned_weights"][name], 2) for name in ("images", "metadata"))
+    auc = shown(found["auc"]["both, learned"]["test"]["value"])
+    return *weights, auc, *signed(gain["value"], gain["low"], gain["high"])
+
+
+def fusion_on_validation() -> tuple[str, ...]:
+    auc = record("image-and-metadata/ham10000-64.json")["auc"]
+    return tuple(shown(auc[name]["validation"]["value"]) for name in ("images", "both, sigmoid"))
+
+
+def fused_by_fold(how: str) -> tuple[str, ...]:
+    """Image + metadata minus the image, out of fold, without TTA: cross-entropy, AUC-M."""
+    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
+    each = (gains[loss, how] for loss in ("ce", "auc_m"))
+    return tuple(figure for one in each for figure in signed(one.difference, one.low, one.high))
+
+
+def learned_by_fold() -> tuple[str, ...]:
+    """Lesions in the five test parts, and whether the learned weight is above the image with every loss."""
+    runs = RecordBook(RESULTS / "medical").final("ham-R-64-ce")
+    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
+    lows = [one.low for (_, how), one in gains.items() if how.startswith("learned")]
+    assert len(lows) == 8  # four losses, without and with TTA
+    return f"{sum(len(read_scores(run).labels) for run in runs):,}", "every" if min(lows) > 0 else "not every"
+
+
+def csv_aucs(name: str) -> tuple[str, ...]:
+    return tuple(shown(values["test"]["value"]) for values in record(f"csv-to-report/{name}.json")["auc"].values())
+
+
+def medmnist(name: str) -> tuple[str, ...]:
+    """Mean test AUC of CE and of both stages, over three seeds."""
+    runs = {m: [record(f"medmnist-cpu/{name}-{m}-{seed}.json") for seed in range(3)] for m in ("ce", "ce-auc-m")}
+    return tuple(shown(fmean(run["results"]["auc"]["test"]["class 0"][0] for run in some)) for some in runs.values())
+
+
+def stand_ins() -> tuple[str, ...]:
+    """Mean test AUC of cross-entropy and AUC-M."""
+    book = RecordBook(RESULTS / "medical")
+    runs = (
+        book.final(f"{cell}-{loss}")
+        for cell, loss in product(("breast-R-ours", "pneumonia-R-ours", "path-R-paper", "ham-R-64"), ("ce", "auc_m"))
+    )
+    return tuple(shown(fmean(run["auc"]["test"][0] for run in five)) for five in runs)
+
+
+def seconds() -> tuple[str, ...]:
+    names = ("breastmnist", "pneumoniamnist")
+    return tuple(f"{record(f'csv-to-report/{name}.json')['wall_seconds']['train_and_report']:.0f}" for name in names)
+
+
+FIGURES = [
+    ("choosing.md", rf"BreastMNIST {AUC} \(CE\) against {AUC} \(CE, then AUC-M\)", lambda: medmnist("breastmnist")),
+    ("choosing.md", rf"PneumoniaMNIST {AUC} against {AUC}\.", lambda: medmnist("pneumoniamnist")),
+    ("choosing.md", rf"one seed\): {AUC} against {AUC} and {AUC} against {AUC}\.",
+     lambda: (*csv_aucs("breastmnist"), *csv_aucs("pneumoniamnist"))),
+    ("../README.md", rf"{AUC} and {AUC} on BreastMNIST, {AUC} and {AUC} on PneumoniaMNIST \(.*? {AUC} and {AUC} on "
+     rf"PathMNIST with 1 % of tumours and {AUC} and {AUC} on HAM10000\.", stand_ins),
+    ("index.md", rf"{INTERVAL} on BreastMNIST", lambda: csv_to_report("breastmnist")),
+    ("index.md", rf"{INTERVAL} on PneumoniaMNIST", lambda: csv_to_report("pneumoniamnist")),
+    ("metadata.md", rf"(\d+) melanomas among (\d+) lesions in test, these commands gave an AUC of {AUC} by the images, "
+     rf"{AUC} by age, sex and site, and {AUC} by both: {INTERVAL} against the images", fusion),
+    ("metadata.md", rf"validation said so: {AUC} by the images, {AUC} by both", fusion_on_validation),
+    ("metadata.md", rf"learned`, which found {AUC} for the images and {AUC} for the rest, it was {AUC}, {INTERVAL}:",
+     learned_fusion),
+    ("metadata.md", r"folds, ([\d,]+) lesions in all, such a weight is above the images alone \[for (every) loss\]",
+     learned_by_fold),
+    ("medical/melanoma.md", rf"with cross-entropy {INTERVAL} against the image alone, with AUC-M {INTERVAL} \(out of",
+     lambda: fused_by_fold("learned")),
+    ("medical/melanoma.md", rf"Half and half after a sigmoid they do harm: {INTERVAL} and {INTERVAL}\.",
+     lambda: fused_by_fold("sigmoid")),
+    ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence", "source"), FIGURES, ids=[f"{page}-{n}" for n, (page, *_) in enumerate(FIGURES)]
+)
+def test_a_page_quotes_the_record(page, sentence, source):
+    text = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+    (found,) = re.finditer(sentence, text)
+    assert found.groups() == source()
