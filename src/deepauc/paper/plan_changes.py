@@ -55,6 +55,8 @@ class PlannedSet:
     """Of the two stages, by the budget for a CPU."""
     epochs_now: tuple[int, int]
     """The same with a quarter of positives in both stages, where an epoch has more steps."""
+    epochs_ce_first: tuple[int, int]
+    """Of them, if only what cross-entropy leaves of the budget, once it has all its steps, is for the AUC stage."""
 
     @property
     def rows(self) -> int:
@@ -89,6 +91,7 @@ SETS: Mapping[str, PlannedSet] = {
         batch=16,
         epochs=(50, 25),
         epochs_now=(50, 25),
+        epochs_ce_first=(50, 25),
     ),
     "pneumonia": PlannedSet(
         source=MedicalSource(dataset="pneumoniamnist"),
@@ -100,6 +103,7 @@ SETS: Mapping[str, PlannedSet] = {
         batch=64,
         epochs=(28, 14),
         epochs_now=(28, 14),
+        epochs_ce_first=(31, 11),
     ),
     "path": PlannedSet(
         source=MedicalSource(dataset="pathmnist"),
@@ -111,6 +115,7 @@ SETS: Mapping[str, PlannedSet] = {
         batch=64,
         epochs=(20, 9),
         epochs_now=(15, 7),
+        epochs_ce_first=(18, 5),
     ),
     "ham": PlannedSet(
         source=MedicalSource(dataset="ham10000", size=32),
@@ -122,6 +127,7 @@ SETS: Mapping[str, PlannedSet] = {
         batch=64,
         epochs=(17, 8),
         epochs_now=(14, 7),
+        epochs_ce_first=(21, 0),
     ),
     "C2": PlannedSet(
         source=BenchmarkSource(benchmark="C2", imratio=0.1),
@@ -133,6 +139,7 @@ SETS: Mapping[str, PlannedSet] = {
         batch=64,
         epochs=(9, 5),
         epochs_now=(7, 4),
+        epochs_ce_first=(12, 0),
     ),
 }
 
@@ -142,15 +149,17 @@ class Change:
     """What is done otherwise than in the base, which is all defaults, or than now.
 
     now: of the second round, where shares of positives are for sets with few of them alone. stages: both, or one of
-    them over the length of both. auc_part: of that length, None the plan's. longer: factor on their epochs. colour:
-    brightness, contrast and, where there are any, colours changed, and a hole cut out. share: least share of positives
-    in a batch of the AUC stage; ce_share: of cross-entropy; None: the round's own, which for cross-entropy in the first
-    one is none. reset: whether the AUC stage begins with a fresh classifier. first_epochs: of a contrastive stage
-    before everything. tta: copies of an image that a score is the mean of.
+    them over the length of both. ce_first: the AUC stage has what cross-entropy leaves of the budget. auc_part: of that
+    length, None the plan's. longer: factor on their epochs. colour: brightness, contrast and, where there are any,
+    colours changed, and a hole cut out. share: least share of positives in a batch of the AUC stage; ce_share: of
+    cross-entropy; None: the round's own, which for cross-entropy in the first one is none. reset: whether the AUC stage
+    begins with a fresh classifier. first_epochs: of a contrastive stage before everything. tta: copies of an image that
+    a score is the mean of.
     """
 
     now: bool = False
     stages: Literal["both", "ce", "auc_m"] = "both"
+    ce_first: bool = False
     auc_part: float | None = None
     longer: float = 1.0
     ema: float | None = None
@@ -207,6 +216,7 @@ SECOND_ROUND: Mapping[str, Change] = {
     "now, half positives": Change(now=True, share=1 / 2, ce_share=1 / 2),
     "now, CE alone, as long": Change(now=True, stages="ce"),
     "now, AUC-M alone, as long": Change(now=True, stages="auc_m"),
+    "now, AUC-M if CE leaves time for it": Change(now=True, ce_first=True),
     "now, AUC-M for a sixth of it": Change(now=True, auc_part=1 / 6),
     "now, AUC-M for half of it": Change(now=True, auc_part=1 / 2),
     "now, classifier kept": Change(now=True, reset=False),
@@ -227,7 +237,7 @@ def planned(*, on: str, change: str = BASE) -> Recipe:
     ce, auc = _epochs(data, other)
     match other.stages:
         case "both":
-            stages = [_ce(data, ce, other), _auc(data, auc, other)]
+            stages = [_ce(data, ce, other), *([_auc(data, auc, other)] if auc else [])]
         case "ce":
             stages = [_ce(data, ce + auc, other)]
         case "auc_m":
@@ -239,6 +249,8 @@ def planned(*, on: str, change: str = BASE) -> Recipe:
 
 def _epochs(data: PlannedSet, other: Change) -> tuple[int, int]:
     ce, auc = data.epochs_now if other.now else data.epochs
+    if other.ce_first:
+        ce, auc = data.epochs_ce_first
     if other.auc_part is not None:
         both, auc = ce + auc, round(other.auc_part * (ce + auc))
         ce = both - auc
