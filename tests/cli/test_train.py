@@ -478,7 +478,7 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
         measured.append(measure_pace(recipe, task, seed=seed, device=device))  # really; then as on a slow machine
         took = time.monotonic() - began
         assert all(0 < seconds < took for seconds in (*measured[-1].step, *measured[-1].end, measured[-1].row))
-        return replace(measured[-1], step=(0.1, 0.1), end=(0.0, 0.0), row=0.0)
+        return replace(measured[-1], step=(0.2, 0.2), end=(0.0, 0.0), row=0.0)
 
     monkeypatch.setattr(training_run, "measure_pace", pace)
     words = ("--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run")
@@ -490,18 +490,24 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
     code, text, errors = deepauc(*words, "--minutes", 0.1)
     assert (code, errors) == (0, "")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
-    counts = [stage["epochs"] for stage in record["recipe"]["stages"]]
+    (count,) = [stage["epochs"] for stage in record["recipe"]["stages"]]
     steps = record["plan"]["pace"]["per_epoch"]
-    assert 0.1 * np.dot(counts, steps) <= 0.9 * 6 < 0.1 * np.dot([n + 1 for n in counts], steps)
-    assert f"epochs: {counts[0]} + {counts[1]}" in text
+    assert 0.2 * count * steps[0] <= 0.9 * 6 < 0.2 * (count + 1) * steps[0]
+    assert re.search(rf"epochs: {count}\n", text)
     assert "of the 0.1 min asked for" in text
-    assert "Cut: uncut, 50 + 25 epochs" in text
+    assert "Cut: uncut, 50 epochs" in text
+    assert "stages: cross-entropy alone\n" in text
+    assert "0.1 minutes do not last for all of it and 3 epochs of an AUC stage" in text
+    code, text, _ = deepauc(*words[:-2], "--minutes", 0.1, "--auc-stage", "always", "--print-config")
+    assert code == 0
+    counts = [int(n) for n in re.search(r"# epochs: (\d+) \+ (\d+)\n", text).groups()]
+    assert 0.2 * np.dot(counts, steps) <= 0.9 * 6 < 0.2 * np.dot([n + 1 for n in counts], steps)
     before = content(tmp_path / "run")
-    assert len(measured) == 2
+    assert len(measured) == 3
     code, text, _ = deepauc(*words, "--minutes", 0.1)
     assert code == 0
     assert "finished: nothing was changed" in text
-    assert len(measured) == 2  # read from the run's folder
+    assert len(measured) == 3  # read from the run's folder
     code, _, errors = deepauc(*words, "--minutes", 0.2)
     assert code == 2
     assert "another run" in errors

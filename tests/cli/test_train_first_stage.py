@@ -61,7 +61,7 @@ def test_to_the_report_and_the_card(deepauc, words, tmp_path):
     out = tmp_path / "run"
     code, text, errors = deepauc(*words, *FIRST, "--epochs", 2, "--out", out)
     assert (code, errors) == (0, "")
-    assert "first stage: contrastive, before the other two: batches of 16" in text
+    assert "first stage: contrastive, before the others: batches of 16" in text
     assert "views: of the first stage: crops of a fifth of the area or more, brightness and contrast, colours" in text
     assert "epochs: 2 + 2 + 2" in text
     assert "unlabelled rows: 4 of 4 join the self-supervised stage" in text
@@ -124,13 +124,16 @@ def test_minutes_leave_it_out_or_have_it_by_the_clock(deepauc, words, monkeypatc
         assert ("0.2 minutes do not last for 50 epochs of one" in text) == (minutes == 0.2)
     code, text, _ = deepauc(*words, "--minutes", 0.2, *FIRST, "--print-config")
     assert code == 0
+    assert "# epochs: 42 + 21\n" in text
+    code, text, _ = deepauc(*words, "--minutes", 0.2, *FIRST, "--auc-stage", "always", "--print-config")
+    assert code == 0
     assert "# epochs: 42 + 21 + 10\n" in text
 
 
 def test_a_run_with_minutes_goes_on_with_the_pace_it_was_planned_by(deepauc, no_report, words, tmp_path, monkeypatch):
     monkeypatch.setattr(plan_first_stage, "LEAST_IMAGES", 50)
     monkeypatch.setattr(plan_first_stage, "MOST_EPOCHS", {"cpu": 50, "cuda": 50})
-    slow = Pace(step=(9.0, 0.01, 0.01), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
+    slow = Pace(step=(9.0, 0.001, 0.01), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
     measured = []
     monkeypatch.setattr(training_run, "measure_pace", lambda *_, **__: measured.append(0) or slow)
     command = (*words, "--minutes", 0.02, "--out", tmp_path / "run")
@@ -139,7 +142,7 @@ def test_a_run_with_minutes_goes_on_with_the_pace_it_was_planned_by(deepauc, no_
         assert (code, errors) == (0, "")
         assert objectives(tmp_path / "run") == ["CrossEntropy", "AUCMargin"]  # the first stage was too slow
     assert len(measured) == 1
-    assert record_of(tmp_path / "run")["plan"]["pace"]["step"] == [9.0, 0.01, 0.01]
+    assert record_of(tmp_path / "run")["plan"]["pace"]["step"] == [9.0, 0.001, 0.01]
 
 
 def test_numbers_and_config_files(deepauc, no_report, words, tmp_path, write_table):

@@ -10,9 +10,11 @@ from statistics import fmean
 
 import pytest
 
-from deepauc.paper.plan_changes import BASE, SETS
-from deepauc.paper.plan_page import Found, differences, recorded
+from deepauc.paper.plan_changes import BASE, NOW, SETS
+from deepauc.paper.plan_page import PLANNED, Found, differences, recorded
 from deepauc.paper.toy import mean_interval
+from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
+from deepauc.training.plan_length import LEAST_EPOCHS, MOST_EPOCHS, STEPS
 
 ROOT = Path(__file__).parents[2]
 AUC = r"([+-]?\.\d+)"
@@ -51,7 +53,35 @@ def contrastive() -> tuple[str, ...]:
     return (*by_set["C2"], *by_set["breast"], by_set["pneumonia"][0], *by_set["path"], *by_set["ham"])
 
 
+def left_for_auc() -> tuple[str, ...]:
+    """The rule's change beside `now` on four sets, and over them; cross-entropy alone over all five."""
+    sets = ("C2", "ham", "path", "pneumonia")
+    each = tuple(figure for on in sets for figure in means(on, NOW, PLANNED))
+    return (*each, *gain(PLANNED, NOW, *SETS), *gain("now, CE alone, as long", NOW, *SETS))
+
+
+def rows_with_time(shape: tuple[int, int, int]) -> str:
+    """The most training rows, a tenth positive, in steps of 250, for which a CPU's plan has an AUC stage."""
+
+    def stages(rows: int) -> int:
+        counts = {"positives": {"train": (rows // 10,)}, "negatives": {"train": (rows - rows // 10,)}}
+        data = Fingerprint(rows={"train": rows}, **counts, shape=shape, file_sizes={}, groups=None)
+        return len(make_plan(data, PlanOptions(), "cpu").recipe.stages)
+
+    return f"{max(rows for rows in range(500, 16_000, 250) if stages(rows) == 2):,}"
+
+
+def rule() -> tuple[str, ...]:
+    sizes = ((28, 28, 1), (32, 32, 3), (64, 64, 3))
+    return f"{STEPS[0]:,}", str(MOST_EPOCHS[0]), str(LEAST_EPOCHS), *map(rows_with_time, sizes)
+
+
 FIGURES = [
+    (r"it is to have \(([\d,]+) steps, but (\d+) epochs at most\), leaves (\d+) epochs or more .*? up to ([\d,]+) grey "
+     r"images of 28 pixels, ([\d,]+) of 32 pixels in colour or ([\d,]+) of 64", rule),
+    (rf"C2 rose from {AUC} to {AUC}, HAM10000 from {AUC} to {AUC}, PathMNIST went from {AUC} to {AUC} and "
+     rf"PneumoniaMNIST from {AUC} to {AUC}, in all by {INTERVAL}; BreastMNIST .*? above the two by {INTERVAL} over the "
+     r"five sets", left_for_auc),
     (rf"worth {INTERVAL} on PathMNIST .*?, {INTERVAL} on HAM10000 .*? and {INTERVAL} on C2 .*? "
      rf"alone {INTERVAL}, {INTERVAL} and {INTERVAL}\.", quarters),
     (rf"C2 rose from {AUC} to {AUC}, but BreastMNIST, .*? from {AUC} to {AUC}, PneumoniaMNIST stayed at {AUC}, "

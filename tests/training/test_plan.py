@@ -65,7 +65,8 @@ def test_every_choice_has_a_reason_and_a_name_of_its_own():
         names = [c.name for c in found]
         assert len(set(names)) == len(names)
         assert all(c.value and len(c.reason) > 5 for c in found)
-        assert {"network", "batch size", "positives per batch", "epochs", "stages", "margin", "gamma"} <= set(names)
+        assert {"network", "batch size", "positives per batch", "epochs", "stages"} <= set(names)
+        assert ({"margin", "gamma"} <= set(names)) == (shape[0] != 200)  # which take too long for an AUC stage
         assert ("augmentation" in names) == (len(shape) == 3)
 
 
@@ -81,33 +82,38 @@ def test_the_quota_can_be_drawn_and_the_budget_holds(rows, share, labels, side, 
     positives = tuple(min(rows - 1, max(1, round(rows * share) + i)) for i in range(labels))
     shape = (side, side, 1) if images else (20,)
     plan = make_plan(fingerprint(rows=rows, positives=positives, shape=shape), PlanOptions(), "cpu")
-    *before, first, second = plan.recipe.stages
-    assert 1 <= second.positives_per_batch < second.batch_size
+    before = [stage for stage in plan.recipe.stages if stage.on_views]
+    supervised = plan.recipe.stages[len(before) :]
     few = labels == 1 and positives[0] / rows < plan_module.LEAST_POSITIVES
-    assert first.positives_per_batch == (second.positives_per_batch if few else None)
-    assert second.positives_per_batch <= min(positives)  # none twice in a batch
-    assert second.batch_size <= rows
-    if rows <= 3000:  # the sampler itself has the last word
-        labels_of = np.zeros((rows, labels))
-        for i, p in enumerate(positives):
-            labels_of[:p, i] = 1
-        sampler = ClassQuotaSampler(labels_of, second.batch_size, second.positives_per_batch)
-        assert len(sampler) >= 1
-    quotas = sum((rows - p) // (second.batch_size - second.positives_per_batch) for p in positives)
-    steps = [quotas if few else rows // first.batch_size, quotas]
-    cost = sum(e * s for e, s in zip((first.epochs, second.epochs), steps, strict=True))
+    first, cost = supervised[0], 0.0
+    for stage in supervised:
+        quota = stage.positives_per_batch
+        assert stage.batch_size == first.batch_size <= rows
+        if stage is first and not few:
+            assert quota is None
+            cost += stage.epochs * (rows // stage.batch_size)
+            continue
+        assert 1 <= quota < stage.batch_size
+        assert quota <= min(positives)  # none twice in a batch
+        cost += stage.epochs * sum((rows - p) // (stage.batch_size - quota) for p in positives)
+        if rows <= 3000:  # the sampler itself has the last word
+            labels_of = np.zeros((rows, labels))
+            for i, p in enumerate(positives):
+                labels_of[:p, i] = 1
+            assert len(ClassQuotaSampler(labels_of, stage.batch_size, quota)) >= 1
     cost *= TRAINING_FACTOR * first.batch_size * multiply_adds(plan.recipe.model, shape)
-    assert cost <= BUDGET["cpu"] * 1.001 or LEAST_EPOCHS in (first.epochs, second.epochs)
+    assert cost <= BUDGET["cpu"] * 1.001 or [stage.epochs for stage in supervised] == [LEAST_EPOCHS]
     for stage in before:  # it takes what the others leave, and images alone have one
         views = 2 * stage.epochs * (rows // stage.batch_size) * stage.batch_size
         assert cost + TRAINING_FACTOR * views * multiply_adds(plan.recipe.model, shape) <= BUDGET["cpu"] * 1.001
-    assert LEAST_EPOCHS <= first.epochs <= MOST_EPOCHS[0]
-    assert LEAST_EPOCHS <= second.epochs <= MOST_EPOCHS[1]
+    for stage, most in zip(supervised, MOST_EPOCHS, strict=False):
+        assert LEAST_EPOCHS <= stage.epochs <= most
+    assert plan.recipe.guard == (len(supervised) == 2)
 
 
 def test_rare_positives_get_a_quota_above_their_share_in_both_stages():
-    def quotas(positives):
-        plan = make_plan(fingerprint(rows=10_000, positives=positives), PlanOptions(), "cpu")
+    def quotas(positives, auc_stage="always"):
+        plan = make_plan(fingerprint(rows=10_000, positives=positives), PlanOptions(auc_stage=auc_stage), "cpu")
         return [stage.positives_per_batch for stage in plan.recipe.stages], choice(plan, "positives per batch")
 
     assert plan_module.LEAST_POSITIVES == 1 / 4
@@ -125,12 +131,42 @@ def test_rare_positives_get_a_quota_above_their_share_in_both_stages():
     found, said = quotas((100, 3000))  # cross-entropy of several labels sees the rows as they come
     assert found == [None, 16]
     assert "in the AUC stage" in said.value
+    found, said = quotas((100,), "none")
+    assert (found, said.value) == ([16], "16 of 64, in every one")
+    found, said = quotas((3000,), "none")
+    assert (found, said.value) == ([None], "as they come")
+    assert said.reason == "30.0% of the rows are positive, and cross-entropy takes them as they are"
 
 
 def test_a_quota_in_cross_entropy_is_paid_for_by_fewer_epochs():
     plain = make_plan(fingerprint(rows=10_000, positives=(2500,)), PlanOptions(), "cpu").recipe.stages
     few = make_plan(fingerprint(rows=10_000, positives=(100,)), PlanOptions(), "cpu").recipe.stages
     assert few[0].epochs < plain[0].epochs
+
+
+def test_the_auc_stage_has_what_cross_entropy_leaves_of_the_budget():
+    def epochs(rows, device_kind="cpu", **options):
+        plan = make_plan(fingerprint(rows=rows, positives=(rows // 10,)), PlanOptions(**options), device_kind)
+        return [stage.epochs for stage in plan.recipe.stages], choice(plan, "stages"), choice(plan, "epochs").value
+
+    small, large = 500, 25_000
+    found, said, _ = epochs(small)
+    assert found == [*MOST_EPOCHS]  # all they are to have
+    assert said.value == "cross-entropy, then AUC-M with a fresh last layer"
+    found, said, shown = epochs(large)
+    assert len(found) == 1
+    assert shown == str(found[0])
+    assert said.value == "cross-entropy alone"
+    assert "--minutes M has more time, --auc-stage always a share of this one" in said.reason
+    shared, _, shown = epochs(large, auc_stage="always")
+    assert shared[0] < found[0]
+    assert shown == f"{shared[0]} + {shared[1]}"
+    assert epochs(large, "cuda")[0][-1] > LEAST_EPOCHS  # where the budget is no bound
+    alone, said, _ = epochs(small, auc_stage="none")
+    assert MOST_EPOCHS[0] < alone[0] <= sum(MOST_EPOCHS)  # as long as both
+    assert (said.value, said.reason) == ("cross-entropy alone", "asked for")
+    assert epochs(large, epochs=2)[0] == [2, 2]
+    assert epochs(large, epochs=2, auc_stage="none")[0] == [2]
 
 
 def test_networks_by_device_and_size():
@@ -208,7 +244,7 @@ def test_the_reason_for_a_size_says_where_it_comes_from():
 @pytest.mark.parametrize(("side", "pixels"), [((1, 1), 0), ((1, 8), 0), ((2, 2), 1), ((28, 28), 2), ((224, 300), 16)])
 def test_no_shift_takes_an_image_out_of_the_picture(side, pixels):
     plan = make_plan(fingerprint(shape=(*side, 1)), PlanOptions(), "cpu")
-    assert [stage.augment.crop_padding for stage in plan.recipe.stages] == [pixels, pixels]
+    assert {stage.augment.crop_padding for stage in plan.recipe.stages} == {pixels}
 
 
 def test_a_network_that_the_images_are_too_small_for_is_refused_by_the_plan():
@@ -261,4 +297,7 @@ def test_options_are_checked():
     for bad in ({"epochs": 0}, {"batch_size": 1}):
         with pytest.raises(ValueError, match="at least"):
             PlanOptions(**bad)
+    for name in ("first_stage", "auc_stage"):
+        with pytest.raises(ValueError, match=f"{name} must be one of auto, "):
+            PlanOptions(**{name: "sometimes"})
     assert replace(PlanOptions(), epochs=3).epochs == 3

@@ -44,7 +44,7 @@ def first_of(plan):
     """The stage on views, or None."""
     views = [stage for stage in plan.recipe.stages if stage.on_views]
     assert views == list(plan.recipe.stages[: len(views)])
-    assert len(plan.recipe.stages) == 2 + len(views)
+    assert len(plan.recipe.stages) - len(views) in (1, 2)
     return views[0] if views else None
 
 
@@ -93,7 +93,7 @@ def test_where_it_comes_and_why(data, kind, options, epochs, why):
     assert why in said(plan).reason
     if "epochs" in options or "minutes" in options:
         assert "--minutes M" not in said(plan).reason  # there is nothing left to cut, or it is cut
-    assert said(plan).value.startswith("none" if stage is None else "contrastive, before the other two")
+    assert said(plan).value.startswith("none" if stage is None else "contrastive, before the others")
     assert [choice.name for choice in plan.choices].count("views") == (stage is not None)
     asked = options.get("first_stage") is not None
     assert plan.first_stage_may_go == (stage is not None and not asked)
@@ -101,7 +101,7 @@ def test_where_it_comes_and_why(data, kind, options, epochs, why):
         assert said(plan).reason.endswith("; --first-stage contrastive has one anyway")
     # the other two are what they are without it, and so is the network
     alone = make_plan(data, PlanOptions(**{**options, "first_stage": "none"}), kind)
-    assert plan.recipe.stages[-2:] == alone.recipe.stages
+    assert plan.recipe.stages[stage is not None :] == alone.recipe.stages
     assert plan.recipe.model == alone.recipe.model
     assert said(alone) == replace(said(alone), value="none", reason="asked for")
 

@@ -1,6 +1,7 @@
 """A plan cut to the minutes one is willing to wait: monotone, never without an epoch, said what was cut."""
 
 from dataclasses import asdict, replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -103,6 +104,40 @@ def test_what_was_cut_is_said_and_schedules_shrink_with_it(image_task):
     enough = fit_into(plan, image_task, PACE, minutes=uncut / 60 / (1 - RESERVE) + 0.01)
     assert enough.recipe == plan.recipe
     assert "Cut" not in next(choice.reason for choice in enough.choices if choice.name == "epochs")
+
+
+def test_minutes_first_go_to_cross_entropy_and_the_auc_stage_has_what_is_left(image_task):
+    pace = replace(PACE, step=(0.1, 0.2), end=(0.3, 0.4), per_epoch=(6, 5), row=0.0)
+    plan = planned(image_task)
+    wanted = epochs(plan)
+    whole = (wanted[0] * 0.9 + wanted[1] * 1.4) / 60 / (1 - RESERVE)
+    enough = (wanted[0] * 0.9 + 3 * 1.4) / 60 / (1 - RESERVE)
+    found = []
+    for minutes in [0.05 + step * whole / 40 for step in range(42)]:
+        fitted = fit_into(plan, image_task, pace, minutes=minutes)
+        found.append([*epochs(fitted), 0][:2])
+        (stages,) = [choice for choice in fitted.choices if choice.name == "stages"]
+        names = {choice.name for choice in fitted.choices}
+        if minutes < enough:
+            assert len(fitted.recipe.stages) == 1
+            assert not fitted.recipe.guard
+            assert stages.value == "cross-entropy alone"
+            assert "--auc-stage always" in stages.reason
+            assert not {"margin", "gamma"} & names
+        else:
+            assert epochs(fitted)[0] == wanted[0]
+            assert epochs(fitted)[1] >= 3
+            assert fitted.recipe.guard
+            assert {"margin", "gamma"} <= names
+    assert all(a <= b for first, second in pairwise(found) for a, b in zip(first, second, strict=True))
+    assert found[-1] == wanted
+    assert epochs(fit_into(plan, image_task, pace, minutes=enough + 1e-6)) == [wanted[0], 3]
+    shared = fit_into(planned(image_task, auc_stage="always"), image_task, pace, minutes=enough / 2)
+    assert len(shared.recipe.stages) == 2  # cut by the same share
+    assert shared.recipe.stages[0].epochs < wanted[0] / 2
+    pace = replace(pace, step=(0.1,), end=(0.3,), per_epoch=(6,))
+    alone = fit_into(planned(image_task, auc_stage="none"), image_task, pace, minutes=whole)
+    assert epochs(alone)[0] > wanted[0]
 
 
 def test_not_even_one_epoch_is_an_error_that_names_the_remedy(image_task):

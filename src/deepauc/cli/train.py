@@ -68,6 +68,10 @@ def train(
         str | None,
         typer.Option(metavar="KIND", rich_help_panel=RARE, help="contrastive or none; default: as the plan has it."),
     ] = None,
+    auc_stage: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none; default: if time is left for it."),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Rows a step.")
     ] = None,
@@ -115,6 +119,7 @@ def train(
         "batch_size": batch_size,
         "minutes": minutes,
         "first_stage": first_stage,
+        "auc_stage": auc_stage,
     }
     settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
     from deepauc.cli.training_run import print_settings, run_training

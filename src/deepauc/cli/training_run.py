@@ -154,7 +154,8 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output, fol
     else:
         files = prepared.report.sizes if prepared.packed is None else None
         fingerprint = Fingerprint.of(prepared.task, file_sizes=files)
-        plan = make_plan(fingerprint, settings.plan, kind)
+        options = replace(settings.plan, auc_stage="always") if settings.tune else settings.plan  # it tunes that stage
+        plan = make_plan(fingerprint, options, kind)
         if settings.plan.minutes is not None:
             pace = _pace(plan.recipe, prepared.task, settings.seed, target, folder, output)
             plan = fit_into(plan, prepared.task, pace, minutes=settings.plan.minutes, tune=settings.tune)

@@ -3,8 +3,8 @@
     deepauc study run plan --device cuda     # the recipes are a CPU's; where they are run does not matter
     deepauc study table plan                 # results/plan.md
 
-Two rounds. The first changes what was planned before there was any evidence (`BASE`), the second what is planned since
-(`NOW`), which differs where few rows are positive. Everything is written out here, network and lengths too, so that
+Two rounds. The first changes what was planned before there was any evidence (`BASE`), the second what was planned after
+it (`NOW`), which differs where few rows are positive. Everything is written out here, network and lengths too, so that
 what was compared stays what it was when the plan has learned from it. Validation AUC over five folds of a training set,
 weights of the last epoch. No test image is looked at: the test AUC of a plan is in `results/csv-to-report.md`.
 """

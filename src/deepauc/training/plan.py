@@ -41,57 +41,114 @@ class Plan:
     """A recipe, and the reasons for it.
 
     first_stage_may_go: the plan, not the user, has put a contrastive stage first, and it is left out where the minutes
-    do not last for enough of it.
+    do not last for enough of it. without_auc: the plan for where they do not last for the AUC stage, if that may go.
     """
 
     recipe: Recipe
     choices: tuple[Choice, ...]
     first_stage_may_go: bool = False
+    without_auc: Plan | None = None
 
 
 def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> Plan:
     """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device.
 
-    Before them, where it may be worth it and is affordable, a contrastive stage on the images alone.
+    Before them, where it may be worth it and is affordable, a contrastive stage on the images alone. The AUC stage is
+    there where cross-entropy leaves time for it.
     """
-    images = len(fingerprint.shape) == 3
-    batch, positives, of_batch = _batch(fingerprint, options, device_kind)
+    batch = _batch(fingerprint, options, device_kind)
     budget = budget_of(options.minutes, device_kind)
-    length = Length.of(fingerprint, batch=batch, positives=positives, budget=budget)
-    model, choices = _model(fingerprint, options, device_kind, length)
-    augment = _augment(fingerprint.shape) if images else None
+    length = Length.of(fingerprint, batch=batch.size, positives=batch.quotas, budget=budget)
+    model, of_model = _model(fingerprint, options, device_kind, length)
     epochs, of_length = planned_epochs(length, model, options, device_kind)
-    keep, of_keep = _keep(fingerprint)
+    images = len(fingerprint.shape) == 3
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
     means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs)
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
     if before.stage is not None:
         of_length = _after(before.stage.epochs, before.length, of_length)
-    choices += [*of_batch, *before.choices, of_length]
+
+    def of(epochs: tuple[int, int], why: str, without_auc: Plan | None = None) -> Plan:
+        auc = epochs[1] > 0
+        keep, of_keep = _keep(fingerprint, auc=auc)
+        stages = _supervised(fingerprint, batch, epochs, keep=keep, precision=precision)
+        said = [*of_model, *batch.choices(auc=auc), *before.choices, of_length, *_stages_said(why, auc=auc), *of_keep]
+        if stages[0].augment is not None:
+            said.append(_augment_said(stages[0].augment))
+        return Plan(
+            recipe=Recipe(
+                model=model,
+                stages=stages if before.stage is None else (before.stage, *stages),
+                guard=auc and "validation" in fingerprint.rows,
+            ),
+            choices=tuple(said),
+            first_stage_may_go=before.stage is not None and options.first_stage == "auto",
+            without_auc=without_auc,
+        )
+
+    may_go = options.auc_stage == "auto" and options.minutes is not None
+    alone = of((epochs[0], 0), "") if may_go else None  # why is said by what has seen that there is no time
+    return of(epochs, _why_alone(options, length), alone)
+
+
+def _supervised(
+    fingerprint: Fingerprint,
+    batch: _Batch,
+    epochs: tuple[int, int],
+    *,
+    keep: Literal["last", "best"],
+    precision: Precision,
+) -> tuple[Stage, ...]:
+    """Cross-entropy and, where it has any epochs, AUC-M."""
+    augment = _augment(fingerprint.shape) if len(fingerprint.shape) == 3 else None
     first = Stage(
         objective=CrossEntropy(),
         optimizer=AdamWSpec(lr=2e-3),
         epochs=epochs[0],
         schedule=Cosine(),
-        positives_per_batch=positives[0],
-        batch_size=batch,
+        positives_per_batch=batch.quotas[0],
+        batch_size=batch.size,
         augment=augment,
         keep=keep,
         precision=precision,
     )
+    if not epochs[1]:
+        return (first,)
     second = Stage(
         objective=AUCMargin(margin=MARGIN),
         optimizer=PESGSpec(lr=0.1, gamma=GAMMA, weight_decay=1e-4),
         epochs=epochs[1],
         schedule=_decay(epochs[1]),
-        positives_per_batch=positives[1],
+        positives_per_batch=batch.quotas[1],
         reset_classifier=True,
-        batch_size=batch,
+        batch_size=batch.size,
         augment=augment,
         keep=keep,
         precision=precision,
     )
-    choices += [
+    return first, second
+
+
+def _why_alone(options: PlanOptions, length: Length) -> str:
+    if options.auc_stage == "none":
+        return "asked for"
+    return (
+        f"its {length.wanted[0]} epochs leave too little of the budget for an AUC stage, and with fewer of them both "
+        "ranked worse (results/plan.md); --minutes M has more time, --auc-stage always a share of this one"
+    )
+
+
+def _stages_said(why_alone: str, *, auc: bool) -> list[Choice]:
+    if not auc:
+        return [
+            Choice(name="stages", value="cross-entropy alone", reason=why_alone),
+            Choice(
+                name="learning rate",
+                value="0.002 (AdamW) along a cosine",
+                reason="0.001 ranked as well, 0.005 worse (results/plan.md)",
+            ),
+        ]
+    return [
         Choice(
             name="stages",
             value="cross-entropy, then AUC-M with a fresh last layer",
@@ -113,23 +170,16 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
             value=f"{GAMMA:g}",
             reason="1/500, the middle of the paper's grid; --tune N tries others on validation",
         ),
-        *of_keep,
     ]
-    if augment is not None:
-        choices.append(
-            Choice(
-                name="augmentation",
-                value=f"shifts of {augment.crop_padding} pixel{'s' * (augment.crop_padding != 1)}, turns of "
-                f"{augment.rotation:g} degrees, zoom by 5 %",
-                reason="careful, since a table does not say what may be changed: no mirror image (left and right may "
-                "matter, as in a chest X-ray), no colours; a config file can ask for more",
-            )
-        )
-    stages = (first, second) if before.stage is None else (before.stage, first, second)
-    return Plan(
-        recipe=Recipe(model=model, stages=stages, guard="validation" in fingerprint.rows),
-        choices=tuple(choices),
-        first_stage_may_go=before.stage is not None and options.first_stage == "auto",
+
+
+def _augment_said(augment: Augment) -> Choice:
+    return Choice(
+        name="augmentation",
+        value=f"shifts of {augment.crop_padding} pixel{'s' * (augment.crop_padding != 1)}, turns of "
+        f"{augment.rotation:g} degrees, zoom by 5 %",
+        reason="careful, since a table does not say what may be changed: no mirror image (left and right may "
+        "matter, as in a chest X-ray), no colours; a config file can ask for more",
     )
 
 
@@ -188,10 +238,33 @@ def _means(
     )
 
 
-def _batch(
-    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind
-) -> tuple[int, tuple[int | None, int], list[Choice]]:
-    """Batch size, positives in a batch of either stage (None: as they come)."""
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    """Rows and positives of a batch in either stage (None: as they come), and why.
+
+    share: of the rarest label's positives among the rows. wanted: positives, if there are as many.
+    """
+
+    size: int
+    why_size: str
+    quotas: tuple[int | None, int]
+    share: float
+    wanted: int
+    positives: tuple[int, ...]
+
+    def choices(self, *, auc: bool) -> list[Choice]:
+        """auc: there is an AUC stage."""
+        size = Choice(name="batch size", value=str(self.size), reason=self.why_size)
+        if not auc and self.quotas[0] is None:
+            why = f"{self.share:.1%} of the rows are positive, and cross-entropy takes them as they are"
+            return [size, Choice(name="positives per batch", value="as they come", reason=why)]
+        stages = "the AUC stage" if self.quotas[0] is None else "both stages" if auc else "every one"
+        value = f"{self.quotas[1]} of {self.size}, in {stages}"
+        why = _why_so_many(self.share, self.size, self.quotas[1], self.wanted, self.positives)
+        return [size, Choice(name="positives per batch", value=value, reason=why)]
+
+
+def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> _Batch:
     rows = fingerprint.rows["train"]
     positives, negatives = fingerprint.positives["train"], fingerprint.negatives["train"]
     if not all(positives) or not all(negatives):
@@ -212,10 +285,8 @@ def _batch(
         batch = min(negatives) + quota
         reason = f"there are only {min(negatives):,} negatives"
     in_both = share < LEAST_POSITIVES and len(positives) == 1  # with several labels the first stage has no run
-    value = f"{quota} of {batch}, in {'both stages' if in_both else 'the AUC stage'}"
-    said = Choice(name="positives per batch", value=value, reason=_why_so_many(share, batch, quota, wanted, positives))
     quotas = (quota if in_both else None, quota)
-    return batch, quotas, [Choice(name="batch size", value=str(batch), reason=reason), said]
+    return _Batch(size=batch, why_size=reason, quotas=quotas, share=share, wanted=wanted, positives=positives)
 
 
 def _why_so_many(share: float, batch: int, quota: int, wanted: int, positives: tuple[int, ...]) -> str:
@@ -237,19 +308,19 @@ def _after(epochs: int | None, steps: str, of_length: Choice) -> Choice:
     return replace(of_length, value=f"{epochs} + {of_length.value}", reason=reason)
 
 
-def _keep(fingerprint: Fingerprint) -> tuple[Literal["last", "best"], list[Choice]]:
+def _keep(fingerprint: Fingerprint, *, auc: bool) -> tuple[Literal["last", "best"], list[Choice]]:
     if "validation" not in fingerprint.rows:
         return "last", [
             Choice(name="selection", value="last epoch of the last stage", reason="there is no validation part")
         ]
     classes = (*fingerprint.positives["validation"], *fingerprint.negatives["validation"])
-    guard = "the AUC stage is kept only if it is not worse there than cross-entropy"
+    guard = "; the AUC stage is kept only if it is not worse there than cross-entropy" if auc else ""
     if min(classes) < ENOUGH_TO_SELECT:
         few = f"validation has {min(classes)} rows of a class, too few to tell one epoch from the next"
-        return "last", [Choice(name="selection", value="last epoch", reason=f"{few}; {guard}")]
+        return "last", [Choice(name="selection", value="last epoch", reason=f"{few}{guard}")]
     many = f"validation has at least {min(classes):,} rows of each class, so its AUC can choose (and is a little too "
     many += "good for that reason; the test part is not looked at)"
-    return "best", [Choice(name="selection", value="best epoch on validation", reason=f"{many}; {guard}")]
+    return "best", [Choice(name="selection", value="best epoch on validation", reason=f"{many}{guard}")]
 
 
 def _augment(shape: tuple[int, ...]) -> Augment:

@@ -170,7 +170,7 @@ def _views(fingerprint: Fingerprint) -> Augment:
 
 
 def _said(stage: Stage, reason: str) -> Choice:
-    value = f"contrastive, before the other two: batches of {stage.batch_size}, learning rate {stage.optimizer.lr:.2g}"
+    value = f"contrastive, before the others: batches of {stage.batch_size}, learning rate {stage.optimizer.lr:.2g}"
     return Choice(name=NAME, value=value, reason=reason)
 
 

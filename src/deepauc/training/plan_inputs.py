@@ -12,6 +12,7 @@ from deepauc.data.task import Task
 from deepauc.training.plan_network import Sizes
 
 FirstStage = Literal["auto", "none", "contrastive"]
+AucStage = Literal["auto", "always", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,8 @@ class PlanOptions:
     """What the user decides; None leaves it to the plan. epochs: of each stage. model: see `named_model`.
 
     minutes: how long one is willing to wait for training, on the machine it runs on. first_stage: whether a contrastive
-    stage on the images alone comes first; `auto` leaves that to the plan.
+    stage on the images alone comes first; `auto` leaves that to the plan. auc_stage: whether the AUC margin loss comes
+    last; `auto`: where cross-entropy, with all the steps it is to have, leaves time for it.
     """
 
     model: str | None = None
@@ -27,6 +29,7 @@ class PlanOptions:
     batch_size: int | None = None
     minutes: float | None = None
     first_stage: FirstStage = "auto"
+    auc_stage: AucStage = "auto"
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes < math.inf:
@@ -37,8 +40,9 @@ class PlanOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}.")
-        if self.first_stage not in get_args(FirstStage):
-            raise ValueError(f"first_stage must be one of {', '.join(get_args(FirstStage))}, not {self.first_stage!r}.")
+        for name, words in (("first_stage", get_args(FirstStage)), ("auc_stage", get_args(AucStage))):
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} must be one of {', '.join(words)}, not {getattr(self, name)!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deepauc.models.build import ModelSpec
 from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
-from deepauc.training.plan_inputs import Fingerprint, PlanOptions
+from deepauc.training.plan_inputs import AucStage, Fingerprint, PlanOptions
 
 # One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
 BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
@@ -57,18 +57,42 @@ class Length:
 def planned_epochs(
     length: Length, model: ModelSpec, options: PlanOptions, device_kind: DeviceKind
 ) -> tuple[tuple[int, int], Choice]:
-    """Of the two stages: what one would like, as far as the budget goes."""
+    """Of the two stages: what one would like, as far as the budget goes. 0 for the second: there is none."""
     if options.epochs is not None:
-        asked = (options.epochs, options.epochs)
-        return asked, Choice(name="epochs", value=f"{options.epochs} + {options.epochs}", reason="asked for")
-    shrink = min(1.0, length.budget / length.cost(model, length.wanted)) if options.minutes is None else 1.0
-    first, second = (max(LEAST_EPOCHS, int(e * shrink)) for e in length.wanted)
-    planned = length.cost(model, (first, second))
-    reason = f"{first * length.steps[0]:,} + {second * length.steps[1]:,} steps, {planned:.1e} multiply-adds"
+        asked = (options.epochs, 0 if options.auc_stage == "none" else options.epochs)
+        return asked, Choice(name="epochs", value=_sum(asked), reason="asked for")
+    uncut = (sum(length.wanted), 0) if options.auc_stage == "none" else length.wanted
+    epochs = uncut if options.minutes is not None else _affordable(length, model, options.auc_stage)
+    planned = length.cost(model, epochs)
+    steps = (epochs[0] * length.steps[0], epochs[1] * length.steps[1])
+    reason = f"{_sum(steps)} steps, {planned:.1e} multiply-adds"
     if options.minutes is not None:
         reason += f", before they are cut to {options.minutes:g} minutes"
     elif planned > length.budget:
         reason += f": over the {device_kind.upper()} budget of {length.budget:.0e}, but fewer passes would teach little"
-    elif shrink < 1:
+    elif epochs != uncut:
         reason += f": what the {device_kind.upper()} budget of {length.budget:.0e} allows"
-    return (first, second), Choice(name="epochs", value=f"{first} + {second}", reason=reason)
+    return epochs, Choice(name="epochs", value=_sum(epochs), reason=reason)
+
+
+def _affordable(length: Length, model: ModelSpec, auc_stage: AucStage) -> tuple[int, int]:
+    """The epochs that the budget lasts for, but at least a few.
+
+    Cross-entropy has all its own before the AUC stage has any: cut by the same share, both rank worse
+    (results/plan.md). Of fewer than LEAST_EPOCHS nothing is to be hoped.
+    """
+    an_epoch = length.cost(model, (1, 0)), length.cost(model, (0, 1))
+    if auc_stage == "always":
+        shrink = min(1.0, length.budget / length.cost(model, length.wanted))
+        return max(LEAST_EPOCHS, int(length.wanted[0] * shrink)), max(LEAST_EPOCHS, int(length.wanted[1] * shrink))
+    first = sum(length.wanted) if auc_stage == "none" else length.wanted[0]
+    first = min(first, max(LEAST_EPOCHS, int(length.budget / an_epoch[0])))
+    if auc_stage == "none":
+        return first, 0
+    second = min(length.wanted[1], int((length.budget - first * an_epoch[0]) / an_epoch[1]))
+    return first, second if second >= LEAST_EPOCHS else 0
+
+
+def _sum(counts: tuple[int, int]) -> str:
+    """`31 + 11`, or what there is of one stage alone."""
+    return " + ".join(f"{count:,}" for count in counts if count)

@@ -25,6 +25,7 @@ from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import can_be_fast, run_epoch
 from deepauc.training.plan import Plan
 from deepauc.training.plan_first_stage import LEAST_EPOCHS, without_first_stage
+from deepauc.training.plan_length import LEAST_EPOCHS as LEAST_AUC_EPOCHS
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Schedule, Steps
 from deepauc.training.scoring import score_rows
@@ -94,9 +95,9 @@ def seconds_of(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> floa
 def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0) -> Plan:
     """The plan with as many epochs as end in time, all stages cut by the same share and none to less than one epoch.
 
-    A first stage that the plan itself has chosen takes only what the others, whole, leave of the time; where that is
-    not enough of it, it goes. More minutes never give fewer epochs. Where not even one epoch of each stage fits, that
-    is an error.
+    A first stage that the plan itself has chosen takes only what the others, whole, leave of the time, and so does the
+    AUC stage, unless the user wants it; where that is not enough of it, it goes. More minutes never give fewer epochs.
+    Where not even one epoch of each stage fits, that is an error.
     """
     recipe = plan.recipe
     wanted = [stage.epochs or 0 for stage in recipe.stages]
@@ -110,7 +111,14 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
         needed = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]))
         why = f"{minutes:g} minutes do not last for {LEAST_EPOCHS} epochs of one beside the other stages, at "
         why += f"{_paces(pace)}, measured here: it takes {needed}; --first-stage contrastive has a shorter one"
-        return fit_into(_without_first(plan, why), task, _pace_after_first(pace), minutes=minutes, tune=tune)
+        return fit_into(_without_first(plan, why), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
+    without_auc = None if plan.first_stage_may_go else plan.without_auc  # with a first stage left, the rest is whole
+    if without_auc is not None and seconds([*wanted[:-1], LEAST_AUC_EPOCHS]) > limit:
+        needed = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]))
+        why = f"{minutes:g} minutes do not last for all of it and {LEAST_AUC_EPOCHS} epochs of an AUC stage, at "
+        why += f"{_paces(pace)}, measured here: that takes {needed}; cut by the same share, both ranked worse "
+        why += "(results/plan.md); --auc-stage always has it so"
+        return fit_into(_alone(without_auc, why), task, _pace_of(pace, slice(-1)), minutes=minutes, tune=tune)
     least = seconds([1] * len(wanted))
     if least > limit:
         raise ValueError(
@@ -119,7 +127,7 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
             "image size, the network small-cnn, fewer rows, a GPU."
         )
     epochs = [1] * len(wanted)
-    for more in _lengths(wanted, first_alone=plan.first_stage_may_go):
+    for more in _lengths(wanted, first=plan.first_stage_may_go, last=without_auc is not None):
         if seconds(more) > limit:
             break
         epochs = more
@@ -136,10 +144,13 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     return Plan(recipe=replace(recipe, stages=stages), choices=choices)
 
 
-def _lengths(wanted: Sequence[int], *, first_alone: bool) -> Iterator[list[int]]:
-    """Ever longer forms, the last one whole; the first stage alone is cut, or all of them by the same share."""
-    if first_alone:
+def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list[int]]:
+    """Ever longer forms, the last one whole; the first stage alone is cut, or the last, or all by the same share."""
+    if first:
         yield from ([count, *wanted[1:]] for count in range(min(LEAST_EPOCHS, wanted[0]), wanted[0] + 1))
+        return
+    if last:
+        yield from ([*wanted[:-1], count] for count in range(min(LEAST_AUC_EPOCHS, wanted[-1]), wanted[-1] + 1))
         return
     # Epochs rise with the share, and so do the seconds: only shares where anything changes.
     for share in sorted({k / e for e in wanted for k in range(1, e + 1)}):
@@ -148,11 +159,17 @@ def _lengths(wanted: Sequence[int], *, first_alone: bool) -> Iterator[list[int]]
 
 def _without_first(plan: Plan, why: str) -> Plan:
     recipe = replace(plan.recipe, stages=plan.recipe.stages[1:])
-    return Plan(recipe=recipe, choices=without_first_stage(plan.choices, why))
+    without_auc = None if plan.without_auc is None else _without_first(plan.without_auc, why)
+    return Plan(recipe=recipe, choices=without_first_stage(plan.choices, why), without_auc=without_auc)
 
 
-def _pace_after_first(pace: Pace) -> Pace:
-    return replace(pace, step=pace.step[1:], end=pace.end[1:], per_epoch=pace.per_epoch[1:])
+def _alone(plan: Plan, why: str) -> Plan:
+    """Of cross-entropy alone; why: it is."""
+    return replace(plan, choices=tuple(replace(o, reason=why) if o.name == "stages" else o for o in plan.choices))
+
+
+def _pace_of(pace: Pace, stages: slice) -> Pace:
+    return replace(pace, step=pace.step[stages], end=pace.end[stages], per_epoch=pace.per_epoch[stages])
 
 
 def _short(stage: Stage) -> Stage:
