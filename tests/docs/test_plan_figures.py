@@ -10,8 +10,8 @@ from statistics import fmean
 
 import pytest
 
-from deepauc.paper.plan_changes import BASE, NOW, SETS
-from deepauc.paper.plan_page import PLANNED, Found, differences, recorded
+from deepauc.paper.plan_changes import BASE, NOW, PLANNED, SETS
+from deepauc.paper.plan_page import Found, differences, recorded
 from deepauc.paper.toy import mean_interval
 from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
 from deepauc.training.plan_length import LEAST_EPOCHS, MOST_EPOCHS, STEPS

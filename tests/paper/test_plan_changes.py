@@ -12,6 +12,7 @@ from deepauc.paper.plan_changes import (
     FIRST_ROUND,
     FOLDS,
     NOW,
+    PLANNED,
     SECOND_ROUND,
     SETS,
     cost_of,
@@ -27,7 +28,7 @@ from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
 @pytest.mark.parametrize("on", SETS)
 def test_what_did_better_than_now_is_what_is_planned(on):
     """When the plan changes, this test goes: what was compared stays what the records are of."""
-    better = planned(on=on, change="now, AUC-M if CE leaves time for it")
+    better = planned(on=on, change=PLANNED)
     assert better == make_plan(SETS[on].fingerprint, PlanOptions(), "cpu").recipe
 
 
@@ -93,9 +94,9 @@ def test_the_second_round_changes_what_is_planned_now():
     sixth, half = (planned(on="path", change=f"now, AUC-M for {part} of it").stages for part in ("a sixth", "half"))
     assert [stage.epochs for stage in sixth] == [18, 4]
     assert [stage.epochs for stage in half] == [11, 11]
-    left = {on: [s.epochs for s in planned(on=on, change="now, AUC-M if CE leaves time for it").stages] for on in SETS}
+    left = {on: [s.epochs for s in planned(on=on, change=PLANNED).stages] for on in SETS}
     assert left == {"breast": [50, 25], "pneumonia": [31, 11], "path": [18, 5], "ham": [21], "C2": [12]}
-    assert all(0.95 < cost_of(on, "now, AUC-M if CE leaves time for it", NOW) < 1.1 for on in SETS)
+    assert all(0.95 < cost_of(on, PLANNED, NOW) < 1.1 for on in SETS)
     assert not planned(on="path", change="now, classifier kept").stages[1].reset_classifier
     (longer,) = planned(on="path", change="now, CE alone, twice as long").stages
     assert longer.epochs == 2 * alone.epochs
@@ -113,7 +114,7 @@ def test_changes_are_all_different():
             twice = twice or ["now, an eighth positives", "now, half positives"]
             expected = list(twice) if on in ("breast", "pneumonia") else []
             if changes is SECOND_ROUND and on in ("breast", "ham"):  # CE leaves all the time for AUC-M, or none of it
-                expected.append("now, AUC-M if CE leaves time for it")
+                expected.append(PLANNED)
             assert same == expected
 
 

@@ -150,6 +150,7 @@ def test_every_spec_can_be_named_in_a_file():
         ("[data]\nlabel_columns = 'x'", "data.label_columns must be a list in square brackets"),
         ("[data]\nskip_bad = 'yes'", "data.skip_bad must be true or false, not 'yes'"),
         ("seed = -1", "seed must not be negative"),
+        ('tune = 2\n[plan]\nauc_stage = "none"', "auc_stage none leaves it out: give one"),
         ("seed = = 3", "is no TOML file"),
     ],
 )

@@ -37,6 +37,7 @@ from deepauc.training.schedule import Cosine, Steps
 SET = "plan"
 FOLDS = 5
 BASE, NOW = "base", "now"
+PLANNED = "now, AUC-M if CE leaves time for it"  # of the second round, and by `deepauc train` since
 SHARE_BEFORE, SHARE_NOW = 1 / 8, 1 / 4
 
 
@@ -216,7 +217,7 @@ SECOND_ROUND: Mapping[str, Change] = {
     "now, half positives": Change(now=True, share=1 / 2, ce_share=1 / 2),
     "now, CE alone, as long": Change(now=True, stages="ce"),
     "now, AUC-M alone, as long": Change(now=True, stages="auc_m"),
-    "now, AUC-M if CE leaves time for it": Change(now=True, ce_first=True),
+    PLANNED: Change(now=True, ce_first=True),
     "now, AUC-M for a sixth of it": Change(now=True, auc_part=1 / 6),
     "now, AUC-M for half of it": Change(now=True, auc_part=1 / 2),
     "now, classifier kept": Change(now=True, reset=False),

@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
-from deepauc.paper.plan_changes import BASE, CHANGES, FIRST_ROUND, FOLDS, NOW, SECOND_ROUND, SET, SETS, cost_of, planned
+from deepauc.paper.plan_changes import (
+    BASE,
+    CHANGES,
+    FIRST_ROUND,
+    FOLDS,
+    NOW,
+    PLANNED,
+    SECOND_ROUND,
+    SET,
+    SETS,
+    cost_of,
+    planned,
+)
 from deepauc.paper.toy import mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import RecordBook
@@ -25,7 +37,6 @@ INTRODUCTION = (
     "the same folds with a 95 % t-interval over all folds of the sets that are complete (they share training images, "
     "so it is somewhat too narrow). `cost`: multiply-adds over those of the first row, mean over sets."
 )
-PLANNED = "now, AUC-M if CE leaves time for it"
 SECOND = (
     "`now`: where fewer than a quarter of the rows are positive (path, ham, C2), a quarter of every batch is, in both "
     "stages; epochs fewer for it, within the same budget. Rows as above, shares of positives for these three sets "

@@ -82,7 +82,7 @@ class Settings:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}.")
         if self.tune and self.plan.auc_stage == "none":
-            raise ValueError("tune tries margins and gammas of the AUC stage, and auc_stage none has none: give one.")
+            raise ValueError("tune tries margins of the AUC stage, and auc_stage none leaves it out: give one.")
         if self.recipe is not None and self.plan != PlanOptions():
             given = ", ".join(f.name for f in fields(self.plan) if getattr(self.plan, f.name) != f.default)
             raise ValueError(f"there is a complete recipe, so nothing is planned: change {given} in the recipe itself.")
