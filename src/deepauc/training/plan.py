@@ -133,8 +133,9 @@ def _why_alone(options: PlanOptions, length: Length) -> str:
     if options.auc_stage == "none":
         return "asked for"
     return (
-        f"its {length.wanted[0]} epochs leave too little of the budget for an AUC stage, and with fewer of them both "
-        "ranked worse (results/plan.md); --minutes M has more time, --auc-stage always a share of this one"
+        f"its {length.wanted[0]} epochs leave too little of the budget for an AUC stage; cut by the same share, both "
+        "ranked worse on one set of five and alike on the others (results/plan.md); --minutes M has more time, "
+        "--auc-stage always a share of this one"
     )
 
 

@@ -78,8 +78,8 @@ def planned_epochs(
 def _affordable(length: Length, model: ModelSpec, auc_stage: AucStage) -> tuple[int, int]:
     """The epochs that the budget lasts for, but at least a few.
 
-    Cross-entropy has all its own before the AUC stage has any: cut by the same share, both rank worse
-    (results/plan.md). Of fewer than LEAST_EPOCHS nothing is to be hoped.
+    Cross-entropy has all its own before the AUC stage has any: cut by the same share, both ranked worse on one set of
+    five and alike on the others (results/plan.md). Fewer than LEAST_EPOCHS were not tried.
     """
     an_epoch = length.cost(model, (1, 0)), length.cost(model, (0, 1))
     if auc_stage == "always":

@@ -117,7 +117,7 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
         needed = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]))
         why = f"{minutes:g} minutes do not last for all of it and {LEAST_AUC_EPOCHS} epochs of an AUC stage, at "
         why += f"{_paces(pace)}, measured here: that takes {needed}; cut by the same share, both ranked worse "
-        why += "(results/plan.md); --auc-stage always has it so"
+        why += "on one set of five and alike on the others (results/plan.md); --auc-stage always has it so"
         return fit_into(_alone(without_auc, why), task, _pace_of(pace, slice(-1)), minutes=minutes, tune=tune)
     least = seconds([1] * len(wanted))
     if least > limit:
