@@ -100,7 +100,7 @@ def test_copies_without_the_image_are_refused(run, alone, image_task):
         Bundle.load(alone)
 
 
-def test_copies_follow_from_seed_number_and_row_alone(run, image_task, monkeypatch):
+def test_copies_follow_from_the_seed_alone_and_a_score_from_the_image(run, image_task, monkeypatch):
     bundle, rows = Bundle.load(run.path), np.arange(96, 160)
     given = (bundle.network(run.path), image_task, rows, bundle.preprocessing, torch.device("cpu"))
 
@@ -111,9 +111,8 @@ def test_copies_follow_from_seed_number_and_row_alone(run, image_task, monkeypat
     two, three = scores(2), scores(3)
     third = 3 * three - 2 * two  # the mean of three is that of the first two and one more
     assert np.abs(third - scores(1)).max() > 1e-3
-    drawn = [SHIFT.draw(160, seed=s, epoch=0, view=1).values for s in seeds_of(3)]
-    by_hand = [given[0](bundle.preprocessing(SHIFT.apply(torch.from_numpy(image_task.inputs(rows)), d[rows])))
-               for d in drawn]  # fmt: skip
+    changes, images = Copies(number=3, augment=SHIFT).changes(), torch.from_numpy(image_task.inputs(rows))
+    by_hand = [given[0](bundle.preprocessing(SHIFT.apply(images, change.expand(64, -1)))) for change in changes]
     np.testing.assert_allclose(torch.stack(by_hand).mean(0).detach(), three, atol=1e-5)
     np.testing.assert_allclose(by_hand[2].detach(), third, atol=1e-4)
     order = np.random.default_rng(0).permutation(rows)
@@ -123,12 +122,17 @@ def test_copies_follow_from_seed_number_and_row_alone(run, image_task, monkeypat
     longer = replace(image_task, source=ArrayInputs(np.concatenate([image_task.inputs(np.arange(160))] * 2)),
                      labels=np.tile(image_task.labels, 2), groups=None, metadata={})  # fmt: skip
     np.testing.assert_allclose(predict(run, longer, rows=rows), three[:, 0], atol=1e-5)
+    np.testing.assert_allclose(predict(run, longer, rows=rows + 160), three[:, 0], atol=1e-5)  # wherever it stands
 
 
-def seeds_of(number):
-    from deepauc.data.counter import hash_key
-
-    return [hash_key(0, copy) >> 1 for copy in range(number)]
+def test_another_seed_makes_other_copies_and_the_same_one_the_same():
+    copies = Copies(number=40, augment=Augment(crop_padding=2, rotation=5.0))
+    first, again, other = copies.changes(3), copies.changes(3), copies.changes(4)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(replace(copies, number=7).changes(3), first[:7])
+    assert len(torch.unique(first, dim=0)) == 40
+    assert set(first[:, 0].tolist()) == {0.0, 1.0}  # mirrored and not
 
 
 @pytest.mark.parametrize("guard", [False, True])

@@ -49,10 +49,7 @@ def export(
             "copies": found.copies,
         }
         if found.copies:
-            output.say(
-                f"Caution. The file scores an image as it is; this run's thresholds and calibration are for the mean "
-                f"score of {found.copies:,} changed copies."
-            )
+            output.say(f"As in the run, a score is the mean over {found.copies:,} changed copies of an image.")
     if bundle is not None:
         files = copy_bundle(run, bundle)
         output.result(f"Bundle: {', '.join(map(str, files))}")

@@ -189,14 +189,17 @@ class Augment:
         """
         if layout not in get_args(Layout) or images.ndim != 4:
             raise ValueError(f"images must be (B, H, W, C) or, with layout='NCHW', (B, C, H, W), not {images.shape}.")
-        if parameters.shape != (len(images), len(self.columns)):
+        count = images.shape[0]  # of no fixed size where the network is exported, which len() would fix
+        if parameters.shape != (count, len(self.columns)):
             raise ValueError(
-                f"parameters have shape {tuple(parameters.shape)}; a batch of {len(images)} images needs "
-                f"({len(images)}, {len(self.columns)}): the rows of this Augment's own table."
+                f"parameters have shape {tuple(parameters.shape)}; a batch of {count} images needs "
+                f"({count}, {len(self.columns)}): the rows of this Augment's own table."
             )
         nhwc = images if layout == "NHWC" else images.permute(0, 2, 3, 1)
-        group = _CACHE_VALUES // max(1, nhwc[0].numel()) if len(nhwc) else 0
-        if nhwc.device.type != "cpu" or torch.compiler.is_compiling() or len(nhwc) <= group:
+        if nhwc.device.type != "cpu" or torch.compiler.is_compiling():
+            return self._changed(nhwc, parameters)
+        group = _CACHE_VALUES // max(1, nhwc[0].numel()) if count else 0
+        if count <= group:
             return self._changed(nhwc, parameters)
         # On a CPU group by group: a chain of changes that leaves the cache costs up to five times as much.
         group = max(1, group)
@@ -216,7 +219,7 @@ class Augment:
     def _moved(self, images: Tensor, at: dict[str, Tensor]) -> Tensor:
         if not (self.flip or self.vertical_flip or self.crop_padding):
             return images
-        zero = torch.zeros(len(images), device=images.device)
+        zero = torch.zeros(images.shape[0], device=images.device)
         return crop_and_flip(
             images,
             padding=self.crop_padding,

@@ -32,7 +32,8 @@ def crop_and_flip(
     padded_height, padded_width = height + 2 * padding, width + 2 * padding
     padded = functional.pad(images, (0, 0, padding, padding, padding, padding), value=fill)
     pixels = batch * padded_height * padded_width
-    kind = torch.int32 if pixels < 2**31 else torch.int64  # half the index traffic
+    # Half the index traffic. Where a network is exported for batches of any size, there is no number to compare.
+    kind = torch.int32 if isinstance(pixels, int) and pixels < 2**31 else torch.int64
 
     def source(size: int, start: Tensor, flipped: Tensor) -> Tensor:  # (B, size)
         places = torch.arange(size, dtype=kind, device=images.device)

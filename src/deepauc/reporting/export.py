@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from deepauc.data.decode import ImageError, decode_image, read_image_file
 from deepauc.training.bundle import Bundle
+from deepauc.training.copies import Copies
 from deepauc.training.folder import RunFolder
 from deepauc.training.preprocessing import Preprocessing
 
@@ -32,7 +33,7 @@ INPUT, OUTPUT = "inputs", "scores"
 class OnnxExport:
     """The file, and by how much its scores differ from torch's on `compared` inputs (`source` says which).
 
-    copies: what thresholds and calibration are for, the mean over so many copies of an image; the file scores one.
+    copies: of an image, which the file makes and whose mean score it gives, as the run's own scores are; 0: none.
     """
 
     path: Path
@@ -46,12 +47,13 @@ class OnnxExport:
 def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
     """An ONNX file that takes inputs as they are and gives raw scores, (N, L); compared with torch before it stays.
 
-    Inputs: uint8 images (N, H, W, C) at the run's size, or float32 features (N, F): normalisation is part of the file.
+    Inputs: uint8 images (N, H, W, C) at the run's size, or float32 features (N, F): normalisation is part of the file,
+    and so are the copies of an image, where the run's scores are means over them.
     """
     onnx, onnxruntime = _onnx_packages()
     folder, path = Path(run_dir), Path(path)
     bundle = Bundle.load(folder)
-    network = _WithPreprocessing(bundle.network(folder), bundle.preprocessing).eval()
+    network = _AsScored(bundle.network(folder), bundle.preprocessing, bundle.copies).eval()
     inputs, source = _examples(folder, bundle)
     draft = path.with_name(f".{path.name}.part")
     try:
@@ -120,29 +122,34 @@ def _feature_names(folder: Path, bundle: Bundle) -> tuple[str, ...]:
     return names if len(names) == bundle.shape[0] else ()
 
 
-class _WithPreprocessing(nn.Module):
-    """Inputs as they come -> raw scores. Mean and deviation are buffers, so that they travel in the file."""
+class _AsScored(nn.Module):
+    """Inputs as they come -> raw scores, as the run's own are made. Numbers are buffers: they travel in the file."""
 
-    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing, copies: Copies | None) -> None:
         super().__init__()
-        self.network, self.images = network, preprocessing.images
+        self.network, self.images, self.copies = network, preprocessing.images, copies
+        self.register_buffer("changes", None if copies is None else copies.changes())
         shape = (1, -1, 1, 1) if preprocessing.images else (1, -1)
         self.register_buffer("mean", torch.tensor(preprocessing.mean).reshape(shape))
         self.register_buffer("std", torch.tensor(preprocessing.std).reshape(shape))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.images:
-            inputs = inputs.permute(0, 3, 1, 2).float() / 255
-        mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        return self.network((inputs - mean) / std)
+        if self.copies is None:
+            return self._scores(inputs.permute(0, 3, 1, 2).float() / 255 if self.images else inputs)
+        rows, number = inputs.shape[0], self.copies.number
+        many = inputs.unsqueeze(1).expand(-1, number, -1, -1, -1).flatten(0, 1)
+        changes = self.get_buffer("changes").unsqueeze(0).expand(rows, -1, -1).flatten(0, 1)
+        scores = self._scores(self.copies.augment.apply(many, changes))
+        return scores.reshape(rows, number, -1).mean(1)
+
+    def _scores(self, inputs: Tensor) -> Tensor:
+        return self.network((inputs - self.get_buffer("mean")) / self.get_buffer("std"))
 
 
 def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str]:
     copies = ""
     if bundle.copies is not None:
-        copies = (
-            f"; thresholds and calibration are for the mean score of {bundle.copies.number} changed copies of an image"
-        )
+        copies = f"; the mean over {bundle.copies.number} changed copies of an image, which the file makes itself"
     named = {"features": json.dumps(features)} if features else {}  # the columns, in order
     inputs = "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)"
     if bundle.metadata is not None:

@@ -223,7 +223,9 @@ def _usage(bundle: Bundle) -> str:
     copies = ""
     if bundle.copies is not None:
         number = bundle.copies.number
-        copies = f"\n\nA score is the mean over {number} changed copies of an image; an exported network scores one."
+        copies = (
+            f"\n\nA score is the mean over {number} changed copies of an image: `predict` and an ONNX file make them."
+        )
     column = "--image-column file" if bundle.preprocessing.images else "--feature-column a --feature-column b"
     if bundle.metadata is not None:  # its columns are found by their names
         column = "--id-column id"

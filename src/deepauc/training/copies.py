@@ -23,7 +23,10 @@ HELD_BYTES = 1 << 28  # of inputs on the device, read once for all copies of the
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """`number` copies of each image, each changed by `augment`; a score is the mean of theirs."""
+    """`number` copies of each image, each changed by `augment`; a score is the mean of theirs.
+
+    The changes are the same for all images: a score follows from the image alone, not from its place in a table.
+    """
 
     number: int
     augment: Augment
@@ -34,6 +37,11 @@ class Copies:
         object.__setattr__(self, "number", int(self.number))  # 8.0 too: it is counted by, when training is over
         if self.augment.mixup:
             raise ValueError("a copy is of one image: test-time augmentation goes without mixup.")
+
+    def changes(self, seed: int = 0) -> Tensor:
+        """What `augment` does to each copy, (number, k); of more copies the first ones are the same."""
+        draws = [self.augment.draw(1, seed=hash_key(seed, copy) >> 1, epoch=0, view=1) for copy in range(self.number)]
+        return torch.cat([drawn.values for drawn in draws])
 
 
 def copies_in(part: str, copies: Copies | None) -> Copies | None:
@@ -58,10 +66,10 @@ def score_copies(
     resident: Tensor | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """As `score_rows`, (n, L); with copies the mean of their raw scores. A row's copies follow from seed and row."""
+    """As `score_rows`, (n, L); with copies the mean of their raw scores. Which ones are made follows from the seed."""
     if copies is None:
         return score_rows(model, task, rows, preprocessing, device, resident=resident, progress=progress)
-    total = np.zeros((len(rows), task.num_labels))
+    total, changes = np.zeros((len(rows), task.num_labels)), copies.changes(seed)
     batch, each = scoring_batch(task, device), int(np.prod(task.source.shape)) * np.dtype(task.source.dtype).itemsize
     # Whole batches: a score may depend in its last bit on how many rows passed the network with it.
     at_once = batch * max(1, HELD_BYTES // (batch * max(1, each)))
@@ -70,8 +78,7 @@ def score_copies(
         # Read, or gathered, once for all copies; from here on rows are counted within `some`.
         held = torch.from_numpy(task.inputs(some)) if resident is None else resident[torch.from_numpy(some).to(device)]
         held = held.to(device)
-        for copy in range(copies.number):
-            drawn = copies.augment.draw(len(task), seed=hash_key(seed, copy) >> 1, epoch=0, view=1)
+        for copy, change in enumerate(changes):
             before = copies.number * start + copy * len(some)
             total[start : start + len(some)] += score_rows(
                 model,
@@ -80,7 +87,7 @@ def score_copies(
                 preprocessing,
                 device,
                 augment=copies.augment,
-                parameters=drawn.values[some],
+                parameters=change.expand(len(some), -1),
                 resident=held,
                 progress=shifted_progress(progress, before, copies.number * len(rows)),
             )

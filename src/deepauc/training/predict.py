@@ -45,9 +45,9 @@ def predict(
     One run gives the network's raw output, and has no scale to name; several are averaged per label after a sigmoid (by
     default) or as ranks, since AUC scores have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean
     raw output over so many augmented copies of each image; by default as many as the run's own scores are the mean of
-    (the recipe's `tta`), 0 for the image as it is. Copies follow from seed and row: an image has others in another row
-    of a task. `augment`, for runs that make copies, defaults to that of the run's last stage (where the guard kept an
-    earlier one, of that), without mixup, and never comes from a stage on views.
+    (the recipe's `tta`), 0 for the image as it is. Copies follow from the seed and are made alike
+    of every image, wherever it stands. `augment`, for runs that make copies, defaults to that of the run's last stage
+    (where the guard kept an earlier one, of that), without mixup, and never comes from a stage on views.
     weights: how much each run counts, all alike by default; "learned" finds it on the validation part that the runs
     share, and the score is then the mean of raw scores, each standardised as there (`metrics.learned_weights`).
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
