@@ -123,5 +123,7 @@ def require_valid_arrays(
         return
     if weights.shape not in (scores.shape, scores.shape[:1]):
         raise ValueError(f"weights have shape {weights.shape}; they must be (N,) or the shape of the scores.")
+    if weights.dtype.kind not in "biuf":
+        raise ValueError(f"weights must be real numbers, not {weights.dtype}.")
     if not (np.isfinite(weights).all() and (weights >= 0).all()):
         raise ValueError("weights must be finite and not negative.")

@@ -150,3 +150,22 @@ def test_a_reader_that_counts_batches_gets_every_epoch():
     for _ in range(3):
         batches = iter(counted)
         assert [next(batches) for _ in range(len(counted))] == list(exhausted)
+
+
+def test_an_iterator_left_early_is_followed_by_a_whole_epoch():
+    labels = (torch.arange(100) % 10 == 0).float()
+    for workers in (0, 2):
+        sampler = ClassQuotaSampler(labels, 10, 2)
+        loader = DataLoader(TensorDataset(labels), batch_sampler=sampler, num_workers=workers)
+        next(iter(loader))
+        assert sum(1 for _ in loader) == len(loader) == 11
+    sampler = ClassQuotaSampler(labels, 10, 2)
+    next(iter(sampler))
+    assert list(sampler) == sampler.epoch_table(1).tolist()
+
+
+def test_whole_numbers_written_as_fractions_are_taken_as_such():
+    sampler = ClassQuotaSampler(binary(), 16.0, 16 * 0.25, seed=0)
+    assert list(sampler) == list(ClassQuotaSampler(binary(), 16, 4, seed=0))
+    with pytest.raises(ValueError, match=r"batch_size must be a whole number, not 16\.5"):
+        ClassQuotaSampler(binary(), 16.5, 4)

@@ -334,3 +334,40 @@ def test_two_processes_train_as_one_does(tmp_path):
     one, two = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("quota", [None, QUOTA])
+def test_columns_that_the_model_does_not_take_are_left_out(tmp_path, quota):
+    rows = [{**row, "sentence": f"row {number}", "idx": number} for number, row in enumerate(text_rows())]
+    plain = make_trainer(tmp_path / "plain", positives_per_batch=quota)
+    more = make_trainer(tmp_path / "more", rows=rows, positives_per_batch=quota)
+    for trainer in (plain, more):
+        trainer.train()
+    assert_same_state(state_of(more), state_of(plain))
+    assert more.evaluate()["eval_auroc"] == plain.evaluate()["eval_auroc"]
+
+
+class OnlyScores(torch.nn.Module):
+    """A model without a loss of its own: its forward knows no labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = text_model()
+
+    def forward(self, input_ids):
+        return transformers.modeling_outputs.SequenceClassifierOutput(logits=self.inner(input_ids).logits)
+
+
+@pytest.mark.parametrize("quota", [None, QUOTA])
+def test_a_model_that_knows_no_labels_trains_and_is_evaluated(tmp_path, quota):
+    trainer = make_trainer(tmp_path, model=OnlyScores(), positives_per_batch=quota)
+    trainer.train()
+    found = trainer.evaluate()
+    assert 0 <= found["eval_auroc"] <= 1
+    assert "eval_loss" in found
+
+
+def test_milestones_beside_a_schedule_that_watches_are_refused(tmp_path):
+    watches = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"}
+    with pytest.raises(ValueError, match="both lower lr"):
+        make_trainer(tmp_path, changes=watches, milestones=[1])

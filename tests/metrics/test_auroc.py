@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from deepauc.metrics.auroc import _auroc_on_device, auroc
+from deepauc.metrics.streaming import StreamingAUROC
 
 HYPOTHESIS = settings(derandomize=True, deadline=None)
 
@@ -182,6 +183,11 @@ def test_refusals_about_one_column_and_weights():
         auroc(scores[:, 0], [0, 1], weights=[-1.0, 1.0])
     with pytest.raises(ValueError, match=r"weights have shape \(3,\)"):
         auroc(scores[:, 0], [0, 1], weights=[1.0, 1.0, 1.0])
+    for weights in (["a", "b"], [1, None]):
+        with pytest.raises(ValueError, match="weights must be real numbers"):
+            auroc(scores[:, 0], [0, 1], weights=weights)
+        with pytest.raises(ValueError, match="weights must be real numbers"):
+            StreamingAUROC().update(scores[:, 0], [0, 1], weights=weights)
 
 
 def test_no_sigmoid_is_guessed():

@@ -289,10 +289,10 @@ def test_under_torch_func(surrogate):
 def test_second_derivatives_are_refused_rather_than_wrong():
     scores, labels = batch(10)
     scores.requires_grad_()
-    loss = PairwiseAUCLoss()(scores, labels) ** 2
-    (grad,) = torch.autograd.grad(loss, scores, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
+    for outer in (lambda loss: loss, lambda loss: 2 * loss, lambda loss: loss**2):
+        (grad,) = torch.autograd.grad(outer(PairwiseAUCLoss()(scores, labels)), scores, create_graph=True)
+        with pytest.raises(RuntimeError, match="no second derivatives"):
+            grad.square().sum().backward()
 
 
 @pytest.mark.parametrize("surrogate", SURROGATES)
@@ -447,3 +447,13 @@ def test_on_a_gpu_the_host_never_waits_and_a_graph_can_be_captured(surrogate):
     graph.replay()
     again = value_and_grad(loss_fn, scores * 3, labels)
     torch.testing.assert_close((loss.detach(), static.grad), again)
+
+
+def test_a_margin_may_be_a_tensor():
+    scores, labels = batch(30)
+    for margin in (torch.tensor(0.5), torch.tensor([0.5]), [0.5]):
+        torch.testing.assert_close(
+            PairwiseAUCLoss(margin=margin)(scores, labels), PairwiseAUCLoss(margin=0.5)(scores, labels)
+        )
+    with pytest.raises(ValueError, match="margin must be finite"):
+        PairwiseAUCLoss(margin=[])

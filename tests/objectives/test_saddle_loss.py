@@ -326,3 +326,35 @@ def test_torch_func_gradient():
         scores
     )
     torch.testing.assert_close(through, direct.grad)
+
+
+@pytest.mark.parametrize("alpha", [0.4, -0.3])
+@pytest.mark.parametrize("kind", [AUCMarginLoss, AUCSquareLoss])
+def test_the_loss_itself_under_torch_func(kind, alpha):
+    scores, labels = some()
+    loss = kind(prior=0.1)
+    with torch.no_grad():
+        loss.alpha.fill_(alpha)
+    direct = scores.clone().requires_grad_()
+    through = torch.func.grad(lambda h: loss(h, labels))(scores)
+    assert loss.alpha.item() == pytest.approx(alpha)  # changed by the plain call alone
+    loss(direct, labels).backward()
+    torch.testing.assert_close(through, direct.grad)
+    own = dict(loss.named_parameters())
+    grads = torch.func.grad(lambda p: torch.func.functional_call(loss, p, (scores, labels)))(own)
+    for name, parameter in own.items():
+        torch.testing.assert_close(grads[name], parameter.grad)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("outer", [lambda loss: loss, lambda loss: 2 * loss, lambda loss: loss**2])
+def test_second_derivatives_are_refused_rather_than_wrong(several, outer):
+    scores, labels = some()
+    scores, labels = (torch.stack([x, x], 1) if several else x for x in (scores, labels))
+    scores.requires_grad_()
+    loss = AUCMarginLoss(prior=0.1, num_labels=2 if several else 1)
+    (grad,) = torch.autograd.grad(outer(loss(scores, labels)), scores, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        grad.square().sum().backward()
+    first = torch.autograd.grad(outer(loss(scores, labels)), scores)[0]
+    torch.testing.assert_close(grad.detach(), first)

@@ -313,3 +313,21 @@ def test_closure():
 
     assert optimizer.step(closure) == 1.0
     assert x.item() == pytest.approx(0.8)
+
+
+def test_named_parameters_train_alike():
+    states = []
+    for given in (lambda model: model.parameters(), lambda model: model.named_parameters()):
+        data, model, objective = problem()
+        optimizer = PESG(given(model), objective, lr=0.1, gamma=0.02)
+        train(model, objective, optimizer, data, range(30))
+        states.append([*model.parameters(), *objective.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+    names = [group["param_names"] for group in optimizer.param_groups]
+    assert names == [
+        ["0.weight", "0.bias", "2.weight", "2.bias"],
+        ["objective.primal.0", "objective.primal.1"],
+        ["objective.dual.0"],
+    ]
+    with pytest.raises(ValueError, match="from the objective itself"):
+        PESG(objective.named_parameters(), objective)

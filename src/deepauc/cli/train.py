@@ -72,6 +72,10 @@ def train(
         str | None,
         typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none; default: if time is left for it."),
     ] = None,
+    tta: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Score the mean of N changed copies of an image."),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Rows a step.")
     ] = None,
@@ -120,6 +124,7 @@ def train(
         "minutes": minutes,
         "first_stage": first_stage,
         "auc_stage": auc_stage,
+        "tta": tta,
     }
     settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
     from deepauc.cli.training_run import print_settings, run_training

@@ -44,6 +44,9 @@ class ClassQuotaSampler(Sampler[list[int]]):
         columns = _as_columns(labels)
         if positives_per_batch != int(positives_per_batch):
             raise ValueError(f"positives_per_batch is a number of rows, not the share {positives_per_batch}.")
+        if batch_size != int(batch_size):
+            raise ValueError(f"batch_size must be a whole number, not {batch_size}.")
+        batch_size, positives_per_batch = int(batch_size), int(positives_per_batch)  # a quarter of 16 is 4.0
         if not 0 < positives_per_batch < batch_size:
             raise ValueError(
                 f"positives_per_batch must lie between 1 and batch_size - 1 = {batch_size - 1}, "
@@ -76,15 +79,18 @@ class ClassQuotaSampler(Sampler[list[int]]):
                     f"{positives_per_batch} positives: use a smaller batch_size."
                 )
         self.prior: float | tuple[float, ...] = self._stream_shares(columns)
-        self._epoch, self._position = 0, 0
+        self._epoch, self._position, self._resuming = 0, 0, False
 
     def __len__(self) -> int:
         """Batches in an epoch: every label's negatives are passed once."""
         return sum(self._batches_of_turn(t) for t in range(len(self._positives)))
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self._position >= len(self):  # a reader that counts batches does not ask for one more, which would say so
+        # A new iterator is a new epoch, also after one that was left early; with a saved state it goes on from there,
+        # and a state at the very end is of a reader that counts batches and did not ask for one more.
+        if self._position and (not self._resuming or self._position >= len(self)):
             self._epoch, self._position = self._epoch + 1, 0
+        self._resuming = False
         table = self.epoch_table(self._epoch)
         share = self.batch_size // self.world_size
         mine = table[:, self.rank * share : (self.rank + 1) * share]
@@ -108,7 +114,7 @@ class ClassQuotaSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Start at the beginning of this epoch."""
-        self._epoch, self._position = epoch, 0
+        self._epoch, self._position, self._resuming = epoch, 0, False
 
     def state_dict(self) -> dict[str, int]:
         """Where the sampler stands, mid-epoch too: batches handed out. A prefetching loader runs ahead of training."""
@@ -120,7 +126,7 @@ class ClassQuotaSampler(Sampler[list[int]]):
             raise ValueError(
                 f"the saved sampler had seed {state['seed']}, this one {self.seed}: build it with that seed."
             )
-        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+        self._epoch, self._position, self._resuming = int(state["epoch"]), int(state["position"]), True
 
     def _batches_of_turn(self, turn: int) -> int:
         return len(self._negatives[turn]) // (self.batch_size - self.positives_per_batch)

@@ -91,6 +91,8 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         prior = np.nanmean(labels.astype(np.float64), axis=0) if self._quota is None else self._quota.prior
         self.loss_fn = objective.build(prior=np.atleast_1d(prior).tolist()).to(args.device)
         self.pesg = pesg
+        if milestones and args.lr_scheduler_type == "reduce_lr_on_plateau":
+            raise ValueError("milestones and lr_scheduler_type='reduce_lr_on_plateau' both lower lr: give one of them.")
         stages = [_Stages(milestones, lr_factor)] if milestones else []
         super().__init__(
             model=model,
@@ -102,6 +104,8 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
             compute_metrics=auroc_metrics if compute_metrics is None else compute_metrics,
             callbacks=[*callbacks, *stages],
         )
+        if args.label_names is None:  # not those of the model's own loss, which is not used
+            self.label_names = ["labels"]
         self.model_accepts_loss_kwargs = False  # what loss_is_scaled_for_ga says, to transformers before 5
 
     def compute_loss(
@@ -147,7 +151,7 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         return _QuotaLoader(
             self.train_dataset,
             batch_sampler=self._quota,
-            collate_fn=self.data_collator,
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type == "cuda",
         )

@@ -194,7 +194,7 @@ def distributed_auroc(
     try:
         stream.update(scores, labels, weights=weights)
         message = stream.state()
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # also what numpy says of things that are no numbers
         message = _BROKEN + str(error).encode()
     gathered = _all_gather(message, group)
     broken = {rank: part[1:].decode() for rank, part in enumerate(gathered) if part.startswith(_BROKEN)}

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from deepauc.labels import NON_FINITE_SCORES
 from deepauc.objectives.input_check import InputCheck
+from deepauc.objectives.once import once
 from deepauc.objectives.precision import precise_dtype
 
 Surrogate = Literal["square", "squared_hinge", "hinge", "logistic"]
@@ -61,13 +61,14 @@ class PairwiseAUCLoss(nn.Module):
     def __init__(
         self,
         surrogate: Surrogate = "squared_hinge",
-        margin: float | Sequence[float] = 1.0,
+        margin: float | Sequence[float] | Tensor = 1.0,
         soft_labels: bool = False,
     ) -> None:
         super().__init__()
         if surrogate not in get_args(Surrogate):
             raise ValueError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, not {surrogate!r}.")
-        self.margin = tuple(float(m) for m in margin) if isinstance(margin, Sequence | Tensor) else (float(margin),)
+        given = margin.tolist() if isinstance(margin, Tensor) else margin
+        self.margin = tuple(float(m) for m in given) if isinstance(given, Sequence) else (float(given),)
         if not self.margin or not all(m >= 0 and math.isfinite(m) for m in self.margin):
             raise ValueError(f"margin must be finite and not negative, not {margin}.")
         self.surrogate: Surrogate = surrogate
@@ -124,13 +125,14 @@ class _PairwiseAUC(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1])
+        ctx.save_for_backward(output[1], inputs[0])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradient = None if grad is None else grad * ctx.saved_tensors[0]
-        return gradient, None, None, None, None
+        if grad is None:
+            return (None,) * 5
+        gradient, scores = ctx.saved_tensors
+        return grad * once(gradient, scores), None, None, None, None
 
 
 def _selected(

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from deepauc.objectives.once import once
 
 PerLabel = float | Tensor
 """A constant: one number, or one per label as a tensor of shape (L,)."""
@@ -110,15 +111,16 @@ class _Saddle(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*output[1:])
+        scores, _, _, a, b, alpha, *_ = inputs
+        ctx.save_for_backward(*output[1:], scores, a, b, alpha)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 10
-        grad_scores, grad_a, grad_b, grad_alpha = ctx.saved_tensors
-        return (grad * grad_scores, None, None, grad * grad_a, grad * grad_b, grad * grad_alpha, None, None, None, None)
+        gradients, inputs = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        scores, a, b, alpha = (grad * once(gradient, *inputs) for gradient in gradients)
+        return scores, None, None, a, b, alpha, None, None, None, None
 
 
 class _SaddleOneLabel(torch.autograd.Function):
@@ -152,14 +154,17 @@ class _SaddleOneLabel(torch.autograd.Function):
         difference = (pull_b + b_ * share_b) - (pull_a + a_ * share_a)
         scale = constant if h.numel() else 0.0
         grad_scores = pull.mul_(2).add_(y, alpha=-2 * alpha_ * (per_positive + per_negative))
-        ctx.save_for_backward(grad_scores.add_(2 * alpha_ * per_negative))
+        ctx.save_for_backward(grad_scores.add_(2 * alpha_ * per_negative), scores, a, b, alpha)
         ctx.grads = (-2 * pull_a, -2 * pull_b, 2 * (scale * (margin - alpha_) + difference))
         return h.new_full((), spread + alpha_ * (scale * (2 * margin - alpha_) + 2 * difference))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (grad_scores,) = ctx.saved_tensors
-        scale = grad.item()
-        small = (grad.new_full((1,), scale * each) for each in ctx.grads)
-        return (grad_scores * scale, None, *small, None, None, None, None)
+        grad_scores, *inputs = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            scale = grad.item()
+            small = (grad.new_full((1,), scale * each) for each in ctx.grads)
+            return (grad_scores * scale, None, *small, None, None, None, None)
+        gradients = (grad_scores, *(grad.new_full((1,), each) for each in ctx.grads))
+        of_scores, *small_ones = (grad * once(gradient, *inputs) for gradient in gradients)
+        return (of_scores, None, *small_ones, None, None, None, None)

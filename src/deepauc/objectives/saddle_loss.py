@@ -65,11 +65,14 @@ class SaddleLoss(nn.Module):
         """
         may_miss = self.input_check.before(scores, labels, weights)
         self._require_fit(scores)
-        self.project_()
+        inside = _inside_torch_func()
+        if not inside:
+            self.project_()
         h, y, w = prepare(scores, labels, weights, may_miss=may_miss)
-        a, b, alpha = self.a.to(h.dtype), self.b.to(h.dtype), self._ascending_alpha().to(h.dtype)
+        alpha = self._projected_alpha() if inside else self._ascending_alpha()
+        a, b, alpha = self.a.to(h.dtype), self.b.to(h.dtype), alpha.to(h.dtype)
         on_host = h.device.type == "cpu" and not torch.compiler.is_compiling()
-        if on_host and h.ndim == 1 and w is None and not self.soft_labels and not _inside_torch_func():
+        if on_host and h.ndim == 1 and w is None and not self.soft_labels and not inside:
             one = {"prior": self.prior[0], "margin": self.margin[0]}
             loss = auc_saddle_one_label(h, y, a, b, alpha, **one, normalise=self.normalise)
         else:
@@ -128,6 +131,11 @@ class SaddleLoss(nn.Module):
         """alpha with its gradient turned round: 2x - x is x exactly. Nothing of the parameter itself is saved for
         backward, so projecting it in a later forward leaves this graph alone."""
         return 2 * self.alpha.detach() - self.alpha
+
+    def _projected_alpha(self) -> Tensor:
+        """The same with [alpha]_+, for torch.func, which changes no parameter in place."""
+        alpha = self.alpha.detach()
+        return (alpha.clamp(min=0) if self.constrain_alpha else alpha) + (alpha - self.alpha)
 
     def _prior_and_margin(self, dtype: torch.dtype, device: torch.device) -> tuple[PerLabel, PerLabel]:
         if self.num_labels == 1:

@@ -27,6 +27,9 @@ class MinMaxObjective(Protocol):
     def project_(self) -> None: ...
 
 
+_OWN_NAMES = ("objective.primal", "objective.dual")  # in groups of named parameters
+
+
 class PESG(Optimizer):
     """Descends in v = (w, a, b) with a proximal pull towards v_ref, ascends in alpha, and projects alpha.
 
@@ -57,16 +60,18 @@ class PESG(Optimizer):
                 f"PESG needs a min-max loss, such as AUCMarginLoss, as its second argument, not "
                 f"{type(objective).__name__}; other losses go with an optimizer of torch."
             )
-        own = [*objective.primal_parameters(), *objective.dual_parameters()]
-        given = {id(p) for group in groups for p in group["params"]}
-        if any(id(p) in given for p in own):
+        primal, dual = list(objective.primal_parameters()), list(objective.dual_parameters())
+        given = {id(_parameter_of(p)) for group in groups for p in group["params"]}
+        if any(id(p) in given for p in (*primal, *dual)):
             raise ValueError(
                 "PESG takes the objective's a, b and alpha from the objective itself: pass model.parameters() only."
             )
         self.objective = objective
-        primal, dual = list(objective.primal_parameters()), list(objective.dual_parameters())
-        groups += [{"params": primal}] if primal else []
-        groups += [{"params": dual, "gamma": 0.0, "weight_decay": 0.0, "momentum": 0.0, "dual": True}] if dual else []
+        own: list[list[Any]] = [primal, dual]
+        if any(isinstance(p, tuple) for group in groups for p in group["params"]):  # torch wants names of all or none
+            own = [[(f"{kind}.{n}", p) for n, p in enumerate(o)] for kind, o in zip(_OWN_NAMES, own, strict=True)]
+        fixed = {"gamma": 0.0, "weight_decay": 0.0, "momentum": 0.0, "dual": True}
+        groups += [{"params": params, **more} for params, more in zip(own, ({}, fixed), strict=True) if params]
         self._fused = FusedUpdate()
         super().__init__(groups, defaults)
 
@@ -227,6 +232,11 @@ def _require_own_state(state_dict: dict[str, Any]) -> None:
             "this is the state of another optimizer, not of PESG: load the network's weights alone, and begin with a "
             "new PESG."
         )
+
+
+def _parameter_of(given: Any) -> Any:
+    """Of `parameters()` or `named_parameters()`."""
+    return given[1] if isinstance(given, tuple) else given
 
 
 def _as_groups(params: Iterable[nn.Parameter] | Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -223,6 +223,7 @@ SECOND_ROUND: Mapping[str, Change] = {
     "now, classifier kept": Change(now=True, reset=False),
     "now, 8 copies": Change(now=True, tta=8),
     "now, CE alone, as long, 8 copies": Change(now=True, stages="ce", tta=8),
+    f"{PLANNED}, 8 copies": Change(now=True, ce_first=True, tta=8),
     "now, AUC-M for a sixth of it, lr .01, classifier kept": Change(now=True, auc_part=1 / 6, auc_lr=0.01, reset=False),
     "now, twice as long": Change(now=True, longer=2.0),
     "now, CE alone, twice as long": Change(now=True, stages="ce", longer=2.0),

@@ -19,6 +19,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
 from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.cost import multiply_adds
+from deepauc.training.plan_copies import plan_copies
 from deepauc.training.plan_first_stage import Means, plan_first_stage
 from deepauc.training.plan_inputs import Fingerprint, PlanOptions
 from deepauc.training.plan_length import Length, budget_of, planned_epochs
@@ -65,6 +66,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
     means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs)
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
+    copies, of_copies = plan_copies(fingerprint, options)
     if before.stage is not None:
         of_length = _after(before.stage.epochs, before.length, of_length)
 
@@ -74,12 +76,13 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         stages = _supervised(fingerprint, batch, epochs, keep=keep, precision=precision)
         said = [*of_model, *batch.choices(auc=auc), *before.choices, of_length, *_stages_said(why, auc=auc), *of_keep]
         if stages[0].augment is not None:
-            said.append(_augment_said(stages[0].augment))
+            said += [_augment_said(stages[0].augment), *of_copies]
         return Plan(
             recipe=Recipe(
                 model=model,
                 stages=stages if before.stage is None else (before.stage, *stages),
                 guard=auc and "validation" in fingerprint.rows,
+                tta=copies,
             ),
             choices=tuple(said),
             first_stage_may_go=before.stage is not None and options.first_stage == "auto",

@@ -21,7 +21,8 @@ class PlanOptions:
 
     minutes: how long one is willing to wait for training, on the machine it runs on. first_stage: whether a contrastive
     stage on the images alone comes first; `auto` leaves that to the plan. auc_stage: whether the AUC margin loss comes
-    last; `auto`: where cross-entropy, with all the steps it is to have, leaves time for it.
+    last; `auto`: where cross-entropy, with all the steps it is to have, leaves time for it. tta: copies of an image
+    that a score is the mean of, 0 for none.
     """
 
     model: str | None = None
@@ -30,13 +31,14 @@ class PlanOptions:
     minutes: float | None = None
     first_stage: FirstStage = "auto"
     auc_stage: AucStage = "auto"
+    tta: int | None = None
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ValueError(f"minutes must be positive, not {self.minutes:g}.")
         if self.minutes is not None and self.epochs is not None:
             raise ValueError("epochs and minutes both say how long training takes: give one of them.")
-        for name, least in (("epochs", 1), ("batch_size", 2)):
+        for name, least in (("epochs", 1), ("batch_size", 2), ("tta", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}.")
