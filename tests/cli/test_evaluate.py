@@ -236,6 +236,26 @@ def test_report_says_where_it_is(deepauc, run_folders, spots_task, tmp_path):
     assert not (run_folders / "ce" / "report.html").exists()
 
 
+def test_patients_labels_and_parts_are_no_subgroups_unless_asked_for(deepauc, run_folders, spots_task, tmp_path):
+    task = spots_task()
+    run = shutil.copytree(run_folders / "ce", tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    columns = {"label_columns": ["spot"], "group_column": "patient", "split_column": "part", "image_column": "file"}
+    (run / "run.json").write_text(json.dumps({**record, "data": columns}))
+    cells = {
+        "file": task.ids,
+        "sex": task.metadata["sex"],
+        "spot": (task.labels == 1).astype(int),
+        "patient": np.arange(len(task)) // 4,
+        "part": np.where(np.arange(len(task)) % 2, "train", "test"),
+    }
+    words = ("report", run, "--metadata", write_csv(tmp_path / "meta.csv", cells), "--id-column", "file")
+    for asked, expected in (((), {"sex"}), (("--subgroup-column", "part"), {"part"})):
+        assert deepauc(*words, "--out", tmp_path / "out", *asked)[0] == 0
+        text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+        assert {name for name in cells if f"By {name}" in text} == expected
+
+
 def test_report_says_where_a_baseline_could_not_be_tested_against(deepauc, run_folders, tmp_path):
     """It was asked for by name: that it is missing stands in the report, and is said."""
     other = tmp_path / "other"

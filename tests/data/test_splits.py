@@ -299,3 +299,25 @@ def test_trainable_rows_leave_unlabelled_rows_of_held_out_patients_out():
     assert trainable_rows(task).tolist() == [4, 2, 1, 0]  # row 3 is of t; row 2 of v has a label: the split's own fault
     assert trainable_rows(task.with_parts({"train": parts["train"]})).tolist() == [4, 3, 2, 1, 0]
     assert trainable_rows(replace(task, groups=None)).tolist() == [4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("rare", [0.0, 1.0])
+def test_as_few_rows_of_a_class_as_parts_are_in_each_of_them(grouped, rare):
+    labels = np.full(400, 1 - rare)
+    labels[[7, 120, 333]] = rare
+    groups = (np.arange(400) // 2).astype(str) if grouped else None
+    split = split_by_fractions(make(labels, groups), fractions=THREE_WAY, seed=0)
+    for rows in split.parts.values():
+        assert (split.labels[rows] == rare).sum() == 1
+    assert [len(rows) for rows in split.parts.values()] == pytest.approx([280, 60, 60], abs=4)
+    if grouped:
+        train, validation, test = part_groups(split).values()
+        assert len(train) + len(validation) + len(test) == len(train | validation | test)
+
+
+def test_fewer_rows_of_a_class_than_parts_are_refused_with_a_remedy():
+    labels = np.zeros(400)
+    labels[:2] = 1
+    with pytest.raises(ValueError, match=r"would hold 0 positive .*`\[split\]` of a settings file"):
+        split_by_fractions(make(labels), fractions=THREE_WAY, seed=0)

@@ -253,3 +253,9 @@ def test_dicom_without_pydicom_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("file,y\na.dcm,1\n")
     with pytest.raises(ValueError, match=r"deepauc\[dicom\]"):
         read_table(tmp_path / "t.csv", image_column="file", label_columns=["y"], kind="binary")
+
+
+def test_a_dicom_of_several_frames_is_not_called_damaged():
+    content = dicom(np.stack([STORED, STORED, STORED]).reshape(-1, STORED.shape[1]), NumberOfFrames=3)
+    with pytest.raises(ImageError, match=r"^the file holds 3 frames; give each a file of its own$"):
+        decode_image(content)

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.reporting.evaluation import FEW, Sample, evaluate_label
@@ -181,13 +182,25 @@ def test_many_positives_of_few_patients_are_said():
         ([0.1, np.nan], [0, 1], "1 of 2 scores in the test part are NaN or infinite"),
         ([0.1, 0.2], [np.nan, np.nan], "the test part has no labelled row"),
         ([], [], "the test part has no labelled row"),
-        ([0.1, 0.2, 0.3], [0, 0, 1], "at least two positives"),
     ],
 )
 def test_what_cannot_be_judged_says_why(scores, labels, why):
     one = Sample(scores=np.array(scores, dtype=float), labels=np.array(labels, dtype=float))
     found = evaluate_label(one, name="x", part="test", validation=one)
     assert why in found.auc.why
+
+
+@pytest.mark.parametrize("patients", [False, True])
+def test_a_single_positive_row_or_patient_has_an_auc_and_all_of_the_interval(patients):
+    one = sample(4, 60, np.array(["p"] * 4 + [f"q{i // 2}" for i in range(60)])) if patients else sample(1, 60)
+    found = evaluate_label(one, name="x", part="test", validation=Absent("none"), curves=False)
+    headline = found.auc.headline
+    assert headline.value == pytest.approx(auroc(one.scores, one.labels))
+    assert (headline.low, headline.high) == (0.0, 1.0)
+    assert (found.auc.bootstrap.low, found.auc.bootstrap.high) == (0.0, 1.0)
+    (caution,) = found.cautions
+    assert caution.startswith("Only 1 patient with positive rows" if patients else "Only 1 positive row")
+    assert "its interval is 0 to 1" in caution
 
 
 def test_validation_of_one_class_takes_thresholds_away_and_nothing_else():

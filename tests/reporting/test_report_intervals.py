@@ -153,7 +153,6 @@ def test_missing_labels_take_no_part():
 
 def test_one_positive_row_or_patient_leaves_the_figures_without_limits_and_says_why():
     one = judged(sample(1, 60))
-    assert "at least two positives" in one.auc.why
     few = sample(20, 60, groups=np.array(["a"] * 20 + [f"b{i}" for i in range(60)]))
     for found, why in (
         (one, "two positives and two negatives; there are 1 and 60"),

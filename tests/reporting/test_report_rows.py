@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deepauc.metrics.decisions import decision_curve
+from deepauc.metrics.decisions import DecisionCurve, decision_curve
 from deepauc.reporting.background_sections import data_section, training_section
 from deepauc.reporting.canvas import render
 from deepauc.reporting.document import Beside, DataTable, Facts
 from deepauc.reporting.evaluation import THRESHOLDS
-from deepauc.reporting.figures import decision_picture, useful_range
+from deepauc.reporting.figures import decision_picture, ranges_text, useful_ranges
 from deepauc.reporting.history_figures import marked_points
 from deepauc.reporting.sections import run_document
 
@@ -66,5 +66,12 @@ def test_a_decision_curve_of_hardly_any_positives_is_drawn():
     labels = np.zeros(50_000)
     labels[:10] = 1
     curve = decision_curve(np.full(50_000, 2e-4), labels, thresholds=THRESHOLDS)
-    assert useful_range(curve) is None
+    assert useful_ranges(curve) == []
     assert "nowhere better" in render(decision_picture("decision", curve, 2e-4)).svg
+
+
+def test_all_ranges_in_which_the_model_is_better_are_named():
+    better = np.array([0, 1, 1, 0, 0, 1, 0, 1, 1, 1], dtype=float)
+    thresholds = np.arange(1, 11) / 20
+    curve = DecisionCurve(thresholds=thresholds, model=better, treat_all=np.zeros(10), treat_none=np.zeros(10))
+    assert ranges_text(useful_ranges(curve)) == "0.1 to 0.15, 0.3, 0.4 to 0.5"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.table_options import AllowOutside, ImageColumn
 from deepauc.cli.train import command_line
+
+if TYPE_CHECKING:
+    from deepauc.training.run import Run
 
 
 def report(
@@ -56,7 +59,9 @@ def report(
             raise ValueError(f"{option} is of a table of metadata: name that too, with --metadata table.csv.")
     columns = None
     if metadata is not None:
-        columns = read_metadata(metadata, id_column=id_column or "id", columns=subgroup_column or ())
+        columns = read_metadata(
+            metadata, id_column=id_column or "id", columns=subgroup_column or (), without=_no_subgroups(Run(run))
+        )
     if thumbnails and table is None:
         packed = (Run(run).record.get("data") or {}).get("packed")
         needs = f"image files, and {run} was trained on a packed set, not on a table of them: name the one it was made"
@@ -108,3 +113,10 @@ def report(
         "auc": {one.name: to_json(one.auc) for one in written.findings.labels},
     }
     output.record(record)
+
+
+def _no_subgroups(run: Run) -> list[str]:
+    """Columns of the run's own table by which nothing is to be grouped unless asked for: labels, patients, parts."""
+    data = run.record.get("data") or {}
+    single = [data.get(name) for name in ("group_column", "split_column", "image_column", "weight_column")]
+    return [str(name) for name in (*(data.get("label_columns") or ()), *single) if name]

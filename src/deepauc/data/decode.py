@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from deepauc.data.dicom import MissingPydicom, decode_dicom, is_dicom
+from deepauc.data.dicom import MissingPydicom, SeveralFrames, decode_dicom, is_dicom
 from deepauc.data.task import Indices
 
 Pixels = npt.NDArray[np.uint8]
@@ -183,6 +183,8 @@ def _decode(content: bytes, *, window: Window | None, at_least: int | None) -> t
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning, OverflowError) as error:
         raise ImageError("decompression bomb", str(error)) from None
+    except SeveralFrames as error:
+        raise ImageError("unreadable image", str(error)) from None
     except UnidentifiedImageError:
         kinds = "jpg, png, tif, bmp, webp, jp2 or DICOM"
         raise ImageError("unreadable image", f"this is no picture that can be read ({kinds})") from None

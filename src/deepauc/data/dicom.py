@@ -12,6 +12,10 @@ Pixels = npt.NDArray[np.uint8]
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # the transfer syntax's identifier
 
 
+class SeveralFrames(Exception):
+    """A file of several pictures, which is whole."""
+
+
 class MissingPydicom(ValueError):
     """The optional package that reads DICOM is not installed: no fault of the file."""
 
@@ -38,7 +42,7 @@ def decode_dicom(content: bytes, *, window: tuple[float, float] | None, max_pixe
     if (pixels := int(dataset.Rows) * int(dataset.Columns)) > max_pixels:
         raise OverflowError(f"{dataset.Columns} x {dataset.Rows} = {pixels:,} pixels are more than {max_pixels:,}")
     if (frames := int(dataset.get("NumberOfFrames") or 1)) > 1:
-        raise ValueError(f"the file holds {frames} frames; give each a file of its own")
+        raise SeveralFrames(f"the file holds {frames} frames; give each a file of its own")
     photometric = str(dataset.PhotometricInterpretation)
     stored = pixel_array(dataset)
     if photometric == "PALETTE COLOR":

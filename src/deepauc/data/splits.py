@@ -55,11 +55,14 @@ def split_by_fractions(
         number = _cut_rows(strata, shares, seed=seed)
     else:
         number = _deal_groups(strata, task.groups[pool], shares, seed=seed)
+    if task.num_labels == 1:
+        units = np.arange(len(pool)) if task.groups is None else np.unique(task.groups[pool], return_inverse=True)[1]
+        number = _both_classes_everywhere(number, strata, units, parts=len(names))
     for index, name in enumerate(names):
         _require_both_classes(
             task.labels[pool[number == index]],
             f"the {name} part",
-            "Label more rows of that class, or give the part a larger fraction.",
+            "Label more rows of that class, or give the part a larger fraction (`[split]` of a settings file).",
         )
     return _held_out(task, pool, others, {name: number == index for index, name in enumerate(names) if index})
 
@@ -165,6 +168,22 @@ def _cut_rows(strata: Indices, shares: npt.NDArray[np.float64], *, seed: int) ->
         counts = _round_to_total(target, len(rows))
         carry = target - counts
         number[rows] = np.repeat(np.arange(len(shares)), counts)
+    return number
+
+
+def _both_classes_everywhere(number: Indices, strata: Indices, units: Indices, *, parts: int) -> Indices:
+    """A part without a class gets the smallest unit (a row, or a patient) of it from the part that has most of them.
+
+    Of 3 positives 70 : 15 : 15 gives train two and one part none; without this such a table could not be trained on.
+    """
+    number = number.copy()
+    for stratum in np.unique(strata):
+        for part in range(parts):
+            held = [np.unique(units[(strata == stratum) & (number == other)]) for other in range(parts)]
+            most = max(held, key=len)
+            if len(held[part]) == 0 and len(most) > 1:
+                sizes = [np.count_nonzero(units == unit) for unit in most]
+                number[units == most[np.argmin(sizes)]] = part
     return number
 
 

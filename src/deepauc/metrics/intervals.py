@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from deepauc.metrics.auroc import auroc_of
+from deepauc.metrics.auroc import auroc, auroc_of
 from deepauc.metrics.bootstrap import resampled_auroc
 from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
 from deepauc.metrics.delong import independent_pairs, influence, placements, variance
@@ -65,6 +67,19 @@ def auroc_interval(
         rows.append(_interval_of(column, level, n_resamples, rng))
     value, low, high = (columns.collect(values) for values in zip(*rows, strict=True))
     return Estimate(value, low, high)
+
+
+def auroc_with_limits(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], *, groups: npt.NDArray[Any] | None = None, **options: Any
+) -> Estimate:
+    """`auroc_interval` of (N,), all labels known; from 0 to 1 where a class has a single row (with groups: patient).
+
+    That has no variance to estimate, and says next to nothing; the AUC itself is there all the same.
+    """
+    unit = np.arange(len(labels)) if groups is None else groups
+    if min(len(np.unique(unit[labels == value])) for value in (0, 1)) == 1:
+        return Estimate(float(auroc(scores, labels)), 0.0, 1.0)
+    return auroc_interval(scores, labels, groups=groups, **options)
 
 
 def require_interval_options(level: float, n_resamples: int | None = None) -> None:

@@ -27,7 +27,7 @@ from deepauc.metrics.curves import (
     roc_curve,
 )
 from deepauc.metrics.decisions import DecisionCurve, decision_curve
-from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.metrics.operating_points import (
     HIGH_SPECIFICITIES,
     NEGATIVES_ABOVE,
@@ -135,7 +135,7 @@ def interval(estimate: Estimate) -> Interval:
 def part_interval(sample: Sample) -> Interval:
     """AUC with DeLong's interval, clustered by patient where a patient has several rows."""
     clustered = sample.groups is not None and np.unique(sample.groups).size < len(sample.groups)
-    return interval(auroc_interval(sample.scores, sample.labels, groups=sample.groups if clustered else None))
+    return interval(auroc_with_limits(sample.scores, sample.labels, groups=sample.groups if clustered else None))
 
 
 def count_rows(sample: Sample) -> Counts:
@@ -195,12 +195,12 @@ def _usable_validation(validation: Sample | Absent) -> Sample | Absent:
 def _auc(sample: Sample, counts: Counts) -> AucResult:
     scores, labels = sample.scores, sample.labels
     groups = sample.groups if counts.clustered else None
-    by_patient = None if groups is None else interval(auroc_interval(scores, labels, groups=groups))
+    by_patient = None if groups is None else interval(auroc_with_limits(scores, labels, groups=groups))
     return AucResult(
-        delong=interval(auroc_interval(scores, labels)),
+        delong=interval(auroc_with_limits(scores, labels)),
         delong_by_patient=by_patient,
         bootstrap=interval(
-            auroc_interval(scores, labels, method="bootstrap", groups=groups, n_resamples=RESAMPLES, seed=0)
+            auroc_with_limits(scores, labels, method="bootstrap", groups=groups, n_resamples=RESAMPLES, seed=0)
         ),
         average_precision=float(average_precision(scores, labels)),
         average_precision_interval=attempt(
@@ -357,7 +357,10 @@ def _backwards(auc: AucResult | Absent) -> tuple[str, ...]:
 def _cautions(counts: Counts) -> tuple[str, ...]:
     found = []
     rarer, kind = min((counts.positives, "positive"), (counts.negatives, "negative"), key=lambda pair: pair[0])
-    if rarer <= FEW:
+    if rarer == 1 or (counts.clustered and counts.patients_with_positive == 1):
+        single = f"{kind} row" if rarer == 1 else f"{counts.group_word} with positive rows"
+        found.append(f"Only 1 {single}: how far off the AUC may be cannot be estimated, so its interval is 0 to 1.")
+    elif rarer <= FEW:
         found.append(
             f"Only {rarer} {kind} row{'s' * (rarer != 1)}: read every interval here as too narrow. " + COVERAGE_NOTE
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -194,8 +195,8 @@ def reliability_picture(name: str, calibration: Calibration) -> Picture:
 
 def decision_picture(name: str, decision: DecisionCurve, prevalence: float) -> Picture:
     """Net benefit of acting on the recalibrated model, on everybody and on nobody."""
-    useful = useful_range(decision)
-    stop = float(np.clip(1.25 * max(useful[1] if useful else 0.0, 2 * prevalence), 0.01, 0.99))
+    useful = useful_ranges(decision)
+    stop = float(np.clip(1.25 * max(useful[-1][1] if useful else 0.0, 2 * prevalence), 0.01, 0.99))
     shown_to = decision.thresholds <= stop
 
     def draw(axes: Any) -> None:
@@ -211,7 +212,7 @@ def decision_picture(name: str, decision: DecisionCurve, prevalence: float) -> P
 
     said = "is nowhere better than both acting on everybody and acting on nobody"
     if useful:
-        said = f"is better than both at threshold probabilities from {useful[0]:.2g} to {useful[1]:.2g}"
+        said = f"is better than both at threshold probabilities of {ranges_text(useful)}"
     return Picture(
         name=name,
         caption="Decision curve of the recalibrated probabilities: net benefit a row, in true positives.",
@@ -220,17 +221,17 @@ def decision_picture(name: str, decision: DecisionCurve, prevalence: float) -> P
     )
 
 
-def useful_range(decision: DecisionCurve) -> tuple[float, float] | None:
-    """The widest range of thresholds in which the model always beats acting on everybody and on nobody."""
+def useful_ranges(decision: DecisionCurve) -> list[tuple[float, float]]:
+    """The ranges of thresholds in which the model beats acting on everybody and on nobody."""
     better = decision.model > np.maximum(decision.treat_all, 0) + 1e-12
     edges = np.flatnonzero(np.diff(np.concatenate([[False], better, [False]])))
-    ranges = [
-        (decision.thresholds[a], decision.thresholds[b - 1]) for a, b in zip(edges[::2], edges[1::2], strict=True)
-    ]
-    if not ranges:
-        return None
-    low, high = max(ranges, key=lambda one: one[1] - one[0])
-    return float(low), float(high)
+    found = zip(edges[::2], edges[1::2], strict=True)
+    return [(float(decision.thresholds[start]), float(decision.thresholds[end - 1])) for start, end in found]
+
+
+def ranges_text(ranges: Sequence[tuple[float, float]]) -> str:
+    """`0.04 to 0.08, 0.1 to 0.43`."""
+    return ", ".join(f"{low:.2g} to {high:.2g}" if low < high else f"{low:.2g}" for low, high in ranges)
 
 
 def forest_picture(

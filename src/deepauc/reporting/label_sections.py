@@ -13,10 +13,11 @@ from deepauc.reporting.figures import (
     histogram_picture,
     interval_text,
     precision_recall_picture,
+    ranges_text,
     reliability_picture,
     roc_picture,
     specificity_text,
-    useful_range,
+    useful_ranges,
 )
 from deepauc.reporting.findings import (
     Absent,
@@ -235,15 +236,15 @@ def _decision(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
     found = label.decision
     if isinstance(found, Absent):
         return (Missing("decision curve", found.why),)
-    useful = useful_range(found)
+    useful = useful_ranges(found)
     said = (
         "On these rows, acting on the recalibrated model is nowhere better than both acting on everybody and acting on "
         "nobody."
     )
-    if useful is not None:
+    if useful:
         said = (
             "On these rows, acting on the recalibrated model is better than acting on everybody and better than acting "
-            f"on nobody at threshold probabilities between {useful[0]:.2g} and {useful[1]:.2g}. The threshold "
+            f"on nobody at threshold probabilities of {ranges_text(useful)}. The threshold "
             "probability is the risk at which one would be indifferent between acting and not."
         )
     positives = label.counts.positives

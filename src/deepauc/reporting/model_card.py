@@ -7,7 +7,6 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ import numpy as np
 
 from deepauc.data.group_word import group_word
 from deepauc.metrics.auroc import auroc
-from deepauc.metrics.intervals import Estimate, auroc_interval
-from deepauc.reporting.evaluation import attempt
-from deepauc.reporting.findings import Absent
+from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
 from deepauc.reporting.kept_stage import baseline_stage, kept_stage, stage_objectives
 from deepauc.reporting.scores_file import read_scores
@@ -79,8 +76,8 @@ class _Figure:
     part: str
     label: str
     value: float
-    by_row: Estimate | Absent
-    by_patient: Estimate | Absent | None
+    by_row: Estimate
+    by_patient: Estimate | None
 
 
 def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
@@ -101,8 +98,8 @@ def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
                     part=part,
                     label=label,
                     value=float(auroc(scores, labels)),
-                    by_row=attempt(partial(auroc_interval, scores, labels)),
-                    by_patient=attempt(partial(auroc_interval, scores, labels, groups=groups)) if clustered else None,
+                    by_row=auroc_with_limits(scores, labels),
+                    by_patient=auroc_with_limits(scores, labels, groups=groups) if clustered else None,
                 )
             )
     return figures
@@ -131,7 +128,7 @@ def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) ->
         [
             one.part,
             _text(one.label),
-            auc_text(one.value) if isinstance(one.by_row, Absent) else _interval(one.by_row),
+            _interval(one.by_row),
             _interval(one.by_patient),
             f"`{_evaluate(run, one.part)}`",
         ]
@@ -145,7 +142,7 @@ def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) ->
     return f"{table}{_guard(run, record)}{caution}"
 
 
-def _interval(estimate: Estimate | Absent | None) -> str:
+def _interval(estimate: Estimate | None) -> str:
     if not isinstance(estimate, Estimate):
         return "-"
     return auc_text(float(estimate.value), float(estimate.low), float(estimate.high))

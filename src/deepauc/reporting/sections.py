@@ -170,7 +170,10 @@ def _several_labels(findings: RunFindings) -> list[Block]:
             caption="Labels, with 95 % intervals",
             header=(
                 *("Label", "Positives", "Negatives", "AUC [95 % interval]", "Average precision [95 % interval]"),
-                *("Sensitivity at 90 % specificity, %", "Brier, recalibrated [95 % interval]"),
+                *(
+                    "Sensitivity at validation's threshold for 90 % specificity, %",
+                    "Brier, recalibrated [95 % interval]",
+                ),
             ),
             rows=tuple(_label_row(label) for label in findings.labels),
         )
@@ -310,10 +313,12 @@ def _stage_blocks(stages: tuple[StageFinding, ...]) -> list[Block]:
         )
     kept = next((stage for stage in stages if stage.kept), None)
     said = "" if kept is None else f" The network of stage {kept.number + 1} was kept and is the one judged here."
+    if all(stage.p_value is None for stage in stages):
+        said += " There is no test of their difference: it is for one label with two rows or more of each class there."
     return [
         Paragraph(f"After training, the stages of this run were compared on validation.{said}"),
         DataTable(
-            caption="Stages on validation, with the paired test of the last stage against each earlier one",
+            caption="Stages on validation, the last one against each earlier one (paired)",
             header=("Stage", "Validation AUC", "Last stage minus this [95 % interval]", "Two-sided p"),
             rows=tuple(rows),
         ),

@@ -60,14 +60,16 @@ class Metadata:
         }
 
 
-def read_metadata(path: str | Path, *, id_column: str, columns: Sequence[str] = ()) -> Metadata:
-    """Metadata from a .csv, .tsv (both also .gz) or .parquet; without `columns` all but the ids."""
+def read_metadata(
+    path: str | Path, *, id_column: str, columns: Sequence[str] = (), without: Sequence[str] = ()
+) -> Metadata:
+    """Metadata from a .csv, .tsv (both also .gz) or .parquet; without `columns` all but the ids and these."""
     path = Path(path)
     header = table_header(path)
     if id_column not in header:
         there = ", ".join(map(repr, header[:30]))
         raise ValueError(f"{path} has no column {id_column!r}: name the ids with --id-column (there are: {there}).")
-    chosen = list(columns) or [name for name in header if name != id_column and name.strip()]
+    chosen = list(columns) or [name for name in header if name not in (id_column, *without) and name.strip()]
     cells = read_cells(path, list(dict.fromkeys([id_column, *chosen])))
     if cells.problems:
         first = cells.problems[0]

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from deepauc.data.augment import Augment
 from deepauc.data.task import Task
-from deepauc.metrics.auroc import auroc
-from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.training.preprocessing import Preprocessing
 
 BATCH = 256
@@ -66,8 +65,7 @@ def score_rows(
 def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str, Estimate]:
     """AUC with its DeLong interval by label name; a label with one class only in this part is left out.
 
-    Over patients, where a patient has several rows. A single positive (or negative) row or patient has no variance to
-    estimate, and says next to nothing: from 0 to 1.
+    Over patients, where a patient has several rows.
     """
     rows = task.labelled(part)
     patients = np.arange(len(rows)) if task.groups is None else task.groups[rows]
@@ -76,12 +74,9 @@ def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str
     found = {}
     for name, y, s in zip(task.label_names, labels.T, columns.T, strict=True):
         known = (y == 0) | (y == 1)
-        fewest = min(len(np.unique(patients[y == value])) for value in (0, 1))
-        if fewest == 1:
-            found[name] = Estimate(float(auroc(s[known], y[known])), 0.0, 1.0)
-        elif fewest > 1:
+        if (y == 0).any() and (y == 1).any():
             several = len(np.unique(patients[known])) < known.sum()
-            found[name] = auroc_interval(s[known], y[known], groups=patients[known] if several else None)
+            found[name] = auroc_with_limits(s[known], y[known], groups=patients[known] if several else None)
     return found
 
 
