@@ -133,7 +133,8 @@ def test_margins_of_medical_tasks_stand_beside_the_papers(tmp_path):
     medical = RecordBook(tmp_path / "medical")
     for seed in range(2):
         medical.add(final("isic-M-auc_m", seed, 0.7, config={"margin": 0.7, "lr": 0.1}))
-        medical.add(final("breast-R-ours-auc_m", seed, 0.7, config={"margin": 0.5}))
+        chosen = {"rule": {"type": "BestMeanValidation"}, "inherited from": "breast-R-ours-ce"}  # all but its lr
+        medical.add(final("breast-R-ours-auc_m", seed, 0.7, config={"margin": 0.5}, selection=chosen))
         medical.add(final("breast-R-ours-auc_s", seed, 0.7, config={"margin": 0.1}))
         inherited = {"inherited from": "breast-R-ours-auc_m"}
         medical.add(final("breast-D-paper-auc_m", seed, 0.7, config={"margin": 0.5}, selection=inherited))

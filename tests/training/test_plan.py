@@ -301,3 +301,21 @@ def test_options_are_checked():
         with pytest.raises(ValueError, match=f"{name} must be one of auto, "):
             PlanOptions(**{name: "sometimes"})
     assert replace(PlanOptions(), epochs=3).epochs == 3
+
+
+@pytest.mark.parametrize("minutes", [None, 5])
+def test_copies_are_made_where_they_are_asked_for(minutes):
+    for tta, number, value in ((None, 0, "none"), (0, 0, "none"), (8, 8, "8, changed as in training")):
+        plan = make_plan(fingerprint(), PlanOptions(tta=tta, minutes=minutes), "cpu")
+        assert plan.recipe.tta == number
+        assert choice(plan, "copies of an image").value == value
+        assert ("--tta 8" in choice(plan, "copies of an image").reason) == (tta is None)
+        assert plan.without_auc is None or plan.without_auc.recipe.tta == number
+    numbers = make_plan(fingerprint(shape=(30,)), PlanOptions(tta=0), "cpu")
+    assert "copies of an image" not in {one.name for one in numbers.choices}
+    with pytest.raises(ValueError, match="these are numbers: leave it out"):
+        make_plan(fingerprint(shape=(30,)), PlanOptions(tta=8), "cpu")
+    with pytest.raises(ValueError, match="tta must be at least 0, not -1"):
+        PlanOptions(tta=-1)
+    with pytest.raises(ValueError, match="1 to 1000 copies"):
+        make_plan(fingerprint(), PlanOptions(tta=5000), "cpu")

@@ -204,7 +204,8 @@ def _medical_margins(results: Path) -> list[list[str]]:
                 records = book.final(study)
                 if not study.startswith(beginning) or not study.endswith("-auc_m") or not records:
                     continue
-                own = "inherited from" not in (records[0].get("selection") or {})
+                selection = records[0].get("selection") or {}
+                own = "rule" in selection or "inherited from" not in selection  # stage 1 may be another study's
                 if own and "margin" in records[0]["config"]:
                     margins = sorted({record["config"]["margin"] for record in records})
                     shown = ", ".join(f"{margin:g}" for margin in margins)
