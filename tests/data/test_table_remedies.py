@@ -119,3 +119,10 @@ def test_one_column_is_not_suggested_for_several_missing_ones(tmp_path):
         read_table(path, label_columns=["target"], kind="binary", feature_columns=["country_DE", "country_FR"])
     text = str(error.value).removeprefix(str(path))
     assert text == " has no column 'country_DE'. It has: 'country', 'target'. Nor are there 'country_FR'."
+
+
+@pytest.mark.parametrize("note", ["sep=;\n", '"sep=,"\r\n', "SEP=\t\n", "\ufeffsep=;\n"])
+def test_excels_note_about_the_separator_is_named(tmp_path, note):
+    (tmp_path / "t.csv").write_text(note + "x;y\n1;0\n2;1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="a note for Excel: delete that line"):
+        read_table(tmp_path / "t.csv", **NUMBERS)

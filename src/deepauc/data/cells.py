@@ -73,6 +73,9 @@ def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
 
 def separator_of(path: Path, first_line: str) -> str:
     """A tab in a .tsv; else a comma where the line with the column names has one, or a tab, or a semicolon."""
+    note = first_line.strip().strip('"')
+    if len(note) <= 5 and note.lower().startswith("sep="):
+        raise ValueError(f"{path} begins with {note!r}, a note for Excel: delete that line; the next names columns.")
     if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]]:
         return "\t"
     return next((mark for mark in ",\t;" if _parts(first_line, mark) > 1), ",")
