@@ -309,3 +309,66 @@ def test_help_fits_one_screen(deepauc, command):
     assert code == 0
     assert out.count("\n") <= 40
     assert max(map(len, out.splitlines())) <= 80
+
+
+def scored(tmp_path, name, *, rows=200, seed=0, strength=1.0, **columns):
+    generator = np.random.default_rng(seed)
+    labels = np.arange(rows) % 4 == 0
+    cells = {"id": np.arange(rows), "label": labels.astype(int), "score": generator.normal(strength * labels)}
+    return write_csv(tmp_path / name, {**cells, **columns})
+
+
+def test_positive_says_what_else_there_is(deepauc, tmp_path):
+    words = np.where(np.arange(200) % 4 == 0, "malignant", np.where(np.arange(200) % 3 == 0, "unknown", "benign"))
+    path = scored(tmp_path, "words.csv", label=words)
+    code, out, _ = deepauc("evaluate", path, "--positive", "malignant")
+    assert code == 0
+    assert "all but 'malignant' counts as negative: benign (100), unknown (50)." in " ".join(out.split())
+    code, _, errors = deepauc("evaluate", path, "--positive", "bad")
+    assert (code, "There are: benign (100)" in errors) == (2, True)
+    capital = scored(tmp_path, "capital.csv", label=np.where(np.arange(200) == 8, "Malignant", words))
+    code, _, errors = deepauc("evaluate", capital, "--positive", "malignant")
+    assert (code, "but for capitals" in errors) == (2, True)
+    numbers = scored(tmp_path, "numbers.csv", label=np.where(np.arange(200) % 4 == 0, "3.0", "1.0"))
+    assert deepauc("evaluate", numbers, "--positive", "3")[0] == 0
+
+
+def test_compare_pools_no_rows_of_several_parts(deepauc, tmp_path):
+    parts = np.where(np.arange(200) < 100, "train", "holdout")
+    a, b = (scored(tmp_path, name, seed=seed, part=parts) for seed, name in enumerate("ab"))
+    code, _, errors = deepauc("compare", a, b)
+    assert (code, "'train', 'holdout'" in errors, "--part" in errors) == (2, True, True)
+    assert "100 rows (the holdout part)" in deepauc("compare", a, b, "--part", "holdout")[1]
+
+
+def test_compare_takes_a_file_without_parts_on_either_side(deepauc, tmp_path):
+    parts = np.where(np.arange(200) < 100, "test", "validation")
+    whole = scored(tmp_path, "whole.csv", part=parts)
+    half = write_csv(tmp_path / "half.csv", {"id": np.arange(100), "label": (np.arange(100) % 4 == 0).astype(int),
+                                             "score": np.random.default_rng(5).normal(size=100)})  # fmt: skip
+    for pair in ((whole, half), (half, whole)):
+        code, out, errors = deepauc("compare", *pair)
+        assert (code, errors) == (0, "")
+        assert "100 rows (the test part)" in out
+
+
+def test_compare_passes_on_what_evaluate_says_of_a_file(deepauc, tmp_path):
+    ids = np.arange(200) // 2
+    a, b = (scored(tmp_path, name, seed=seed, id=ids) for seed, name in enumerate("ab"))
+    said = "100 rows have the id of an earlier row"
+    assert said in deepauc("evaluate", a)[1]
+    _, out, errors = deepauc("compare", a, b)
+    assert said in out or "id" in errors  # or rows that cannot be joined
+
+
+def test_compare_counts_labelled_rows_and_refuses_where_nothing_can_be_compared(deepauc, tmp_path):
+    labels = np.where(np.arange(200) % 2 == 0, (np.arange(200) % 4 == 0).astype(int).astype(str), "")
+    a, b = (scored(tmp_path, n, seed=s, label=labels, group=np.arange(200) // 2) for s, n in enumerate("ab"))
+    out = deepauc("compare", a, b)[1]
+    assert "100 rows (all rows)" in out
+    assert "Test: DeLong." in out  # of two rows of a group one has a label
+    two = {"label:x": np.zeros(200, int), "label:y": np.zeros(200, int)}
+    two |= {f"score:{name}": np.random.default_rng(0).normal(size=200) for name in "xy"}
+    c = write_csv(tmp_path / "c.csv", {"id": np.arange(200), **two})
+    code, _, errors = deepauc("compare", c, c)
+    assert (code, len(errors.splitlines())) == (2, 1)

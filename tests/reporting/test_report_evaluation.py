@@ -203,6 +203,13 @@ def test_a_single_positive_row_or_patient_has_an_auc_and_all_of_the_interval(pat
     assert "its interval is 0 to 1" in caution
 
 
+def test_all_negatives_of_one_patient_are_said():
+    groups = np.array([f"p{i}" for i in range(40)] + ["n"] * 60)
+    found = evaluate_label(sample(40, 60, groups), name="x", part="test", validation=Absent("none"), curves=False)
+    assert (found.auc.headline.low, found.auc.headline.high) == (0.0, 1.0)
+    assert found.cautions[0].startswith("Only 1 patient with negative rows")
+
+
 def test_validation_of_one_class_takes_thresholds_away_and_nothing_else():
     one_class = Sample(scores=np.arange(4.0), labels=np.zeros(4))
     found = evaluate_label(sample(30, 30), name="x", part="test", validation=one_class, curves=False)

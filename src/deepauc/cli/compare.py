@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive, ScoreColumns
+from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive, ScoreColumns, all_notes
 
 if TYPE_CHECKING:
     from deepauc.reporting.scores_file import ScoreTable
@@ -59,12 +59,17 @@ def compare(
     for table in (a, b):
         (table if part is None or table.parts is None else table.part(part)).require_finite_scores()
     found = compare_tables(a, b, part=part, common=common)
+    if len(a.label_names) > 1 and all(isinstance(one, Absent) for one in found.labels):
+        raise ValueError(f"{first}, {second}: {getattr(found.labels[0], 'why', 'nothing to compare.')}")
+    notes = [f"{path}: {text}" for path, table in ((first, a), (second, b)) for text in all_notes(table)]
+    for note in notes:
+        output.say(note)
     rows = []
     for name, one in zip(a.label_names, found.labels, strict=True):
         if isinstance(one, Absent):
             if len(a.label_names) == 1:
                 raise ValueError(one.why)
-            output.say(f"{name}: not compared, because {one.why}")
+            (output.result if quiet else output.say)(f"{name}: not compared, because {one.why}")
             continue
         difference = signed_text(one.difference)
         rows.append([name, f"{one.auc:.3f}", f"{one.baseline_auc:.3f}", difference, p_text(one.p_value)])
@@ -87,12 +92,19 @@ def compare(
     labels = [
         {k: v for k, v in to_json(one).items() if k not in ("baseline_fpr", "baseline_tpr")} for one in found.labels
     ]
-    output.record({"a": str(first), "b": str(second), **record, "labels": labels})
+    output.record({"a": str(first), "b": str(second), "notes": notes, **record, "labels": labels})
 
 
 def _shared_part(a: ScoreTable, b: ScoreTable) -> str | None:
-    """test, or validation, where both have it (or one has it, and the other no parts at all)."""
+    """test, or validation, where both have it (or one has it, and the other no parts at all); None: there are none."""
     for name in ("test", "validation"):
-        if name in a.part_names and (b.parts is None or name in b.part_names):
+        there = [table.parts is None or name in table.part_names for table in (a, b)]
+        if all(there) and name in (*a.part_names, *b.part_names):
             return name
+    names = list(dict.fromkeys([*a.part_names, *b.part_names]))
+    if len(names) > 1:
+        raise ValueError(
+            f"the files have the parts {', '.join(map(repr, names))}, and not both of them test or validation: name "
+            "the part to compare on with --part, since rows that a network has learnt from flatter it."
+        )
     return None

@@ -61,11 +61,16 @@ def evaluate(
     found = [one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within)]
     if not any(isinstance(one.auc, AucResult) for one in found):
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
-    notes = [*table.notes, *_repeated_ids(table)]
+    notes = all_notes(table)
     for note in notes:
         output.say(note)
     _show(output, found, within=within)
     output.record({"file": str(scores), "notes": notes, "results": [_record(one, within) for one in found]})
+
+
+def all_notes(table: ScoreTable) -> list[str]:
+    """What a reader of figures from this table should know."""
+    return [*table.notes, *_repeated_ids(table)]
 
 
 def _repeated_ids(table: ScoreTable) -> list[str]:
@@ -89,7 +94,7 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
     judged = []
     for one in found:
         if isinstance(one.auc, Absent):
-            output.say(f"{one.part}, {one.name}: no AUC, because {one.auc.why}")
+            (output.result if output.quiet else output.say)(f"{one.part}, {one.name}: no AUC, because {one.auc.why}")
             continue
         judged.append(one)
         if output.quiet:

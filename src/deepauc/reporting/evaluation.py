@@ -54,6 +54,7 @@ T = TypeVar("T")
 
 LEVEL = 0.95
 WHOLE = "all"  # the name of a table that has no parts
+NO_PART = "(no part)"  # that of rows without one in a table that has some
 RESAMPLES = 2000
 BAND_RESAMPLES = 1000  # for bands, average precision and calibration
 DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
@@ -150,6 +151,7 @@ def count_rows(sample: Sample) -> Counts:
         missing=missing,
         patients=None if groups is None else int(np.unique(groups).size),
         patients_with_positive=None if groups is None else int(np.unique(groups[positive]).size),
+        patients_with_negative=None if groups is None else int(np.unique(groups[sample.labels == 0]).size),
         group_word=sample.group_word,
     )
 
@@ -357,8 +359,10 @@ def _backwards(auc: AucResult | Absent) -> tuple[str, ...]:
 def _cautions(counts: Counts) -> tuple[str, ...]:
     found = []
     rarer, kind = min((counts.positives, "positive"), (counts.negatives, "negative"), key=lambda pair: pair[0])
-    if rarer == 1 or (counts.clustered and counts.patients_with_positive == 1):
-        single = f"{kind} row" if rarer == 1 else f"{counts.group_word} with positive rows"
+    of_one = {"positive": counts.patients_with_positive == 1, "negative": counts.patients_with_negative == 1}
+    if rarer == 1 or (counts.clustered and any(of_one.values())):
+        patients_of = next((name for name, one in of_one.items() if one), kind)
+        single = f"{kind} row" if rarer == 1 else f"{counts.group_word} with {patients_of} rows"
         found.append(f"Only 1 {single}: how far off the AUC may be cannot be estimated, so its interval is 0 to 1.")
     elif rarer <= FEW:
         found.append(

@@ -43,6 +43,7 @@ class Counts:
     missing: int
     patients: int | None
     patients_with_positive: int | None
+    patients_with_negative: int | None
     group_word: str = "patient"  # what the report calls a patient: `group` where the column is named otherwise
 
     @property

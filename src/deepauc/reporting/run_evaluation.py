@@ -155,7 +155,7 @@ def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) 
             f"Scores are means over copies of an image ({own_copies:,} here, {their_copies:,} there; 0: the image as "
             "it is): part of the difference is how the networks are asked, not what they have learnt."
         )
-    objective = ", then ".join(stage_objectives(other.record))
+    objective = ", then ".join(stage_objectives(other.record)[: kept_stage(other.record) + 1])
     return _compared(table, theirs, part, name=path.resolve().name, objective=objective, cautions=cautions)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -218,17 +219,39 @@ def _labels(
                     "Name the positive class with --positive, for example --positive malignant."
                 )
             others += 1
-    if positive is not None and not (values == 1).any():
-        raise ValueError(f"{path}: no label in column {column!r} is {positive!r}; check --positive.")
+    if positive is not None:
+        _require_positives(path, column, cells, values, positive, notes)
     if others:
         notes.append(f"{column}: {others} labels are uncertain or soft (neither 0 nor 1) and count as missing.")
     return values
 
 
+def _require_positives(
+    path: Path, column: str, cells: Sequence[str], values: Floats, positive: str, notes: list[str]
+) -> None:
+    """ValueError where no label is the positive one, or some are it but for capitals; a note of what is negative."""
+    negatives = Counter(cell.strip() for cell, value in zip(cells, values.tolist(), strict=True) if value == 0)
+    there = ", ".join(f"{text[:30]} ({count:,})" for text, count in negatives.most_common(6))
+    there += f" and {len(negatives) - 6:,} others" if len(negatives) > 6 else ""
+    if not (values == 1).any():
+        raise ValueError(
+            f"{path}: no label in column {column!r} is {positive!r}; check --positive. There are: {there}."
+        )
+    if alike := [text for text in negatives if text.lower() == positive.lower()]:
+        raise ValueError(
+            f"{path}: column {column!r} has {alike[0]!r} too, which is --positive {positive!r} but for capitals, and "
+            "would count as negative: write them alike."
+        )
+    if len(negatives) > 1:
+        notes.append(f"{column}: all but {positive!r} counts as negative: {there}.")
+
+
 def _label(text: str, positive: str | None) -> float | None:
     lowered = text.lower()
     if positive is not None:
-        return None if lowered in MISSING and text != positive else float(text == positive)
+        if lowered in MISSING and text != positive:
+            return None
+        return float(text == positive or _same_number(text, positive))
     if lowered in _TRUE or lowered in _FALSE:
         return float(lowered in _TRUE)
     try:
@@ -250,6 +273,14 @@ def _scores(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np
                 "Name the column of scores with --score-column."
             ) from None
     return values
+
+
+def _same_number(text: str, other: str) -> bool:
+    """Of class numbers: 3.0, as pandas writes a column with gaps, is 3."""
+    try:
+        return _number(text) == _number(other)
+    except ValueError:
+        return False
 
 
 def _number(text: str) -> float:

@@ -101,9 +101,13 @@ def group_rows(values: Strings) -> tuple[list[str], npt.NDArray[np.int64]] | Non
     group_of = np.empty(len(values), dtype=np.int64)
     if numbers is not None and distinct.size >= FEWEST_NUMBERS:
         edges = np.unique(np.quantile(numbers, [0.25, 0.5, 0.75]))
-        names = [f"up to {edges[0]:.4g}"]  # a limit belongs to the group below it
-        names += [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
-        names.append(f"above {edges[-1]:.4g}")
+        edges = edges[edges < numbers.max()]  # nothing is above the largest
+        if not edges.size:
+            edges = np.array([np.max(numbers[numbers < numbers.max()])])
+        limits = [f"{edge:.0f}" if abs(edge) >= 1000 else f"{edge:.4g}" for edge in edges]
+        names = [f"up to {limits[0]}"]  # a limit belongs to the group below it
+        names += [f"{low} to {high}" for low, high in pairwise(limits)]
+        names.append(f"above {limits[-1]}")
         group_of[known] = np.searchsorted(edges, numbers, side="left")
     elif distinct.size == 0 or distinct.size > known.sum() / 2:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.curves import RocCurve, roc_curve
-from deepauc.reporting.evaluation import DRAWN_POINTS, WHOLE, Sample, attempt, evaluate_label
+from deepauc.reporting.evaluation import DRAWN_POINTS, NO_PART, WHOLE, Sample, attempt, evaluate_label
 from deepauc.reporting.findings import Absent, Interval, LabelEvaluation, Paired
 from deepauc.reporting.pairing import Pairing, pair_rows
 from deepauc.reporting.scores_file import ScoreTable
@@ -67,7 +67,7 @@ def evaluate_part(
             evaluate_label(
                 sample_of(judged, number),
                 name=name,
-                part=part or WHOLE,
+                part=WHOLE if part is None else part or NO_PART,
                 validation=validation,
                 probabilities=probabilities,
                 curves=curves,
@@ -81,15 +81,16 @@ def evaluate_part(
 def compare_tables(a: ScoreTable, b: ScoreTable, *, part: str | None, common: bool = False) -> TableComparison:
     """The paired test of a's AUC against b's on the same rows; clustered where patients have several."""
     if part is not None:
-        a = a.part(part)
+        a = a.part(part) if a.parts is not None else a
         b = b.part(part) if b.parts is not None else b
     pairing = pair_rows(a, b, common=common)
     groups = pairing.a.groups if pairing.a.groups is not None else pairing.b.groups
-    clustered = groups is not None and np.unique(groups).size < len(groups)
+    labelled = ~np.isnan(pairing.a.labels).all(axis=1)
+    clustered = groups is not None and np.unique(groups[labelled]).size < labelled.sum()
     labels = range(len(pairing.a.label_names))
     return TableComparison(
         part=part or WHOLE,
-        rows=len(pairing.a),
+        rows=int(labelled.sum()),
         positives=tuple(int(np.nansum(pairing.a.labels[:, number])) for number in labels),
         paired_by=pairing.how,
         clustered=clustered,
