@@ -63,6 +63,7 @@ def test_run_status_and_table(capsys, tmp_path):
         (["run", "smoke", "--set", "lr=0.1"], "lr is set in two"),
         (["run", "smoke", "--seeds", "0,x"], "whole numbers"),
         (["run", "smoke", "--seeds", "0,0"], "distinct"),
+        (["run", "smoke", "--seeds", "0,99"], "--seeds 99: "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, message):
@@ -223,6 +224,20 @@ def test_a_failed_run_is_told_and_the_exit_code_is_1(capsys, tmp_path):
     code, out, _ = call(capsys, "run", "smoke", *wild, *TINY, *places)
     assert code == 1
     assert "Failed: digits-S-10-paper-auc_m tuning" in out
+
+
+def test_where_nothing_can_be_run_the_exit_code_is_2_and_no_page_is_written(capsys, tmp_path):
+    words = ("run", "pcam", "--root", tmp_path / "nowhere", "--device", "cpu", "--results", tmp_path / "results")
+    code, out, _ = call(capsys, *words)
+    assert (code, "Not run: " in out) == (2, True)
+    assert not (tmp_path / "results" / "pcam.md").exists()
+
+
+def test_a_page_is_not_replaced_by_one_without_records(capsys, tmp_path):
+    (tmp_path / "smoke.md").write_text("my page")
+    code, _, errors = call(capsys, "table", "smoke", "--results", tmp_path)
+    assert (code, "is " + str(tmp_path) + " the right folder?" in errors) == (2, True)
+    assert (tmp_path / "smoke.md").read_text() == "my page"
 
 
 @pytest.mark.parametrize("command", ["list", "run", "status", "table"])

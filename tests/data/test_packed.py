@@ -224,6 +224,13 @@ def test_existing_folders_are_safe(tmp_path):
     assert np.array_equal(second(np.arange(8)), images(8, seed=1))
     assert np.array_equal(first(np.arange(20)), images())  # still mapped by whoever had it open
     assert sorted(os.listdir(tmp_path)) == ["mine", "set"]
+    (tmp_path / "set" / "run").mkdir()
+    with pytest.raises(ValueError, match=r"would be lost \(run\): move it away first"):
+        pack(binary_task(), tmp_path / "set", overwrite=True)
+    (tmp_path / "set" / "run").rmdir()
+    (tmp_path / "link").symlink_to(tmp_path / "set")
+    with pytest.raises(ValueError, match="is a link to another folder"):
+        pack(binary_task(), tmp_path / "link", overwrite=True)
 
 
 class BrokenInputs(ArrayInputs):

@@ -166,7 +166,7 @@ def run_study(
     if curves:
         chosen = tuple(replace(one, test_curve=True) for one in chosen)
     if seeds is not None:
-        chosen = tuple(replace(one, seeds=_numbers(seeds)) for one in chosen)
+        chosen = tuple(replace(one, seeds=_declared(one, _numbers(seeds))) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_plan_text(entry, chosen))
     with _told(output) as report:
@@ -183,6 +183,8 @@ def run_study(
             report=report,
         )
     _finish(outcome, output)
+    if not (outcome.done or outcome.failed) and chosen and {one.name for one in chosen} <= set(outcome.unavailable):
+        raise typer.Exit(2)  # nothing could be run: the page stays as it is
     if entry.page_after_run and not outcome.out_of_time:
         _write_page(entry, results, output)
     if outcome.failed:
@@ -251,10 +253,12 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     """RESULTS/NAME.md and its pictures, told; the record of both."""
     from deepauc.training.checkpoint import write_atomically
 
+    path = results / f"{entry.name}.md"
+    if path.exists() and not any((results / record).exists() for record in (entry.name, f"{entry.name}.json")):
+        raise ValueError(f"{path} is there, and no record it could be made from: is {results} the right folder?")
     pictures = entry.pictures(results)  # first: the page shows those that are there
     text = entry.table(results)
     results.mkdir(parents=True, exist_ok=True)
-    path = results / f"{entry.name}.md"
     write_atomically(path, (text.rstrip() + "\n").encode())
     output.say(text)
     for written in (path, *pictures):
@@ -271,6 +275,14 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"--seeds takes whole numbers with commas between, such as 0,1,2, not {text!r}.") from None
+
+
+def _declared(study: Study, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """ValueError for training sets that are not the study's: their runs would count in its tables."""
+    if others := sorted(set(wanted) - set(study.seeds)):
+        there = ", ".join(map(str, study.seeds))
+        raise ValueError(f"--seeds {', '.join(map(str, others))}: {study.name} has the final training sets {there}.")
+    return wanted
 
 
 def _options(given: list[str]) -> dict[str, Any]:

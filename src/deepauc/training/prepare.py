@@ -141,6 +141,13 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
     """
     split, word = settings.split, group_word(task.group_column)
     whose = "table" if settings.data.packed is None else "packed set"
+    nowhere = len(task) - sum(map(len, task.parts.values()))  # rows of validation and test without a label
+    if nowhere and not {"validation", "test"} & set(task.parts):
+        raise ValueError(
+            f"the {whose} puts {nowhere:,} rows into validation and test, and none of them has a label: label some, or "
+            "leave out the split column, and the labelled rows are cut anew."
+        )
+    left_out = f"; {nowhere:,} rows of validation or test have no label and are left out" if nowhere else ""
     if "validation" in task.parts:
         if split != SplitSettings():
             or_else = ", or the split column" if settings.data.packed is None else ""
@@ -148,11 +155,11 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
         test = (
             "" if "test" in task.parts else "; there is no test part, so nothing says how good the choice of epochs is"
         )
-        return task, Choice(name="parts", value=_counts(task), reason=f"the {whose}'s own split{test}")
+        return task, Choice(name="parts", value=_counts(task), reason=f"the {whose}'s own split{test}{left_out}")
     if "test" in task.parts:
         whole = split.train + split.validation
         fractions = {"train": split.train / whole, "validation": split.validation / whole}
-        reason = f"the {whose}'s own test part; validation is taken from its training part"
+        reason = f"the {whose}'s own test part; validation is taken from its training part{left_out}"
     else:
         fractions = {"train": split.train, "validation": split.validation, "test": split.test}
         reason = f"the {whose} has no split"

@@ -40,7 +40,10 @@ class Stream:
             stage.augment.require_fit(*task.source.shape[:2])
         seen = self.labels[self.rows]
         if (seen == UNCERTAIN).any():
-            raise ValueError("the training labels hold uncertain entries (-1): name what becomes of them in the stage.")
+            raise ValueError(
+                "the training labels hold uncertain entries (-1): say what becomes of them, uncertain = 'ignore', "
+                "'zeros' or 'ones' of each stage (in the file that `deepauc train --print-config` prints)."
+            )
         if not stage.objective.soft_labels and ((seen > 0) & (seen < 1)).any():
             raise ValueError(
                 "the training labels are soft (smoothed uncertain ones, for example), the stage's objective takes hard "
