@@ -358,3 +358,19 @@ def test_second_derivatives_are_refused_rather_than_wrong(several, outer):
         grad.square().sum().backward()
     first = torch.autograd.grad(outer(loss(scores, labels)), scores)[0]
     torch.testing.assert_close(grad.detach(), first)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_step_between_forward_and_backward_of_another_batch_does_no_harm(several):
+    """Two batches in flight: nothing that a step changes in place is kept for backward."""
+    scores, labels = some()
+    scores, labels = (torch.stack([x, x], 1) if several else x for x in (scores, labels))
+    loss_fn = AUCMarginLoss(prior=0.1, num_labels=2 if several else 1)
+    network = torch.nn.Parameter(torch.ones(()))
+    optimizer = PESG([network], loss_fn, lr=0.1)
+    first, second = (loss_fn(torch.sigmoid(scores * network + shift), labels) for shift in (0.0, 1.0))
+    first.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    expected = torch.autograd.grad(second, list(loss_fn.parameters()), retain_graph=True)
+    assert all(gradient.isfinite().all() for gradient in expected)

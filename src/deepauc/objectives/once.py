@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 
-def once(gradient: Tensor, *inputs: Tensor | None) -> Tensor:
-    """The gradient, which follows from these inputs; an error where its own derivative by them is asked for.
+def once(gradient: Tensor, scores: Tensor) -> Tensor:
+    """The gradient of a loss of these scores; an error where its own derivative is asked for.
 
     For the end of `backward`. torch's `once_differentiable` refuses only where the incoming gradient needs one itself,
     and gives zeros for a loss that nothing follows.
     """
     if not torch.is_grad_enabled():  # no create_graph: nothing can be asked for
         return gradient
-    found: Tensor = _Once.apply(gradient, *inputs)
+    found: Tensor = _Once.apply(gradient, scores)
     return found
 
 
@@ -24,7 +24,7 @@ class _Once(torch.autograd.Function):
     generate_vmap_rule = True  # for jacrev
 
     @staticmethod
-    def forward(gradient: Tensor, *inputs: Tensor | None) -> Tensor:
+    def forward(gradient: Tensor, scores: Tensor) -> Tensor:
         return gradient.clone()
 
     @staticmethod

@@ -111,16 +111,15 @@ class _Saddle(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        scores, _, _, a, b, alpha, *_ = inputs
-        ctx.save_for_backward(*output[1:], scores, a, b, alpha)
+        ctx.save_for_backward(*output[1:], inputs[0])  # not a and b, which a step may change before
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 10
-        gradients, inputs = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        scores, a, b, alpha = (grad * once(gradient, *inputs) for gradient in gradients)
-        return scores, None, None, a, b, alpha, None, None, None, None
+        *gradients, scores = ctx.saved_tensors
+        of_scores, of_a, of_b, of_alpha = (grad * once(gradient, scores) for gradient in gradients)
+        return of_scores, None, None, of_a, of_b, of_alpha, None, None, None, None
 
 
 class _SaddleOneLabel(torch.autograd.Function):
@@ -154,17 +153,17 @@ class _SaddleOneLabel(torch.autograd.Function):
         difference = (pull_b + b_ * share_b) - (pull_a + a_ * share_a)
         scale = constant if h.numel() else 0.0
         grad_scores = pull.mul_(2).add_(y, alpha=-2 * alpha_ * (per_positive + per_negative))
-        ctx.save_for_backward(grad_scores.add_(2 * alpha_ * per_negative), scores, a, b, alpha)
+        ctx.save_for_backward(grad_scores.add_(2 * alpha_ * per_negative), scores)
         ctx.grads = (-2 * pull_a, -2 * pull_b, 2 * (scale * (margin - alpha_) + difference))
         return h.new_full((), spread + alpha_ * (scale * (2 * margin - alpha_) + 2 * difference))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_scores, *inputs = ctx.saved_tensors
+        grad_scores, scores = ctx.saved_tensors
         if not torch.is_grad_enabled():
             scale = grad.item()
             small = (grad.new_full((1,), scale * each) for each in ctx.grads)
             return (grad_scores * scale, None, *small, None, None, None, None)
         gradients = (grad_scores, *(grad.new_full((1,), each) for each in ctx.grads))
-        of_scores, *small_ones = (grad * once(gradient, *inputs) for gradient in gradients)
+        of_scores, *small_ones = (grad * once(gradient, scores) for gradient in gradients)
         return (of_scores, None, *small_ones, None, None, None, None)
