@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from deepauc.data.decode import ImageError, examine_image
-from deepauc.data.problems import LargestGroup
+from deepauc.data.problems import LargestGroup, TableError
 from deepauc.data.table import check_table, read_table
 
 NUMBERS = {"label_columns": ["target"], "kind": "binary", "feature_columns": ["f"]}
@@ -126,3 +126,19 @@ def test_excels_note_about_the_separator_is_named(tmp_path, note):
     (tmp_path / "t.csv").write_text(note + "x;y\n1;0\n2;1\n", encoding="utf-8")
     with pytest.raises(ValueError, match="a note for Excel: delete that line"):
         read_table(tmp_path / "t.csv", **NUMBERS)
+
+
+def test_numbers_that_single_precision_blurs_are_told(tmp_path):
+    draw = np.random.default_rng(0)
+    for offset, blurred in ((0.0, False), (1e4, False), (1e9, True)):
+        rows = [f"{offset + value:.6f},{number % 2}" for number, value in enumerate(draw.normal(size=40))]
+        path = table(tmp_path, "f,target", rows)
+        report = check_table(path, **NUMBERS)
+        assert [problem.kind for problem in report.problems] == ["numbers too close"] * blurred
+        if blurred:
+            with pytest.raises(TableError, match="subtract the smallest one"):
+                read_table(path, **NUMBERS)
+        else:
+            read_table(path, **NUMBERS)
+    days = [f"{1.7e12 + 86.4e6 * day:.0f},{day % 2}" for day in range(365)]  # milliseconds since 1970
+    assert check_table(table(tmp_path, "f,target", days), **NUMBERS).ok

@@ -22,6 +22,7 @@ _PARTS = {
 }  # fmt: skip
 NO_PART = -1
 _TRUTH = {"true": "1", "false": "0"}  # what pandas writes of a column of 0 and 1 (get_dummies), and parquet holds
+BLUR = 0.01  # of the standard deviation
 EMPTY_FEATURE = "the cell is empty: fill it in, or leave the row out"
 
 
@@ -64,8 +65,10 @@ def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tu
     return np.where(bad, 0, weights).astype(np.float32), problems
 
 
-def parse_features(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
-    """Finite numbers within the reach of float32; true is 1 and false is 0, as for labels."""
+def parse_features(
+    cells: Sequence[str], lines: Sequence[int], column: str
+) -> tuple[npt.NDArray[np.float64], list[Problem]]:
+    """Finite numbers within the reach of float32; true is 1 and false is 0, as for labels. A bad one is 0."""
     values, bad = _parse_numbers([_TRUTH.get(cell.strip().lower(), cell) for cell in cells])
     problems = [
         _problem(
@@ -78,7 +81,18 @@ def parse_features(cells: Sequence[str], lines: Sequence[int], column: str) -> t
         )
         for row in np.flatnonzero(bad).tolist()
     ]
-    return np.where(bad, 0, values).astype(np.float32), problems
+    return np.where(bad, 0, values), problems
+
+
+def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
+    """A problem where float32, which a network gets, blurs the differences between a feature's numbers."""
+    if len(values) < 2 or (values.std() == 0 or (values - values.astype(np.float32)).std() <= BLUR * values.std()):
+        return []
+    message = (
+        f"its numbers ({values.min():.10g} to {values.max():.10g}) lie so close together for their size that single "
+    )
+    message += "precision blurs them: subtract the smallest one, or another round number, from all"
+    return [Problem(row=None, column=column, kind="numbers too close", message=message)]
 
 
 def parse_groups(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:

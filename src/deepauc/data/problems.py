@@ -17,6 +17,7 @@ ProblemKind = Literal[
     "path leaves folder",
     "unknown label value",
     "NaN feature",
+    "numbers too close",
     "no number",
     "bad weight",
     "bad split value",

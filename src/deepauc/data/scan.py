@@ -21,6 +21,7 @@ from deepauc.data.columns import (
     parse_labels,
     parse_parts,
     parse_weights,
+    too_close,
 )
 from deepauc.data.decode import Window
 from deepauc.data.image_files import ImageColumn, examine_column
@@ -93,6 +94,7 @@ class Scan:
     parts: Indices  # (N,) number of the part the row belongs in, or NO_PART
     images: ImageColumn | None
     features: Floats | None  # (N, F)
+    blurred: Sequence[Problem]  # of whole columns of these
     groups: Array | None
     weights: Floats | None
     digests: Array  # (N,) text, equal for equal inputs
@@ -171,6 +173,7 @@ def scan_table(
         parts=parts,
         images=inputs.images,
         features=inputs.features,
+        blurred=inputs.blurred,
         groups=groups,
         weights=weights,
         digests=np.array(inputs.digests, dtype=str),
@@ -189,6 +192,7 @@ class _Inputs:
 
     images: ImageColumn | None = None
     features: Floats | None = None  # (N, F)
+    blurred: Sequence[Problem] = ()
     digests: Sequence[str]  # (N,) equal for equal inputs
     identity: Sequence[str | bytes]  # (N,)
     problems: Sequence[Problem]
@@ -205,17 +209,19 @@ def _image_inputs(images: ImageColumn) -> _Inputs:
 
 
 def _feature_inputs(cells: Cells, columns: Sequence[str], *, progress: Callable[[int, int], None] | None) -> _Inputs:
-    lines, problems = cells.lines, list[Problem]()
+    lines, problems, blurred = cells.lines, list[Problem](), list[Problem]()
     features = np.empty((len(lines), len(columns)), dtype=np.float32)
     for place, name in enumerate(columns):
-        features[:, place], found = parse_features(cells.numbers(name), lines, name)
+        values, found = parse_features(cells.numbers(name), lines, name)
+        features[:, place] = values
         problems += found
+        blurred += [] if found else too_close(values, name)
         if progress is not None:
             progress((place + 1) * len(lines) // len(columns), len(lines))
     bad = _in_rows(lines, [problem for problem in problems if problem.kind == "NaN feature"])
     # Minus zero is zero; a row that could not be read equals no other.
     digests = [str(row) if bad[row] else _digest(one) for row, one in enumerate(features + np.float32(0))]
-    return _Inputs(features=features, digests=digests, identity=cells.digests, problems=problems)
+    return _Inputs(features=features, blurred=blurred, digests=digests, identity=cells.digests, problems=problems)
 
 
 def _metadata_inputs(cells: Cells, columns: Sequence[str]) -> _Inputs:
@@ -227,12 +233,12 @@ def _metadata_inputs(cells: Cells, columns: Sequence[str]) -> _Inputs:
 
 
 def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
-    """Problems of the rows to be kept that no single row has: nothing labelled, one class only, no weight."""
+    """Problems of the rows to be kept that no single row has: nothing labelled, one class only, ..."""
     labels = scan.labels[keep]
     if np.isnan(labels).all():
         message = "no labelled row is left: give at least one row of each class a label"
         return [Problem(row=None, column=None, kind="no labelled row", message=message)]
-    problems: list[Problem] = _one_class(scan, keep, "the table")
+    problems: list[Problem] = [*scan.blurred, *_one_class(scan, keep, "the table")]
     if scan.columns.split is not None:
         for number, name in enumerate(PART_NAMES):
             found = _one_class(scan, keep & (scan.parts == number), f"the {name} part")
