@@ -372,3 +372,11 @@ def test_compare_counts_labelled_rows_and_refuses_where_nothing_can_be_compared(
     c = write_csv(tmp_path / "c.csv", {"id": np.arange(200), **two})
     code, _, errors = deepauc("compare", c, c)
     assert (code, len(errors.splitlines())) == (2, 1)
+
+
+def test_scores_without_labels_are_named(deepauc, tmp_path):
+    generator = np.random.default_rng(0)
+    cells = {"id": np.arange(40), "label:x": np.arange(40) % 4 == 0, "score:x": generator.normal(size=40)}
+    path = write_csv(tmp_path / "s.csv", {**cells, "score:y": generator.normal(size=40)})
+    code, out, _ = deepauc("evaluate", path)
+    assert (code, "score:y: there is no column of labels for it" in out) == (0, True)

@@ -71,6 +71,7 @@ def test_under_scikit_learns_calibration(cancer, method):
 
 def test_clone_and_pickle_keep_the_answers():
     X, y = blob()
+    quick(hidden=8).fit(X, y)
     model = quick(hidden=[8, 4]).fit(X, y)
     again = clone(model).fit(X, y)
     loaded = pickle.loads(pickle.dumps(model))

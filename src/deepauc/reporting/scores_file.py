@@ -98,6 +98,7 @@ def read_scores(
     """
     path = Path(path)
     header = table_header(path)
+    asked = bool(label_columns or score_columns)
     names, label_columns, score_columns = _pairs(path, header, label_columns, score_columns)
     extra = {
         "ids": id_column or (ID if ID in header else None),
@@ -111,6 +112,8 @@ def read_scores(
         raise ValueError(f"{path}, line {first.row}: {first.message} ({len(cells.problems)} such rows).")
     lines = np.array(cells.lines, dtype=np.int64)
     notes: list[str] = []
+    if not asked and (alone := [c for c in header if c.startswith("score:") and c not in score_columns]):
+        notes.append(f"{', '.join(alone)}: there is no column of labels for it, so it is not judged.")
     labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels_missing, notes) for c in label_columns]
     scores = [_scores(path, c, cells.numbers(c), lines) for c in score_columns]
     columns = {
