@@ -69,7 +69,7 @@ def compare(
         if isinstance(one, Absent):
             if len(a.label_names) == 1:
                 raise ValueError(one.why)
-            (output.result if quiet else output.say)(f"{name}: not compared, because {one.why}")
+            output.result(f"{name}: not compared, because {one.why}")
             continue
         difference = signed_text(one.difference)
         rows.append([name, f"{one.auc:.3f}", f"{one.baseline_auc:.3f}", difference, p_text(one.p_value)])

@@ -94,7 +94,7 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
     judged = []
     for one in found:
         if isinstance(one.auc, Absent):
-            (output.result if output.quiet else output.say)(f"{one.part}, {one.name}: no AUC, because {one.auc.why}")
+            output.result(f"{one.part}, {one.name}: no AUC, because {one.auc.why}")
             continue
         judged.append(one)
         if output.quiet:

@@ -86,12 +86,10 @@ def parse_features(
 
 def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
     """A problem where float32, which a network gets, blurs the differences between a feature's numbers."""
-    if len(values) < 2 or (values.std() == 0 or (values - values.astype(np.float32)).std() <= BLUR * values.std()):
+    if not len(values) or (values - values.astype(np.float32)).std() <= BLUR * values.std() or values.std() == 0:
         return []
-    message = (
-        f"its numbers ({values.min():.10g} to {values.max():.10g}) lie so close together for their size that single "
-    )
-    message += "precision blurs them: subtract the smallest one, or another round number, from all"
+    message = f"its numbers ({values.min():.10g} to {values.max():.10g}) lie so close together for their size that "
+    message += "single precision blurs them: subtract the smallest one, or another round number, from all"
     return [Problem(row=None, column=column, kind="numbers too close", message=message)]
 
 

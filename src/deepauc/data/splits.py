@@ -56,8 +56,9 @@ def split_by_fractions(
     else:
         number = _deal_groups(strata, task.groups[pool], shares, seed=seed)
     if task.num_labels == 1:
-        units = np.arange(len(pool)) if task.groups is None else np.unique(task.groups[pool], return_inverse=True)[1]
-        number = _both_classes_everywhere(number, strata, units, parts=len(names))
+        number = _both_classes_everywhere(
+            number, strata, None if task.groups is None else task.groups[pool], len(names)
+        )
     for index, name in enumerate(names):
         _require_both_classes(
             task.labels[pool[number == index]],
@@ -171,19 +172,22 @@ def _cut_rows(strata: Indices, shares: npt.NDArray[np.float64], *, seed: int) ->
     return number
 
 
-def _both_classes_everywhere(number: Indices, strata: Indices, units: Indices, *, parts: int) -> Indices:
-    """A part without a class gets the smallest unit (a row, or a patient) of it from the part that has most of them.
+def _both_classes_everywhere(number: Indices, strata: Indices, groups: Array | None, parts: int) -> Indices:
+    """A part without a class gets a row of it, or the smallest patient with one, from the part that has most of them.
 
     Of 3 positives 70 : 15 : 15 gives train two and one part none; without this such a table could not be trained on.
     """
     number = number.copy()
-    for stratum in np.unique(strata):
-        for part in range(parts):
-            held = [np.unique(units[(strata == stratum) & (number == other)]) for other in range(parts)]
-            most = max(held, key=len)
-            if len(held[part]) == 0 and len(most) > 1:
-                sizes = [np.count_nonzero(units == unit) for unit in most]
-                number[units == most[np.argmin(sizes)]] = part
+    missing = [(s, p) for s in np.unique(strata) for p in range(parts) if not ((strata == s) & (number == p)).any()]
+    if not missing:
+        return number
+    units = np.arange(len(number)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    sizes = np.bincount(units)
+    for stratum, part in missing:
+        held = (np.unique(units[(strata == stratum) & (number == other)]) for other in range(parts))
+        most = max(held, key=len)
+        if len(most) > 1:
+            number[units == most[np.argmin(sizes[most])]] = part
     return number
 
 

@@ -173,7 +173,7 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
         if self.batch_size < 4:
             raise ValueError(f"batch_size must be at least 4, to hold some rows of each class, not {self.batch_size}.")
-        hidden = (self.hidden,) if isinstance(self.hidden, int) else tuple(self.hidden)
+        hidden = tuple(np.atleast_1d(self.hidden).tolist())
         if any(width < 1 for width in hidden):
             raise ValueError(f"hidden must hold whole numbers of at least 1, not {hidden}.")
         return TableSettings(

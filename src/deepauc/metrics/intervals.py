@@ -76,8 +76,8 @@ def auroc_with_limits(
 
     That has no variance to estimate, and says next to nothing; the AUC itself is there all the same.
     """
-    unit = np.arange(len(labels)) if groups is None else groups
-    if min(len(np.unique(unit[labels == value])) for value in (0, 1)) == 1:
+    of_classes = [labels == value for value in (0, 1)]
+    if min(int(of.sum()) if groups is None else len(np.unique(groups[of])) for of in of_classes) == 1:
         return Estimate(float(auroc(scores, labels)), 0.0, 1.0)
     return auroc_interval(scores, labels, groups=groups, **options)
 
