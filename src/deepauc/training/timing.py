@@ -24,6 +24,7 @@ from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import can_be_fast, run_epoch
 from deepauc.training.plan import Plan
+from deepauc.training.plan_copies import COPIES, MOST_OF_TRAINING, without_copies
 from deepauc.training.plan_first_stage import LEAST_EPOCHS, without_first_stage
 from deepauc.training.plan_length import LEAST_EPOCHS as LEAST_AUC_EPOCHS
 from deepauc.training.recipe import Recipe, Stage
@@ -96,13 +97,16 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     """The plan with as many epochs as end in time, all stages cut by the same share and none to less than one epoch.
 
     A first stage that the plan itself has chosen takes only what the others, whole, leave of the time, and so does the
-    AUC stage, unless the user wants it; where that is not enough of it, it goes. More minutes never give fewer epochs.
-    Where not even one epoch of each stage fits, that is an error.
+    AUC stage, unless the user wants it; where that is not enough of it, it goes. Copies of an image go where they would
+    take more than MOST_OF_TRAINING of the time. More minutes never give fewer epochs. Where not even one epoch of each
+    stage fits, that is an error.
     """
+    given, limit = plan, 60 * minutes * (1 - RESERVE)
+    if plan.copies_may_go:
+        plan, limit = _with_copies_or_without(plan, task, pace, minutes=minutes, tune=tune)
     recipe = plan.recipe
     wanted = [stage.epochs or 0 for stage in recipe.stages]
     an_epoch, ending = _epoch_seconds(recipe, pace), _ending(recipe, task, pace, tune=tune)
-    limit = 60 * minutes * (1 - RESERVE)
 
     def seconds(epochs: Sequence[int]) -> float:
         return _total(an_epoch, epochs, tune) + ending
@@ -111,7 +115,7 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
         needed = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]))
         why = f"{minutes:g} minutes do not last for {LEAST_EPOCHS} epochs of one beside the other stages, at "
         why += f"{_paces(pace)}, measured here: it takes {needed}; --first-stage contrastive has a shorter one"
-        return fit_into(_without_first(plan, why), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
+        return fit_into(_without_first(given, why), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
     without_auc = None if plan.first_stage_may_go else plan.without_auc  # with a first stage left, the rest is whole
     if without_auc is not None and seconds([*wanted[:-1], LEAST_AUC_EPOCHS]) > limit:
         needed = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]))
@@ -135,13 +139,32 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     reason = f"about {_time(seconds(epochs))}{_with_tuning(tune)} of the {minutes:g} min asked for, at {_paces(pace)}, "
     reason += "measured here; the report comes on top"
     if epochs != wanted:
-        whole = seconds(wanted)
+        whole = _total(an_epoch, wanted, tune) + _ending(given.recipe, task, pace, tune=tune)
         reason += f". Cut: uncut, {' + '.join(map(str, wanted))} epochs, it would take about {_time(whole)} "
         reason += f"(--minutes {_minutes_for(whole).split()[0]})"
     length = Choice(name="epochs", value=shown, reason=reason)
     stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
     choices = tuple(length if choice.name == "epochs" else choice for choice in plan.choices)
     return Plan(recipe=replace(recipe, stages=stages), choices=choices)
+
+
+def _with_copies_or_without(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int) -> tuple[Plan, float]:
+    """And the seconds it may take. Without them the epochs have no more than as soon as there is time for copies too:
+    more minutes would give fewer epochs otherwise.
+    """
+    limit = 60 * minutes * (1 - RESERVE)
+    bare = replace(plan.recipe, tta=0)
+    ending = _ending(bare, task, pace, tune=tune)
+    taken = _ending(plan.recipe, task, pace, tune=tune) - ending
+    least = _total(_epoch_seconds(bare, pace), [1] * len(bare.stages), tune) + ending
+    enough = max(taken / MOST_OF_TRAINING, least + taken)
+    if limit >= enough:
+        return plan, limit
+    why = (
+        f"{COPIES} of each row that is scored would take {_time(taken)} of the {minutes:g} min; --tta {COPIES} has them"
+    )
+    plan = replace(plan, recipe=bare, choices=without_copies(plan.choices, why), copies_may_go=False)
+    return plan, min(limit, enough - taken)
 
 
 def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list[int]]:
@@ -160,7 +183,8 @@ def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list
 def _without_first(plan: Plan, why: str) -> Plan:
     recipe = replace(plan.recipe, stages=plan.recipe.stages[1:])
     without_auc = None if plan.without_auc is None else _without_first(plan.without_auc, why)
-    return Plan(recipe=recipe, choices=without_first_stage(plan.choices, why), without_auc=without_auc)
+    choices = without_first_stage(plan.choices, why)
+    return replace(plan, recipe=recipe, choices=choices, first_stage_may_go=False, without_auc=without_auc)
 
 
 def _alone(plan: Plan, why: str) -> Plan:
