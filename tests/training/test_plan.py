@@ -352,3 +352,10 @@ def test_copies_take_a_fifth_of_training_at_most():
         assert recipe.tta or f"would take {taken:.0%} of training; --tta 8 has them" in choice(plan, COPIES).reason
         found.add(recipe.tta)
     assert found == {0, 8}
+
+
+def test_what_a_first_stage_costs_is_part_of_training_there():
+    data = fingerprint(rows=20_000, positives=(400,), shape=(32, 32, 3), validation=(100, 20_000))
+    plans = [make_plan(data, PlanOptions(first_stage=first), "cuda") for first in ("auto", "none")]
+    assert [len(plan.recipe.stages) for plan in plans] == [3, 2]
+    assert [plan.recipe.tta for plan in plans] == [8, 0]

@@ -21,7 +21,7 @@ def plan_copies(
 ) -> tuple[int, list[Choice]]:
     """How many, and why. Nothing is said of rows of numbers.
 
-    an_image, training: multiply-adds of a forward pass and of all stages that see labels.
+    an_image, training: multiply-adds of a forward pass and of all stages.
     """
     if len(fingerprint.shape) != 3:
         if options.tta:

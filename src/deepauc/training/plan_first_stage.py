@@ -56,11 +56,15 @@ class Means:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFirst:
-    """The stage, or None; what is to be said of it, nothing for a table of numbers; its length in words."""
+    """The stage, or None; what is to be said of it, nothing for a table of numbers; its length in words.
+
+    cost: multiply-adds.
+    """
 
     stage: Stage | None = None
     choices: tuple[Choice, ...] = ()
     length: str = ""
+    cost: float = 0.0
 
 
 def plan_first_stage(
@@ -99,6 +103,7 @@ def plan_first_stage(
         stage=stage,
         choices=(_said(stage, reason), _views_said(fingerprint)),
         length=f"{epochs * steps:,} steps, {epochs * an_epoch:.1e} multiply-adds",
+        cost=epochs * an_epoch,
     )
 
 
