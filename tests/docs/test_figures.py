@@ -251,6 +251,15 @@ def ends() -> tuple[str, ...]:
     return tuple(shown(fmean(one.values())) for one in found)
 
 
+def other_losses() -> tuple[str, ...]:
+    """AUC-S as chosen and its best on scores of unit RMS; all pairs as chosen."""
+    square, pairs = lever("auc_s", "rate"), lever("pairwise", "rate")
+    chosen = [next(one.mean for one in found.tried if one.setting == found.chosen) for found in (square, pairs)]
+    rms = max(one.mean for one in square.tried if one.setting["bound"] == "rms")
+    assert square.chosen["bound"] == "sigmoid"
+    return shown(chosen[0]), shown(rms), shown(chosen[1])
+
+
 def decided(loss: str) -> str:
     return str(sum(one.chosen is not None for one in decisions(RecordBook(RESULTS / "best"), loss)))
 
@@ -428,6 +437,8 @@ FIGURES = [
     ("best.md", rf"is worth as much, {INTERVAL} and {INTERVAL}; the mean", lambda: gains("positives")),
     ("best.md", rf"over copies of an image {INTERVAL} and {INTERVAL}\.", lambda: gains("copies")),
     ("best.md", rf"AUC-M minus cross-entropy is {INTERVAL} on these folds", between_searches),
+    ("best.md", rf"AUC-S at the rate chosen {AUC} on sigmoid scores, at most {AUC} on scores of unit RMS, the squared "
+     rf"hinge over all pairs {AUC}\.", other_losses),
     *(("best.md", rf"\| {title} \| {AUC} \| {AUC} \| {AUC} \| {INTERVAL} \| {AUC} \|", lambda cell=cell: best_row(cell))
       for cell, title in BEST.items()),
     ("best.md", rf"over the four cells AUC-M minus cross-entropy is {INTERVAL},", best_pooled),

@@ -41,8 +41,9 @@ SECOND = (
     "`now`: where fewer than a quarter of the rows are positive (path, ham, C2), a quarter of every batch is, in both "
     "stages; epochs fewer for it, within the same budget. Rows as above, shares of positives for these three sets "
     f"alone. `{PLANNED}`: the AUC stage has the epochs that the budget lasts for once cross-entropy has 2,000 steps, "
-    "and none if they are fewer than three (ham, C2). It is what `deepauc train` plans since; it was thought of when "
-    "`now, CE alone, as long` had been seen on these folds, so its own figures are somewhat too kind."
+    "and none if they are fewer than three (ham, C2). It is what `deepauc train` plans since, with 8 copies; it was "
+    "thought of when `now, CE alone, as long` had been seen on these folds, so its own figures are somewhat too kind. "
+    "`8 copies`: in records of the first round changed for each row by itself, since then alike for all rows."
 )
 
 

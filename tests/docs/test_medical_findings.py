@@ -1,0 +1,206 @@
+"""docs/medical/findings.md says what results/medical.md and results/chest.md have.
+
+One row of FIGURES a sentence: the sentence with a group for each figure, and where the figures come from.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+AUC = r"([+-]?\.\d+)"
+INTERVAL = rf"{AUC} \[{AUC}, {AUC}\]"
+AGAINST_CE = "AUC-M's own weights at least CE's mean"
+ROW = rf"\| (\S+) \| {AUC} \| {AUC} \| {INTERVAL} \|"
+Rows = list[dict[str, str]]
+
+
+@cache
+def table(page: str, heading: str) -> Rows:
+    """The first table below a heading, a dict by column a row."""
+    text = (ROOT / "results" / f"{page}.md").read_text(encoding="utf-8")
+    below = text.split(f"\n{heading}\n", 1)[1]
+    lines = re.search(r"(?:^\|.*\n)+", below, flags=re.MULTILINE)
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[0].splitlines())
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def aims(aim: str) -> Rows:
+    return [row for row in table("medical", "## Aims") if row["aim"] == aim]
+
+
+def single(cell: str, loss: str) -> dict[str, str]:
+    (row,) = [r for r in table("medical", "## Single models") if (r["cell"], r["loss"]) == (cell, loss)]
+    return row
+
+
+def short(text: str) -> tuple[str, ...]:
+    """`+0.049 [+0.027, +0.072]` as the pages write it."""
+    return tuple(number.replace("0.", ".") for number in re.findall(r"[+-]?\d\.\d{3}", text)[:3])
+
+
+def mean(cell: str, loss: str) -> str:
+    return short(single(cell, loss)["ours"])[0]
+
+
+def against_ce(where: str) -> tuple[str, ...]:
+    (row,) = [row for row in aims(AGAINST_CE) if row["where"] == where]
+    return short(row["measured"])
+
+
+def counts() -> tuple[str, ...]:
+    reached = [row["reached"] for row in aims(AGAINST_CE)]
+    return str(len(reached)), *(str(reached.count(word)) for word in ("yes", "no, within noise", "no"))
+
+
+def below() -> tuple[str, ...]:
+    cells = [row["where"] for row in aims(AGAINST_CE) if row["reached"] == "no"]
+    assert cells == ["pneumonia-R-ours", "ham-R-32", "pneumonia-R-best"]
+    order = (cells[0], cells[2], cells[1])
+    return tuple(x for c in order for x in (c, mean(c, "CE"), mean(c, "AUC-M"), *against_ce(c)))
+
+
+def above() -> tuple[str, ...]:
+    found = [row for row in aims(AGAINST_CE) if "[+" in row["measured"] and row["reached"] == "yes"]
+    assert {row["where"] for row in found} == {"path-R-ours", "breast-D-paper"}
+    ce = mean("breast-D-paper", "CE"), mean("breast-R-ours", "CE")
+    return str(len(found)), *against_ce("path-R-ours"), *against_ce("breast-D-paper"), *ce
+
+
+def without_margin() -> tuple[str, ...]:
+    rows = [row for row in table("medical", "## Single models") if row["loss"] == "AUC-M"]
+    shares = [float(row["alpha = 0"].strip(" %")) for row in rows]
+    same = ("ours", "DeLong 95 %", "bootstrap 95 %", "minus CE, paired DeLong")
+    as_auc_s = [
+        row["cell"]
+        for row in table("medical", "## Single models")
+        if row["loss"] == "AUC-S" and all(row[name] == single(row["cell"], "AUC-M")[name] for name in same)
+    ]
+    assert as_auc_s == ["breast-R-ours", "ham-R-64", "ham-meta"]
+    assert all("m 1" in single(cell, "AUC-M")["selected"].split(", ") for cell in as_auc_s)
+    return str(shares.count(0.0)), str(len(shares)), str(max(shares))
+
+
+def published() -> tuple[str, ...]:
+    cells = [f"pneumonia-R-{which}" for which in ("paper", "ours", "best")]
+    each = [sorted(mean(cell, loss) for cell in cells) for loss in ("AUC-M", "CE")]
+    return tuple(one[index] for one in each for index in (0, -1))
+
+
+def breast() -> tuple[str, ...]:
+    ours = (mean(f"breast-{which}", "AUC-M") for which in ("R-paper", "R-ours", "D-paper"))
+    best = (mean("breast-R-best", loss) for loss in ("AUC-M", "CE"))
+    return *ours, *best, *gain("breast", "AUC-M"), *gain("breast", "CE")
+
+
+def gain(name: str, loss: str) -> tuple[str, ...]:
+    rows = table("medical", "## `best` on the stand-ins")
+    (row,) = [row for row in rows if (row["cell"], row["loss"]) == (f"{name}-R-best", loss)]
+    return short(row["minus"])
+
+
+def ensembles() -> tuple[str, ...]:
+    rows = table("medical", "## Ensembles and test-time augmentation")
+    assert all(float(row["ensemble"]) > float(row["single, mean"]) for row in rows)
+    return str(len(rows)), str(sum(row["above any single"] == "yes" for row in rows))
+
+
+def ahead() -> tuple[str, ...]:
+    rows = table("medical", "## Ensembles and test-time augmentation")
+    others = [row["minus the best single"] for row in rows if row["above any single"] == "no"]
+    highs = [re.search(r"\[.*?, (.*?)\]", text)[1] for text in others]
+    return str(sum(not high.startswith("-") for high in highs)), str(len(others))
+
+
+def copies() -> tuple[str, ...]:
+    found = []
+    rows = table("medical", "## Ensembles and test-time augmentation")
+    for name in ("path", "breast", "pneumonia"):
+        of_set = [row for row in rows if row["cell"].startswith(name)]
+        up = sum(float(row["TTA, mean"]) > float(row["single, mean"]) for row in of_set)
+        found += [str(up), str(len(of_set))]
+    (row,) = [row for row in rows if (row["cell"], row["loss"]) == ("pneumonia-R-ours", "CE")]
+    return found[1], found[0], *found[2:], *short(row["single, mean"]), *short(row["TTA, mean"])
+
+
+def eight() -> tuple[str, ...]:
+    (row,) = [row for row in aims("ensemble + TTA above any single model") if row["where"].startswith("ham, 8")]
+    return short(row["measured"])
+
+
+def chest(how: str, loss: str) -> dict[str, str]:
+    rows = table("chest", "## Chest X-rays: five labels")
+    (row,) = [row for row in rows if (row["stage 2"], row["loss"]) == (how, loss)]
+    return row
+
+
+def at_once() -> tuple[str, ...]:
+    cost = [row["ratio"] for row in table("chest", "## What five labels cost") if "H200" in row["machine"]]
+    means = [short(chest(how, "AUC-M")["mean"])[0] for how in ("at once", "apart")]
+    edema = [short(chest(how, loss)["Edema"])[0] for loss in ("CE", "AUC-M", "AUC-S") for how in ("at once", "apart")]
+    return *cost, *means, *edema
+
+
+def uncertain() -> tuple[str, ...]:
+    rows = {row["policy"]: row["minus ignore"] for row in table("chest", "## Uncertain labels")}
+    level = [policy for policy, text in rows.items() if "[-" in text and ", +" in text]
+    assert sorted(level) == ["ones", "smooth_zeros", "zeros"]
+    return short(rows["smooth_ones"])
+
+
+def modes() -> tuple[str, ...]:
+    rows = table("medical", "## A8: training scores of melanoma and the rest")
+    (two,) = [row for row in rows if row["two modes"] == "yes"]
+    assert (two["cell"], two["loss"]) == ("ham-R-best", "AUC-M")
+    (ce,) = [row for row in rows if (row["cell"], row["loss"]) == ("ham-R-best", "CE")]
+    sd = (row["class means apart, sd"].split()[0] for row in (two, ce))
+    return *sd, *against_ce("ham-R-best")
+
+
+def in_the_readme() -> tuple[str, ...]:
+    """Chest at once and `best` on BreastMNIST: cross-entropy, AUC-M."""
+    chests = (short(chest("at once", loss)["mean"])[0] for loss in ("CE", "AUC-M"))
+    return *chests, *(mean("breast-R-best", loss) for loss in ("CE", "AUC-M"))
+
+
+README = rf"five labels, {AUC} and {AUC} in the mean\. With `best` BreastMNIST has {AUC} and {AUC}, the others"
+FIGURES = [
+    (r"Of (\d+) cells it is there in (\d+), below it within noise in (\d+), and below it beyond noise in (\d+):",
+     counts),
+    (rf"\|---\| {ROW} {ROW} {ROW}", below),
+    (rf"beyond noise in (\d): path-R-ours, {INTERVAL}, and breast-D-paper, {INTERVAL}\. .*? weak: {AUC}, against {AUC} "
+     r"with ResNet20", above),
+    (r"In (\d+) of the (\d+) cells .*? in the other four at ([\d.]+) % of them at most", without_margin),
+    (rf"at once {INTERVAL}, a network", lambda: against_ce("chest, at once")),
+    (rf"for each {INTERVAL}\.", lambda: against_ce("chest, apart")),
+    (rf"AUC-M {AUC} to {AUC}, cross-entropy {AUC} to {AUC}\.", published),
+    (rf"AUC-M {AUC}, {AUC} and, with DenseNet121, {AUC}\. .*? a label: {AUC}, and {AUC} with cross-entropy; against "
+     rf"our own setting {INTERVAL} and {INTERVAL}\.", breast),
+    (rf"gains nothing: pneumonia {INTERVAL}, path {INTERVAL}, HAM10000, at half the size, {INTERVAL} with AUC-M",
+     lambda: (*gain("pneumonia", "AUC-M"), *gain("path", "AUC-M"), *gain("ham", "AUC-M"))),
+    (r"in all of (\d+) rows\. .*? with copies or without, in (\d+)\.", ensembles),
+    (r"interval in (\d+) of the (\d+) rows", ahead),
+    (rf"PathMNIST, (\d+) rows of (\d+), and on BreastMNIST, (\d+) of (\d+), .*? PneumoniaMNIST, (\d+) of (\d+): .*? "
+     rf"take {AUC} to {AUC}\.", copies),
+    (rf"above the best of them by {INTERVAL}\.", eight),
+    (rf"cost a training step ([\d.]+) times .*? and ([\d.]+) times .*?: {AUC} against {AUC} with AUC-M\. .*? "
+     rf"cross-entropy {AUC} at once and {AUC} apart, AUC-M {AUC} and {AUC}, AUC-S {AUC} and {AUC}\.", at_once),
+    (rf"above leaving them out by {INTERVAL}; zeros", uncertain),
+    (rf"AUC-M's: ([\d.]+) against ([\d.]+) of cross-entropy\. .*? \({INTERVAL} on test\)", modes),
+]  # fmt: skip
+
+
+def test_the_readme_quotes_the_tables():
+    page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    (quoted,) = re.finditer(README, page)
+    assert quoted.groups() == in_the_readme()
+
+
+@pytest.mark.parametrize(("sentence", "source"), FIGURES, ids=range(len(FIGURES)))
+def test_the_page_quotes_the_tables(sentence, source):
+    page = " ".join((ROOT / "docs" / "medical" / "findings.md").read_text(encoding="utf-8").split())
+    page = page.replace("|---|---:|---:|---|", "|---|")
+    (quoted,) = re.finditer(sentence, page)
+    assert quoted.groups() == source()
