@@ -1,6 +1,7 @@
 """Chest X-rays in small: a chain of runs, uncertain labels, readers beaten."""
 
 import json
+import re
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.intervals import auroc_interval
 from deepauc.paper import medical_chain, medical_chest, medical_chest_plan
 from deepauc.paper.medical_chain import run_links
 from deepauc.paper.medical_chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links, run_chest
@@ -19,7 +21,7 @@ from deepauc.paper.medical_chest_plan import STAND_IN, ChestPlan, study_names, w
 from deepauc.paper.medical_packs import pack_of, side_by_side
 from deepauc.paper.medical_readers import disease_ensembles, read_readers
 from deepauc.paper.medical_recipes import ce
-from deepauc.paper.medical_scores import read_scores
+from deepauc.paper.medical_scores import RESAMPLES, read_scores
 from deepauc.paper.medical_studies import ddsm, medical, melanoma, pcam
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
@@ -205,6 +207,11 @@ def test_the_page_shows_labels_policies_and_the_mean(done):
     mean = np.mean([auroc(*both) for both in scores])
     line = next(part for part in text.splitlines() if part.startswith("| at once |") and " CE |" in part)
     assert line.split("|")[8].strip() == f"{mean:.3f}"
+    assert "by the bootstrap" in text
+    patients = read_scores(records_of(place)["S-all-ce", 0]).groups
+    drawn = auroc_interval(*scores[0], groups=patients, method="bootstrap", n_resamples=RESAMPLES)
+    (shown,) = re.findall(r"\| at once \| +CE \| +\[(\S+), (\S+)\] \|", text)
+    assert shown == (f"{float(drawn.low):.3f}", f"{float(drawn.high):.3f}")
 
 
 def test_a_label_that_is_missing_in_test_leaves_its_row_out(done):

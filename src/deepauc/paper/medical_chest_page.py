@@ -16,7 +16,7 @@ from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.paper.medical_cells import comparison_text
 from deepauc.paper.medical_readers import disease_ensembles
-from deepauc.paper.medical_scores import read_scores
+from deepauc.paper.medical_scores import RESAMPLES, read_scores
 from deepauc.paper.recipes import TITLES
 from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table
@@ -133,7 +133,7 @@ def _row(records: Sequence[Mapping[str, Any]], labels: Sequence[str], loss: str,
 
 def _ensemble_tables(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
     """The ensembles disease by disease, with intervals, and each loss beside CE on the same images."""
-    values, differences = [], []
+    values, drawn, differences = [], [], []
     for apart in (False, True):
         stage = "apart" if apart else "at once"
         base = disease_ensembles(records, labels, "ce", apart=apart)
@@ -146,6 +146,11 @@ def _ensemble_tables(records: Sequence[Mapping[str, Any]], labels: Sequence[str]
             values.append(
                 [stage, TITLES[loss], *(auc_text(float(e.value), float(e.low), float(e.high)) for e in shown)]
             )
+            by_draws = [
+                auroc_interval(*both, groups=g, method="bootstrap", n_resamples=RESAMPLES)
+                for both, g in zip(found, groups, strict=True)
+            ]
+            drawn.append([stage, TITLES[loss], *(f"[{float(e.low):.3f}, {float(e.high):.3f}]" for e in by_draws)])
             if base and loss != "ce":
                 pairs = zip(found, base, groups, strict=True)
                 tests = [compare_auroc(mine[0], other[0], mine[1], groups=g) for mine, other, g in pairs]
@@ -156,6 +161,8 @@ def _ensemble_tables(records: Sequence[Mapping[str, Any]], labels: Sequence[str]
         "### Ensembles by disease",
         "DeLong 95 %, clustered by patient.",
         markdown_table(("stage 2", "loss", *labels), values),
+        "The same by the bootstrap (BCa, whole patients drawn):",
+        markdown_table(("stage 2", "loss", *labels), drawn),
     ]
     if differences:
         parts += ["Minus CE, paired, clustered by patient:", markdown_table(("stage 2", "loss", *labels), differences)]
