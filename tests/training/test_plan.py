@@ -337,19 +337,22 @@ def test_images_of_a_size_that_copies_were_not_tried_on_have_none(shape, number,
     assert ("--tta 8 has them" in choice(plan, COPIES).reason) == (not number)
 
 
-def test_copies_take_a_fifth_of_training_at_most():
-    """Of what is scored twice, as where cross-entropy's network is kept after all."""
+@pytest.mark.parametrize("auc_stage", ["auto", "none"])
+def test_copies_take_a_fifth_of_training_at_most(auc_stage):
+    """With an AUC stage validation is scored by both networks, and everything again where the first one is kept."""
     found = set()
-    for negatives in range(500, 40_000, 1_500):
+    for negatives in range(500, 60_000, 1_500):
         data = fingerprint(validation=(100, negatives))
-        plan = make_plan(data, PlanOptions(), "cpu")
+        plan = make_plan(data, PlanOptions(auc_stage=auc_stage), "cpu")
         recipe = plan.recipe
-        ce, auc = recipe.stages
-        steps = ce.epochs * (4708 // 64) + auc.epochs * ((4708 - 1214) // (64 - auc.positives_per_batch))
-        training = TRAINING_FACTOR * 64 * steps
-        taken = 2 * 8 * (100 + negatives) / training  # images through the network
+        ce, *auc = recipe.stages
+        steps = ce.epochs * (4708 // 64)
+        steps += sum(one.epochs * ((4708 - 1214) // (64 - one.positives_per_batch)) for one in auc)
+        scorings = 3 if auc else 1
+        taken = scorings * 8 * (100 + negatives) / (TRAINING_FACTOR * 64 * steps)  # images through the network
         assert recipe.tta == (8 if taken <= 1 / 5 else 0)
         assert recipe.tta or f"would take {taken:.0%} of training; --tta 8 has them" in choice(plan, COPIES).reason
+        assert make_plan(data, PlanOptions(minutes=5), "cpu").recipe.tta == 8  # the clock decides
         found.add(recipe.tta)
     assert found == {0, 8}
 

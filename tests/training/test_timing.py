@@ -177,6 +177,21 @@ def test_copies_go_where_they_would_take_much_of_the_time(image_task, copy, tune
     assert found[-1] == epochs(plan)
 
 
+def test_no_stage_goes_for_copies(image_task):
+    """Which stages there are is decided as if there were none."""
+    plan, pace = with_copies(image_task), replace(PACE, copy=0.02)
+    bare = replace(
+        plan,
+        recipe=replace(plan.recipe, tta=0),
+        copies_may_go=False,
+        without_auc=replace(plan.without_auc, recipe=replace(plan.without_auc.recipe, tta=0), copies_may_go=False),
+    )
+    for minutes in [0.15 * 1.13**n for n in range(3, 36)]:
+        both = (fit_into(one, image_task, pace, minutes=minutes) for one in (plan, bare))
+        with_them, without = (len(fitted.recipe.stages) for fitted in both)
+        assert with_them == without
+
+
 def test_copies_come_with_the_minutes_for_them(image_task):
     plan, pace = with_copies(image_task), replace(PACE, copy=0.1)
     found = {

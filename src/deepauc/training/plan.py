@@ -68,8 +68,9 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
     means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs)
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
+    guard = epochs[1] > 0 and "validation" in fingerprint.rows
     training = before.cost + length.cost(model, epochs)
-    copies, of_copies = plan_copies(fingerprint, options, an_image=means.an_image, training=training)
+    copies, of_copies = plan_copies(fingerprint, options, an_image=means.an_image, training=training, guard=guard)
     if before.stage is not None:
         of_length = _after(before.stage.epochs, before.length, of_length)
 

@@ -17,11 +17,12 @@ NAME = "copies of an image"
 
 
 def plan_copies(
-    fingerprint: Fingerprint, options: PlanOptions, *, an_image: float, training: float
+    fingerprint: Fingerprint, options: PlanOptions, *, an_image: float, training: float, guard: bool
 ) -> tuple[int, list[Choice]]:
-    """How many, and why. Nothing is said of rows of numbers.
+    """How many, and why. Nothing is said of rows of numbers. Where minutes are named the clock decides (`timing`).
 
-    an_image, training: multiply-adds of a forward pass and of all stages.
+    an_image, training: multiply-adds of a forward pass and of all stages. guard: the networks of both stages are
+    compared on validation, and all parts scored once more where the first one is kept.
     """
     if len(fingerprint.shape) != 3:
         if options.tta:
@@ -34,11 +35,11 @@ def plan_copies(
         why = f"tried on images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels only, not {height}x{width}"
         return 0, [_said(0, f"{why}; --tta {COPIES} has them")]
     scored = sum(rows for part, rows in fingerprint.rows.items() if part != "train")
-    networks = 2  # the AUC stage's and, where that is worse on validation, cross-entropy's
-    share = networks * COPIES * scored * an_image / training
-    if share > MOST_OF_TRAINING:
+    passes = COPIES * (2 * scored + fingerprint.rows["validation"] if guard else scored)
+    share = passes * an_image / training
+    if options.minutes is None and share > MOST_OF_TRAINING:
         return 0, [_said(0, f"those of {scored:,} rows would take {share:.0%} of training; --tta {COPIES} has them")]
-    why = f"their mean ranked better on each of five sets (results/plan.md); a score takes {COPIES} times as long, "
+    why = f"their mean ranked better over five sets (results/plan.md); a score takes {COPIES} times as long, "
     return COPIES, [_said(COPIES, f"{why}--tta 0 goes without")]
 
 

@@ -101,11 +101,9 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     take more than MOST_OF_TRAINING of the time. More minutes never give fewer epochs. Where not even one epoch of each
     stage fits, that is an error.
     """
-    given, limit = plan, 60 * minutes * (1 - RESERVE)
-    if plan.copies_may_go:
-        plan, limit = _with_copies_or_without(plan, task, pace, minutes=minutes, tune=tune)
-    recipe = plan.recipe
+    recipe = replace(plan.recipe, tta=0) if plan.copies_may_go else plan.recipe  # copies come after the stages
     wanted = [stage.epochs or 0 for stage in recipe.stages]
+    limit = 60 * minutes * (1 - RESERVE)
     an_epoch, ending = _epoch_seconds(recipe, pace), _ending(recipe, task, pace, tune=tune)
 
     def seconds(epochs: Sequence[int]) -> float:
@@ -115,7 +113,7 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
         needed = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]))
         why = f"{minutes:g} minutes do not last for {LEAST_EPOCHS} epochs of one beside the other stages, at "
         why += f"{_paces(pace)}, measured here: it takes {needed}; --first-stage contrastive has a shorter one"
-        return fit_into(_without_first(given, why), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
+        return fit_into(_without_first(plan, why), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
     without_auc = None if plan.first_stage_may_go else plan.without_auc  # with a first stage left, the rest is whole
     if without_auc is not None and seconds([*wanted[:-1], LEAST_AUC_EPOCHS]) > limit:
         needed = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]))
@@ -130,41 +128,34 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
             f"{_time(least)} here ({_paces(pace)}). Allow {_minutes_for(least)}, or make it less work: a smaller "
             "image size, the network small-cnn, fewer rows, a GPU."
         )
+    forms = list(_lengths(wanted, first=plan.first_stage_may_go, last=without_auc is not None))
+    copies = 0.0  # seconds
+    if plan.copies_may_go:
+        copies = _ending(plan.recipe, task, pace, tune=tune) - ending
+        enough = max(copies / MOST_OF_TRAINING, seconds(forms[0]) + copies)
+        if limit < enough:
+            plan = _without_copies(
+                plan, f"of each row that is scored would take {_time(copies)} of the {minutes:g} min"
+            )
+            # No more than the epochs have with copies beside them: more minutes would give fewer epochs otherwise.
+            limit, copies = min(limit, enough - copies), 0.0
+        recipe = plan.recipe
     epochs = [1] * len(wanted)
-    for more in _lengths(wanted, first=plan.first_stage_may_go, last=without_auc is not None):
-        if seconds(more) > limit:
+    for more in forms:
+        if seconds(more) + copies > limit:
             break
         epochs = more
-    shown = " + ".join(map(str, epochs))
-    reason = f"about {_time(seconds(epochs))}{_with_tuning(tune)} of the {minutes:g} min asked for, at {_paces(pace)}, "
+    taken = _time(seconds(epochs) + copies)
+    reason = f"about {taken}{_with_tuning(tune)} of the {minutes:g} min asked for, at {_paces(pace)}, "
     reason += "measured here; the report comes on top"
     if epochs != wanted:
-        whole = _total(an_epoch, wanted, tune) + _ending(given.recipe, task, pace, tune=tune)
+        whole = seconds(wanted) + copies
         reason += f". Cut: uncut, {' + '.join(map(str, wanted))} epochs, it would take about {_time(whole)} "
         reason += f"(--minutes {_minutes_for(whole).split()[0]})"
-    length = Choice(name="epochs", value=shown, reason=reason)
+    length = Choice(name="epochs", value=" + ".join(map(str, epochs)), reason=reason)
     stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
     choices = tuple(length if choice.name == "epochs" else choice for choice in plan.choices)
     return Plan(recipe=replace(recipe, stages=stages), choices=choices)
-
-
-def _with_copies_or_without(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int) -> tuple[Plan, float]:
-    """And the seconds it may take. Without them the epochs have no more than as soon as there is time for copies too:
-    more minutes would give fewer epochs otherwise.
-    """
-    limit = 60 * minutes * (1 - RESERVE)
-    bare = replace(plan.recipe, tta=0)
-    ending = _ending(bare, task, pace, tune=tune)
-    taken = _ending(plan.recipe, task, pace, tune=tune) - ending
-    least = _total(_epoch_seconds(bare, pace), [1] * len(bare.stages), tune) + ending
-    enough = max(taken / MOST_OF_TRAINING, least + taken)
-    if limit >= enough:
-        return plan, limit
-    why = (
-        f"{COPIES} of each row that is scored would take {_time(taken)} of the {minutes:g} min; --tta {COPIES} has them"
-    )
-    plan = replace(plan, recipe=bare, choices=without_copies(plan.choices, why), copies_may_go=False)
-    return plan, min(limit, enough - taken)
 
 
 def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list[int]]:
@@ -185,6 +176,11 @@ def _without_first(plan: Plan, why: str) -> Plan:
     without_auc = None if plan.without_auc is None else _without_first(plan.without_auc, why)
     choices = without_first_stage(plan.choices, why)
     return replace(plan, recipe=recipe, choices=choices, first_stage_may_go=False, without_auc=without_auc)
+
+
+def _without_copies(plan: Plan, why: str) -> Plan:
+    choices = without_copies(plan.choices, f"{COPIES} {why}; --tta {COPIES} has them")
+    return replace(plan, recipe=replace(plan.recipe, tta=0), choices=choices)
 
 
 def _alone(plan: Plan, why: str) -> Plan:
