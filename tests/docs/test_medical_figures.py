@@ -110,7 +110,7 @@ FIGURES = [
     ("choosing.md", rf"one seed\): {AUC} against {AUC} and {AUC} against {AUC}\.",
      lambda: (*csv_aucs("breastmnist"), *csv_aucs("pneumoniamnist"))),
     ("../README.md", rf"{AUC} and {AUC} on BreastMNIST \(.*?\), {AUC} and {AUC} on PneumoniaMNIST \(.*?\), {AUC} "
-     rf"and {AUC} on PathMNIST with 1 % of tumours and {AUC} and {AUC} on HAM10000\.", stand_ins),
+     rf"and {AUC} on PathMNIST with 1 % of tumours and {AUC} and {AUC} on HAM10000;", stand_ins),
     ("index.md", rf"{INTERVAL} on BreastMNIST", lambda: csv_to_report("breastmnist")),
     ("index.md", rf"{INTERVAL} on PneumoniaMNIST", lambda: csv_to_report("pneumoniamnist")),
     ("metadata.md", rf"(\d+) melanomas among (\d+) lesions in test, these commands gave an AUC of {AUC} by the images, "

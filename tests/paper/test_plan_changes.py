@@ -215,3 +215,34 @@ def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
     assert rows["now, CE alone, as long"][:3] == ["0.810", "0.770", "+0.015 [+0.011, +0.019]"]
     assert "now, classifier kept" not in rows  # on no set with few positives
     assert differences(recorded(tmp_path), NOW, BASE, ["breast", "path"]) == pytest.approx([0.05] * FOLDS)
+
+
+def test_copies_are_held_against_the_same_network_without(tmp_path):
+    folder = tmp_path / "plan" / "tuning"
+    folder.mkdir(parents=True)
+    change = f"{PLANNED}, 8 copies"
+
+    def record(on, gain):
+        lines = [
+            {
+                "run": f"{seed}",
+                "config": {"change": change},
+                "seed": seed,
+                "auc": {"validation": [0.8 + gain + 0.01 * seed, 0, 1]},
+                "history": {"validation_auc": [None, 0.5, 0.8]},
+            }
+            for seed in range(FOLDS)
+        ]
+        (folder / f"plan-{on}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+    *most, last = SETS
+    for on in most:
+        record(on, 0.02)
+    assert "by the same network" not in page(tmp_path)  # a set is missing
+    record(last, 0.03)
+    (row,) = [line for line in page(tmp_path).splitlines() if line.startswith(f"| {change} |") and "+0.05" in line]
+    cells = [cell.strip() for cell in row.split("|")[2:-1]]
+    gains = np.array([(0.03 if on == last else 0.02) + 0.01 * seed for on in SETS for seed in range(FOLDS)])
+    half = 2.0638986 * gains.std(ddof=1) / np.sqrt(25)  # t with 24 degrees of freedom
+    middle = gains.mean()
+    assert cells == [*["+0.040"] * 4, "+0.050", f"{middle:+.3f} [{middle - half:+.3f}, {middle + half:+.3f}]"]

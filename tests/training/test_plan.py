@@ -303,62 +303,19 @@ def test_options_are_checked():
     assert replace(PlanOptions(), epochs=3).epochs == 3
 
 
-COPIES = "copies of an image"
-
-
 @pytest.mark.parametrize("minutes", [None, 5])
-def test_small_images_have_copies_unless_the_user_says_how_many(minutes):
-    for tta, number, why in ((None, 8, "--tta 0 goes without"), (0, 0, "asked for"), (3, 3, "asked for")):
+def test_copies_are_made_where_they_are_asked_for(minutes):
+    for tta, number, value in ((None, 0, "none"), (0, 0, "none"), (8, 8, "8, changed as in training")):
         plan = make_plan(fingerprint(), PlanOptions(tta=tta, minutes=minutes), "cpu")
-        said = choice(plan, COPIES)
         assert plan.recipe.tta == number
-        assert said.value == (f"{number}, changed as in training" if number else "none")
-        assert why in said.reason
-        assert plan.copies_may_go == (tta is None)
+        assert choice(plan, "copies of an image").value == value
+        assert ("--tta 8" in choice(plan, "copies of an image").reason) == (tta is None)
         assert plan.without_auc is None or plan.without_auc.recipe.tta == number
     numbers = make_plan(fingerprint(shape=(30,)), PlanOptions(tta=0), "cpu")
-    assert COPIES not in {one.name for one in numbers.choices}
+    assert "copies of an image" not in {one.name for one in numbers.choices}
     with pytest.raises(ValueError, match="these are numbers: leave it out"):
         make_plan(fingerprint(shape=(30,)), PlanOptions(tta=8), "cpu")
     with pytest.raises(ValueError, match="tta must be at least 0, not -1"):
         PlanOptions(tta=-1)
     with pytest.raises(ValueError, match="1 to 1000 copies"):
         make_plan(fingerprint(), PlanOptions(tta=5000), "cpu")
-
-
-@pytest.mark.parametrize("device_kind", ["cpu", "cuda"])
-@pytest.mark.parametrize(
-    ("shape", "number"), [((28, 64, 3), 8), ((64, 28, 1), 8), ((27, 28, 1), 0), ((64, 65, 3), 0), ((8, 8, 1), 0)]
-)
-def test_images_of_a_size_that_copies_were_not_tried_on_have_none(shape, number, device_kind):
-    plan = make_plan(fingerprint(rows=600, positives=(150,), shape=shape), PlanOptions(), device_kind)
-    assert plan.recipe.tta == number
-    assert plan.copies_may_go == bool(number)
-    assert ("--tta 8 has them" in choice(plan, COPIES).reason) == (not number)
-
-
-@pytest.mark.parametrize("auc_stage", ["auto", "none"])
-def test_copies_take_a_fifth_of_training_at_most(auc_stage):
-    """With an AUC stage validation is scored by both networks, and everything again where the first one is kept."""
-    found = set()
-    for negatives in range(500, 60_000, 1_500):
-        data = fingerprint(validation=(100, negatives))
-        plan = make_plan(data, PlanOptions(auc_stage=auc_stage), "cpu")
-        recipe = plan.recipe
-        ce, *auc = recipe.stages
-        steps = ce.epochs * (4708 // 64)
-        steps += sum(one.epochs * ((4708 - 1214) // (64 - one.positives_per_batch)) for one in auc)
-        scorings = 3 if auc else 1
-        taken = scorings * 8 * (100 + negatives) / (TRAINING_FACTOR * 64 * steps)  # images through the network
-        assert recipe.tta == (8 if taken <= 1 / 5 else 0)
-        assert recipe.tta or f"would take {taken:.0%} of training; --tta 8 has them" in choice(plan, COPIES).reason
-        assert make_plan(data, PlanOptions(minutes=5), "cpu").recipe.tta == 8  # the clock decides
-        found.add(recipe.tta)
-    assert found == {0, 8}
-
-
-def test_what_a_first_stage_costs_is_part_of_training_there():
-    data = fingerprint(rows=20_000, positives=(400,), shape=(32, 32, 3), validation=(100, 20_000))
-    plans = [make_plan(data, PlanOptions(first_stage=first), "cuda") for first in ("auto", "none")]
-    assert [len(plan.recipe.stages) for plan in plans] == [3, 2]
-    assert [plan.recipe.tta for plan in plans] == [8, 0]

@@ -16,7 +16,6 @@ from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training import copies, loop, run, timing
-from deepauc.training.choice import Choice
 from deepauc.training.plan import Fingerprint, Plan, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Steps
@@ -139,68 +138,6 @@ def test_minutes_first_go_to_cross_entropy_and_the_auc_stage_has_what_is_left(im
     pace = replace(pace, step=(0.1,), end=(0.3,), per_epoch=(6,))
     alone = fit_into(planned(image_task, auc_stage="none"), image_task, pace, minutes=whole)
     assert epochs(alone)[0] > wanted[0]
-
-
-def with_copies(task):
-    """A plan of three stages whose copies, and AUC stage, may go."""
-    plan = three_stages(task)
-    recipe, alone = (replace(plan.recipe, stages=plan.recipe.stages[:n], guard=n == 3, tta=8) for n in (3, 2))
-    copies = Choice(name="copies of an image", value="8", reason="here")
-    choices = tuple(copies if choice.name == copies.name else choice for choice in plan.choices)
-    before = Plan(recipe=alone, choices=choices, copies_may_go=True)
-    return Plan(recipe=recipe, choices=choices, copies_may_go=True, without_auc=before)
-
-
-@pytest.mark.parametrize("tune", [0, 2])
-@pytest.mark.parametrize("copy", [0.005, 0.02, 0.06])
-def test_copies_go_where_they_would_take_much_of_the_time(image_task, copy, tune):
-    """And the epochs do not become fewer where they come."""
-    plan, pace = with_copies(image_task), replace(PACE, copy=copy)
-    found, with_them = [], []
-    for minutes in [0.15 * 1.13**n for n in range(40)]:
-        try:
-            fitted = fit_into(plan, image_task, pace, minutes=minutes, tune=tune)
-        except ValueError:  # not even one epoch of cross-entropy, without copies
-            assert not found
-            continue
-        there = timing._pace_of(pace, slice(len(fitted.recipe.stages)))
-        taken = seconds_of(fitted.recipe, image_task, there, tune=tune)
-        of_copies = taken - seconds_of(replace(fitted.recipe, tta=0), image_task, there, tune=tune)
-        assert taken <= 60 * minutes * (1 - RESERVE) + 1e-6
-        assert of_copies <= 60 * minutes * (1 - RESERVE) / 5 + 1e-6
-        (said,) = [choice for choice in fitted.choices if choice.name == "copies of an image"]
-        assert (said.value == "none") == (fitted.recipe.tta == 0) == ("--tta 8 has them" in said.reason)
-        found.append([*epochs(fitted), 0][:3])
-        with_them.append(fitted.recipe.tta)
-    assert all(a <= b for first, second in pairwise(found) for a, b in zip(first, second, strict=True))
-    assert set(with_them) == {0, 8}
-    assert found[-1] == epochs(plan)
-
-
-def test_no_stage_goes_for_copies(image_task):
-    """Which stages there are is decided as if there were none."""
-    plan, pace = with_copies(image_task), replace(PACE, copy=0.02)
-    bare = replace(
-        plan,
-        recipe=replace(plan.recipe, tta=0),
-        copies_may_go=False,
-        without_auc=replace(plan.without_auc, recipe=replace(plan.without_auc.recipe, tta=0), copies_may_go=False),
-    )
-    for minutes in [0.15 * 1.13**n for n in range(3, 36)]:
-        both = (fit_into(one, image_task, pace, minutes=minutes) for one in (plan, bare))
-        with_them, without = (len(fitted.recipe.stages) for fitted in both)
-        assert with_them == without
-
-
-def test_copies_come_with_the_minutes_for_them(image_task):
-    plan, pace = with_copies(image_task), replace(PACE, copy=0.1)
-    found = {
-        minutes: fit_into(plan, image_task, pace, minutes=minutes).recipe.tta for minutes in (0.3, 1, 5, 20, 60, 200)
-    }
-    assert list(found.values()) == sorted(found.values())
-    assert set(found.values()) == {0, 8}
-    asked = replace(plan, copies_may_go=False, without_auc=None)
-    assert fit_into(asked, image_task, pace, minutes=5).recipe.tta == 8
 
 
 def test_not_even_one_epoch_is_an_error_that_names_the_remedy(image_task):

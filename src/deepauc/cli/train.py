@@ -74,12 +74,7 @@ def train(
     ] = None,
     tta: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            rich_help_panel=RARE,
-            help="Copies a score is the mean of, 0: none; default: as planned.",
-        ),
+        typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Score the mean of N changed copies of an image."),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Rows a step.")

@@ -41,10 +41,15 @@ SECOND = (
     "`now`: where fewer than a quarter of the rows are positive (path, ham, C2), a quarter of every batch is, in both "
     "stages; epochs fewer for it, within the same budget. Rows as above, shares of positives for these three sets "
     f"alone. `{PLANNED}`: the AUC stage has the epochs that the budget lasts for once cross-entropy has 2,000 steps, "
-    "and none if they are fewer than three (ham, C2). It is what `deepauc train` plans since, with 8 copies; it was "
-    "thought of when `now, CE alone, as long` had been seen on these folds, so its own figures are somewhat too kind. "
-    "`8 copies`: in records of the first round changed for each row by itself, since then alike for all rows."
+    "and none if they are fewer than three (ham, C2). It is what `deepauc train` plans since; it was thought "
+    "of when `now, CE alone, as long` had been seen on these folds, so its own figures are somewhat too kind. "
+    "`8 copies`: in the first round, but for breast, changed for each row by itself, since then alike for all rows."
 )
+COPIES = (
+    "Between rows of the tables above lie two trainings. Here is the AUC of the mean over 8 copies minus that of the "
+    "images as they are, by the very same network: mean over the folds of a set, and over all with its interval."
+)
+WITH_COPIES = (f"{PLANNED}, 8 copies", "now, CE alone, as long, 8 copies")  # those whose copies are alike for all rows
 
 
 def page(results: Path) -> str:
@@ -56,6 +61,9 @@ def page(results: Path) -> str:
     begun = [change for change in SECOND_ROUND if any(change in found[name] for name in few)]
     if begun and (second := _table(found, [NOW, BASE, *begun[1:]], NOW)):
         parts += ["## Second round: with more positives", SECOND, second]
+    if rows := [row for change in WITH_COPIES if (row := _copies_row(results, change)) is not None]:
+        header = ("change", *SETS, "all [95 %]")
+        parts += ["## Copies, by the same network", COPIES, markdown_table(header, rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -73,6 +81,28 @@ def differences(found: Found, change: str, base: str, on: list[str]) -> list[flo
         if planned(on=name, change=change) != planned(on=name, change=base) and len(mine) == len(first) == FOLDS:
             values += [mine[fold] - first[fold] for fold in sorted(mine)]
     return values
+
+
+def same_network(results: Path, change: str) -> dict[str, list[float]]:
+    """By set and fold, what the copies of a change add to the AUC of its own network; only sets with all folds."""
+    book, gains = RecordBook(results / SET), {}
+    for name in SETS:
+        wanted = planned(on=name, change=change)
+        records = [r for r in book.tuning(f"plan-{name}") if "failed" not in r]
+        own = [r for r in records if planned(on=name, change=r["config"]["change"]) == wanted]
+        plain = [(r["auc"]["validation"][0], (r.get("history", {}).get("validation_auc") or [None])[-1]) for r in own]
+        if len(plain) == FOLDS and all(auc is not None for _, auc in plain):
+            gains[name] = [with_copies - auc for with_copies, auc in plain]
+    return gains
+
+
+def _copies_row(results: Path, change: str) -> list[str] | None:
+    gains = same_network(results, change)
+    if set(gains) != set(SETS):
+        return None
+    found = mean_interval([gain for name in SETS for gain in gains[name]])
+    each = (f"{fmean(gains[name]):+.3f}" for name in SETS)
+    return [change, *each, f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"]
 
 
 def _table(found: Found, changes: list[str], base: str) -> str | None:

@@ -42,14 +42,12 @@ class Plan:
     """A recipe, and the reasons for it.
 
     first_stage_may_go: the plan, not the user, has put a contrastive stage first, and it is left out where the minutes
-    do not last for enough of it. copies_may_go: likewise copies of an image, where they would take much of the minutes.
-    without_auc: the plan for where they do not last for the AUC stage, if that may go.
+    do not last for enough of it. without_auc: the plan for where they do not last for the AUC stage, if that may go.
     """
 
     recipe: Recipe
     choices: tuple[Choice, ...]
     first_stage_may_go: bool = False
-    copies_may_go: bool = False
     without_auc: Plan | None = None
 
 
@@ -68,9 +66,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
     means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs)
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
-    guard = epochs[1] > 0 and "validation" in fingerprint.rows
-    training = before.cost + length.cost(model, epochs)
-    copies, of_copies = plan_copies(fingerprint, options, an_image=means.an_image, training=training, guard=guard)
+    copies, of_copies = plan_copies(fingerprint, options)
     if before.stage is not None:
         of_length = _after(before.stage.epochs, before.length, of_length)
 
@@ -90,7 +86,6 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
             ),
             choices=tuple(said),
             first_stage_may_go=before.stage is not None and options.first_stage == "auto",
-            copies_may_go=copies > 0 and options.tta is None,
             without_auc=without_auc,
         )
 

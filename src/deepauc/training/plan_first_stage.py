@@ -56,15 +56,11 @@ class Means:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFirst:
-    """The stage, or None; what is to be said of it, nothing for a table of numbers; its length in words.
-
-    cost: multiply-adds.
-    """
+    """The stage, or None; what is to be said of it, nothing for a table of numbers; its length in words."""
 
     stage: Stage | None = None
     choices: tuple[Choice, ...] = ()
     length: str = ""
-    cost: float = 0.0
 
 
 def plan_first_stage(
@@ -103,7 +99,6 @@ def plan_first_stage(
         stage=stage,
         choices=(_said(stage, reason), _views_said(fingerprint)),
         length=f"{epochs * steps:,} steps, {epochs * an_epoch:.1e} multiply-adds",
-        cost=epochs * an_epoch,
     )
 
 

@@ -24,7 +24,6 @@ from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import can_be_fast, run_epoch
 from deepauc.training.plan import Plan
-from deepauc.training.plan_copies import COPIES, MOST_OF_TRAINING, without_copies
 from deepauc.training.plan_first_stage import LEAST_EPOCHS, without_first_stage
 from deepauc.training.plan_length import LEAST_EPOCHS as LEAST_AUC_EPOCHS
 from deepauc.training.recipe import Recipe, Stage
@@ -97,14 +96,13 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     """The plan with as many epochs as end in time, all stages cut by the same share and none to less than one epoch.
 
     A first stage that the plan itself has chosen takes only what the others, whole, leave of the time, and so does the
-    AUC stage, unless the user wants it; where that is not enough of it, it goes. Copies of an image go where they would
-    take more than MOST_OF_TRAINING of the time. More minutes never give fewer epochs. Where not even one epoch of each
-    stage fits, that is an error.
+    AUC stage, unless the user wants it; where that is not enough of it, it goes. More minutes never give fewer epochs.
+    Where not even one epoch of each stage fits, that is an error.
     """
-    recipe = replace(plan.recipe, tta=0) if plan.copies_may_go else plan.recipe  # copies come after the stages
+    recipe = plan.recipe
     wanted = [stage.epochs or 0 for stage in recipe.stages]
-    limit = 60 * minutes * (1 - RESERVE)
     an_epoch, ending = _epoch_seconds(recipe, pace), _ending(recipe, task, pace, tune=tune)
+    limit = 60 * minutes * (1 - RESERVE)
 
     def seconds(epochs: Sequence[int]) -> float:
         return _total(an_epoch, epochs, tune) + ending
@@ -128,31 +126,19 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
             f"{_time(least)} here ({_paces(pace)}). Allow {_minutes_for(least)}, or make it less work: a smaller "
             "image size, the network small-cnn, fewer rows, a GPU."
         )
-    forms = list(_lengths(wanted, first=plan.first_stage_may_go, last=without_auc is not None))
-    copies = 0.0  # seconds
-    if plan.copies_may_go:
-        copies = _ending(plan.recipe, task, pace, tune=tune) - ending
-        enough = max(copies / MOST_OF_TRAINING, seconds(forms[0]) + copies)
-        if limit < enough:
-            plan = _without_copies(
-                plan, f"of each row that is scored would take {_time(copies)} of the {minutes:g} min"
-            )
-            # No more than the epochs have with copies beside them: more minutes would give fewer epochs otherwise.
-            limit, copies = min(limit, enough - copies), 0.0
-        recipe = plan.recipe
     epochs = [1] * len(wanted)
-    for more in forms:
-        if seconds(more) + copies > limit:
+    for more in _lengths(wanted, first=plan.first_stage_may_go, last=without_auc is not None):
+        if seconds(more) > limit:
             break
         epochs = more
-    taken = _time(seconds(epochs) + copies)
-    reason = f"about {taken}{_with_tuning(tune)} of the {minutes:g} min asked for, at {_paces(pace)}, "
+    shown = " + ".join(map(str, epochs))
+    reason = f"about {_time(seconds(epochs))}{_with_tuning(tune)} of the {minutes:g} min asked for, at {_paces(pace)}, "
     reason += "measured here; the report comes on top"
     if epochs != wanted:
-        whole = seconds(wanted) + copies
+        whole = seconds(wanted)
         reason += f". Cut: uncut, {' + '.join(map(str, wanted))} epochs, it would take about {_time(whole)} "
         reason += f"(--minutes {_minutes_for(whole).split()[0]})"
-    length = Choice(name="epochs", value=" + ".join(map(str, epochs)), reason=reason)
+    length = Choice(name="epochs", value=shown, reason=reason)
     stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
     choices = tuple(length if choice.name == "epochs" else choice for choice in plan.choices)
     return Plan(recipe=replace(recipe, stages=stages), choices=choices)
@@ -174,13 +160,7 @@ def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list
 def _without_first(plan: Plan, why: str) -> Plan:
     recipe = replace(plan.recipe, stages=plan.recipe.stages[1:])
     without_auc = None if plan.without_auc is None else _without_first(plan.without_auc, why)
-    choices = without_first_stage(plan.choices, why)
-    return replace(plan, recipe=recipe, choices=choices, first_stage_may_go=False, without_auc=without_auc)
-
-
-def _without_copies(plan: Plan, why: str) -> Plan:
-    choices = without_copies(plan.choices, f"{COPIES} {why}; --tta {COPIES} has them")
-    return replace(plan, recipe=replace(plan.recipe, tta=0), choices=choices)
+    return Plan(recipe=recipe, choices=without_first_stage(plan.choices, why), without_auc=without_auc)
 
 
 def _alone(plan: Plan, why: str) -> Plan:
