@@ -380,3 +380,24 @@ def test_scores_without_labels_are_named(deepauc, tmp_path):
     path = write_csv(tmp_path / "s.csv", {**cells, "score:y": generator.normal(size=40)})
     code, out, _ = deepauc("evaluate", path)
     assert (code, "score:y: there is no column of labels for it" in out) == (0, True)
+
+
+def test_control_characters_of_a_table_are_shown_and_not_obeyed(deepauc, tmp_path):
+    """As a terminal would: here one that sets its title, and one that clears the screen."""
+    path, part = tmp_path / "s.csv", "\x1b]0;title\x07\x9b2J"
+    rows = "".join(f"{part},{n % 2},{n}\n" for n in range(8))
+    path.write_text(f"part,label,score\n{rows}", encoding="utf-8")
+    for words in ((path,), (path, "--quiet"), (path, "--part", "other")):
+        _, out, err = deepauc("evaluate", *words)
+        assert r"\x1b]0;title\x07\x9b2J" in out + err
+        assert not set(out + err) & set("\x1b\x07\x9b")
+
+
+def test_too_little_memory_is_one_line(deepauc, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise MemoryError("Unable to allocate 9.69 GiB")
+
+    monkeypatch.setattr("deepauc.reporting.scores_file.read_scores", full)
+    (tmp_path / "s.csv").write_text("label,score\n0,1\n1,2\n")
+    code, _, err = deepauc("evaluate", tmp_path / "s.csv")
+    assert (code, err) == (2, "deepauc: the memory is not enough for this: Unable to allocate 9.69 GiB\n")

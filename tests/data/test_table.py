@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepauc.data.cells import read_cells
 from deepauc.data.problems import Problem, TableError
 from deepauc.data.splits import check_leaks
 from deepauc.data.table import check_table, read_inputs, read_table
@@ -433,6 +434,38 @@ def test_a_text_that_never_ends_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("deepauc.data.cells.MAX_ROWS", 2)
     with pytest.raises(ValueError, match="more than 2 rows"):
         check_table(write(tmp_path, FEATURES), **NUMBERS)
+
+
+def test_one_long_cell_does_not_widen_a_whole_column(tmp_path):
+    """Its row is a problem: an array of text has as much room in every row as the longest cell takes."""
+    text = "f,target,patient,note\n1,0,a,\n2,1,b,\n3,1," + "x" * 1001 + ",\n4,0,c," + "y" * 5000 + "\n"
+    report = check_table(write(tmp_path, text), **{**NUMBERS, "feature_columns": ["f"]}, group_column="patient")
+    (problem,) = report.problems
+    assert (problem.row, problem.column, problem.kind) == (4, "patient", "cell too long")
+    assert "1,001 characters; 1,000 is the most" in problem.message  # a column that is not used may be longer
+
+
+@pytest.mark.parametrize("rows", [3, 600])
+def test_parquet_is_read_in_pieces_and_its_text_is_limited(tmp_path, monkeypatch, rows):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.parquet"
+    columns = {"f": np.arange(rows) / 4, "g": [None] * rows, "target": np.arange(rows) % 2, "note": ["z" * 3000] * rows}
+    pandas.DataFrame(columns).to_parquet(path)
+    cells = read_cells(path, ["f", "g", "target"])
+    assert cells.columns == {
+        "f": [str(n / 4) for n in range(rows)],
+        "g": [""] * rows,
+        "target": [str(n % 2) for n in range(rows)],
+    }
+    assert cells.lines == list(range(2, rows + 2))
+    assert len(set(cells.digests)) == rows
+    assert [problem.row for problem in read_cells(path, ["note"]).problems] == cells.lines
+    monkeypatch.setattr("deepauc.data.cells.MAX_TABLE_CHARACTERS", 3000 * rows)
+    with pytest.raises(
+        ValueError, match=r"t\.parquet: the text is too long, [\d,]+ characters are the most of a table"
+    ):
+        read_cells(path, ["f"])
 
 
 @pytest.mark.parametrize(

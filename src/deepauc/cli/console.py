@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 BESIDE_A_TITLE = 30  # columns: percentage, time left, the blanks between, and some of the bar
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 BEGINNING = 12  # of a title that is too long: "Reading" and the first letters of the path
 
 
@@ -34,6 +36,7 @@ class Output:
         """A table: drawn in a terminal, in markdown elsewhere, where a drawn one would be cut to the width."""
         if self.quiet or self.as_json:
             return
+        header, rows = [printable(name) for name in header], [[printable(cell) for cell in row] for row in rows]
         if sys.stdout.isatty():
             from rich.console import Console
 
@@ -116,6 +119,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
+def harmless(text: str) -> str:
+    """The text with control characters, but for tabs and ends of lines, as escapes: a name may come from a table."""
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(harmless(text) + "\n")
     sys.stdout.flush()

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from deepauc.cli.compare import compare
+from deepauc.cli.console import harmless
 from deepauc.cli.data import app as data_app
 from deepauc.cli.demo import demo
 from deepauc.cli.evaluate import evaluate
@@ -107,6 +108,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         code = _refuse(message, error, invocation)
     except ValueError as error:
         code = _refuse(str(error), error, invocation)
+    except MemoryError as error:
+        code = _refuse(f"the memory is not enough for this: {error}", error, invocation)
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("deepauc: interrupted.", err=True)
         code = 130
@@ -123,7 +126,7 @@ def _refuse(message: str, error: Exception, invocation: Invocation) -> int:
 
         traceback.print_exception(error)
     else:
-        typer.echo(f"deepauc: {' '.join(message.split()) or type(error).__name__}", err=True)
+        typer.echo(f"deepauc: {harmless(' '.join(message.split())) or type(error).__name__}", err=True)
     return 2
 
 

@@ -10,7 +10,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,9 @@ from deepauc.data.problems import Problem
 
 MAX_ROWS = 50_000_000
 MAX_LINE_CHARACTERS = 1 << 24
-MAX_TABLE_CHARACTERS = 1 << 32  # a small .gz can hold any amount of text
+MAX_TABLE_CHARACTERS = 1 << 32  # a small .gz or .parquet can hold any amount of text
+MAX_CELL_CHARACTERS = 1000  # of a column that is used: an array of text is as wide, row by row, as its longest cell
+PARQUET_ROWS = 256  # read at a time: a dictionary makes few bytes of a long text that many rows share
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
 
 
@@ -34,7 +36,7 @@ class Cells:
     columns: dict[str, list[str]]
     lines: list[int]
     digests: list[bytes]  # of the whole row, unwanted columns too: equal for rows that repeat another
-    problems: list[Problem] = field(default_factory=list)  # rows that are left out: too few or too many fields
+    problems: list[Problem] = field(default_factory=list)  # rows that are left out: wrong number of fields, too long
     decimal_commas: bool = False  # the file is separated by semicolons, as where 0.5 is written 0,5
 
     def __len__(self) -> int:
@@ -116,6 +118,9 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
                     continue
                 if len(lines) >= MAX_ROWS:
                     raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
+                if (long := _too_long({name: row[place] for name, place in places.items()}, start)) is not None:
+                    problems.append(long)
+                    continue
                 lines.append(start)
                 digests.append(_row_digest(row[: len(header)]))
                 for name, place in places.items():
@@ -123,6 +128,14 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}. Is a quotation mark missing?") from None
     return Cells(columns=columns, lines=lines, digests=digests, problems=problems, decimal_commas=delimiter == ";")
+
+
+def _too_long(cells: Mapping[str, str], line: int) -> Problem | None:
+    for name, cell in cells.items():
+        if len(cell) > MAX_CELL_CHARACTERS:
+            message = f"a cell of {len(cell):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
+            return Problem(row=line, column=name, kind="cell too long", message=message)
+    return None
 
 
 def _row_digest(row: Iterable[str]) -> bytes:
@@ -142,7 +155,12 @@ def _lines(stream: IO[str], path: Path) -> Iterator[str]:
         number += 1
         total += len(line)
         if len(line) == MAX_LINE_CHARACTERS or total > MAX_TABLE_CHARACTERS:
-            raise ValueError(f"{path}, line {number}: the text is too long for a table.")
+            limit = MAX_LINE_CHARACTERS if len(line) == MAX_LINE_CHARACTERS else MAX_TABLE_CHARACTERS
+            what = "line" if limit == MAX_LINE_CHARACTERS else "table"
+            raise ValueError(
+                f"{path}, line {number}: the text is too long, {limit:,} characters are the most of a {what}. Leave "
+                "columns out that are not used, or divide the table."
+            )
         if "\0" in line:
             raise ValueError(f"{path}, line {number} holds a NUL byte: this is no text. Save the table as UTF-8 csv.")
         yield line
@@ -179,15 +197,35 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Cells:
         if file.metadata.num_rows > MAX_ROWS:
             raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
         places = _places(list(file.schema_arrow.names), wanted, path)
-        table = file.read()
+        return _cells_of(file.iter_batches(batch_size=PARQUET_ROWS), places, path)
     except pyarrow.ArrowException as error:
         raise ValueError(f"{path} is no readable parquet file: {error}") from None
-    everything = [[_text(value) for value in column.to_pylist()] for column in table.columns]
-    return Cells(
-        columns={name: everything[place] for name, place in places.items()},
-        lines=list(range(2, table.num_rows + 2)),
-        digests=[_row_digest(row) for row in zip(*everything, strict=True)],
-    )
+
+
+def _cells_of(batches: Iterable[Any], places: Mapping[str, int], path: Path) -> Cells:
+    """Of batches of parquet rows: text of the columns wanted, a digest of all."""
+    columns: dict[str, list[str]] = {name: [] for name in places}
+    lines: list[int] = []
+    digests: list[bytes] = []
+    problems: list[Problem] = []
+    total, line = 0, 1
+    for batch in batches:
+        for row in zip(*([_text(value) for value in column.to_pylist()] for column in batch.columns), strict=True):
+            line += 1
+            total += sum(map(len, row))
+            if total > MAX_TABLE_CHARACTERS:
+                raise ValueError(
+                    f"{path}: the text is too long, {MAX_TABLE_CHARACTERS:,} characters are the most of a table. Leave "
+                    "columns out that are not used, or divide the table."
+                )
+            if (long := _too_long({name: row[place] for name, place in places.items()}, line)) is not None:
+                problems.append(long)
+                continue
+            lines.append(line)
+            digests.append(_row_digest(row))
+            for name, place in places.items():
+                columns[name].append(row[place])
+    return Cells(columns=columns, lines=lines, digests=digests, problems=problems)
 
 
 def _text(value: Any) -> str:

@@ -25,6 +25,7 @@ ProblemKind = Literal[
     "missing id",
     "duplicate id",
     "wrong number of fields",
+    "cell too long",
     "duplicate row",
     "patient in two splits",
     "one class only",
@@ -118,10 +119,11 @@ class TableReport:
                 f"{'grey' if self.channels == 1 else 'colour'}"
             )
         if self.sizes:  # numbers repeat by chance, pictures do not
+            shared, disputed = set(self.shared), set(self.disputed)
             lines += [
                 f"identical images: rows {', '.join(map(str, rows))}"
-                f"{f' (of several {word}s)' * (rows in self.shared)}"
-                f"{' WITH DIFFERENT LABELS' * (rows in self.disputed)}"
+                f"{f' (of several {word}s)' * (rows in shared)}"
+                f"{' WITH DIFFERENT LABELS' * (rows in disputed)}"
                 for rows in self.duplicates
             ]
         named = {"patient": word, "image": "image"}
