@@ -118,7 +118,7 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
                     continue
                 if len(lines) >= MAX_ROWS:
                     raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
-                if (long := _too_long({name: row[place] for name, place in places.items()}, start)) is not None:
+                if (long := _too_long(row, places, start)) is not None:
                     problems.append(long)
                     continue
                 lines.append(start)
@@ -130,10 +130,12 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
     return Cells(columns=columns, lines=lines, digests=digests, problems=problems, decimal_commas=delimiter == ";")
 
 
-def _too_long(cells: Mapping[str, str], line: int) -> Problem | None:
-    for name, cell in cells.items():
-        if len(cell) > MAX_CELL_CHARACTERS:
-            message = f"a cell of {len(cell):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
+def _too_long(row: Sequence[str], places: Mapping[str, int], line: int) -> Problem | None:
+    if max(map(len, row)) <= MAX_CELL_CHARACTERS:
+        return None
+    for name, place in places.items():
+        if len(row[place]) > MAX_CELL_CHARACTERS:
+            message = f"a cell of {len(row[place]):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
             return Problem(row=line, column=name, kind="cell too long", message=message)
     return None
 
@@ -218,7 +220,7 @@ def _cells_of(batches: Iterable[Any], places: Mapping[str, int], path: Path) -> 
                     f"{path}: the text is too long, {MAX_TABLE_CHARACTERS:,} characters are the most of a table. Leave "
                     "columns out that are not used, or divide the table."
                 )
-            if (long := _too_long({name: row[place] for name, place in places.items()}, line)) is not None:
+            if (long := _too_long(row, places, line)) is not None:
                 problems.append(long)
                 continue
             lines.append(line)
