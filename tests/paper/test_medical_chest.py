@@ -26,7 +26,9 @@ from deepauc.paper.medical_studies import ddsm, medical, melanoma, pcam
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.bundle import Bundle
+from deepauc.training.folder import RunFolder
 from deepauc.training.packing import train_together
+from deepauc.training.plain import from_plain, recipe_hash
 
 NAMES = ("Edema", "Heart", "Water")
 SMALL = {**STAND_IN.settings, "epochs": 2, "auc_epochs": 1, "milestones": (2, 4), "precision": "float32",
@@ -67,7 +69,10 @@ def test_one_first_stage_for_all_second_ones(done):
             record = records[f"S-{labels}-auc_m", seed]
             assert record["parent"] == first["run"]
             (stage,) = record["recipe"]["stages"]
-            assert stage["start_from"] == str(place.runs / first["run"])
+            assert stage["start_from"] is None  # a record holds no path; the run itself knows its place
+            (begun,) = RunFolder(place.runs / record["run"]).record()["recipe"]["stages"]
+            assert begun == {**stage, "start_from": str(place.runs / first["run"])}
+            assert record["identity"]["recipe"] == recipe_hash(from_plain(record["recipe"]))
             assert stage["reset_classifier"]
             assert len(record["auc"]["test"]) == (3 if labels == "all" else 1)
 

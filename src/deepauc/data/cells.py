@@ -10,7 +10,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -100,11 +100,7 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
             header = next(reader, [])
             if not any(name.strip() for name in header):
                 raise ValueError(f"{path} is empty; its first line must name the columns.")
-            places = _places(header, wanted, path)
-            columns: dict[str, list[str]] = {name: [] for name in wanted}
-            lines: list[int] = []
-            digests: list[bytes] = []
-            problems: list[Problem] = []
+            found = _Rows(_places(header, wanted, path))
             end = reader.line_num
             for row in reader:
                 start, end = end + 1, reader.line_num
@@ -112,36 +108,52 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
                     continue  # an empty line
                 if len(row) < len(header) or any(row[len(header) :]):  # empty fields at the end do no harm
                     message = f"{len(row)} fields under {len(header)} column names"
-                    problems.append(
+                    found.problems.append(
                         Problem(row=start, column=None, kind="wrong number of fields", message=message),
                     )
                     continue
-                if len(lines) >= MAX_ROWS:
+                if len(found.lines) >= MAX_ROWS:
                     raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
-                if (long := _too_long(row, places, start)) is not None:
-                    problems.append(long)
-                    continue
-                lines.append(start)
-                digests.append(_row_digest(row[: len(header)]))
-                for name, place in places.items():
-                    columns[name].append(row[place])
+                found.add(row[: len(header)], start)
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}. Is a quotation mark missing?") from None
-    return Cells(columns=columns, lines=lines, digests=digests, problems=problems, decimal_commas=delimiter == ";")
+    return found.cells(decimal_commas=delimiter == ";")
 
 
-def _too_long(row: Sequence[str], places: Mapping[str, int], line: int) -> Problem | None:
-    if max(map(len, row)) <= MAX_CELL_CHARACTERS:
+class _Rows:
+    """Rows as they are read: what `Cells` keeps of them."""
+
+    def __init__(self, places: Mapping[str, int]) -> None:
+        self.places = places
+        self.columns: dict[str, list[str]] = {name: [] for name in places}
+        self.lines: list[int] = []
+        self.digests: list[bytes] = []
+        self.problems: list[Problem] = []
+
+    def add(self, row: Sequence[str], line: int) -> None:
+        if max(map(len, row)) > MAX_CELL_CHARACTERS and (problem := self._too_long(row, line)) is not None:
+            self.problems.append(problem)
+            return
+        self.lines.append(line)
+        self.digests.append(hashlib.blake2b("\0".join(row).encode(), digest_size=16).digest())
+        for name, place in self.places.items():
+            self.columns[name].append(row[place])
+
+    def _too_long(self, row: Sequence[str], line: int) -> Problem | None:
+        for name, place in self.places.items():
+            if len(row[place]) > MAX_CELL_CHARACTERS:
+                message = f"a cell of {len(row[place]):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
+                return Problem(row=line, column=name, kind="cell too long", message=message)
         return None
-    for name, place in places.items():
-        if len(row[place]) > MAX_CELL_CHARACTERS:
-            message = f"a cell of {len(row[place]):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
-            return Problem(row=line, column=name, kind="cell too long", message=message)
-    return None
 
-
-def _row_digest(row: Iterable[str]) -> bytes:
-    return hashlib.blake2b("\0".join(row).encode(), digest_size=16).digest()
+    def cells(self, *, decimal_commas: bool = False) -> Cells:
+        return Cells(
+            columns=self.columns,
+            lines=self.lines,
+            digests=self.digests,
+            problems=self.problems,
+            decimal_commas=decimal_commas,
+        )
 
 
 def _open_text(path: Path) -> IO[str]:
@@ -156,16 +168,20 @@ def _lines(stream: IO[str], path: Path) -> Iterator[str]:
     while line := stream.readline(MAX_LINE_CHARACTERS):
         number += 1
         total += len(line)
-        if len(line) == MAX_LINE_CHARACTERS or total > MAX_TABLE_CHARACTERS:
-            limit = MAX_LINE_CHARACTERS if len(line) == MAX_LINE_CHARACTERS else MAX_TABLE_CHARACTERS
-            what = "line" if limit == MAX_LINE_CHARACTERS else "table"
-            raise ValueError(
-                f"{path}, line {number}: the text is too long, {limit:,} characters are the most of a {what}. Leave "
-                "columns out that are not used, or divide the table."
-            )
+        if len(line) == MAX_LINE_CHARACTERS:
+            raise _too_much_text(f"{path}, line {number}", MAX_LINE_CHARACTERS, "line")
+        if total > MAX_TABLE_CHARACTERS:
+            raise _too_much_text(f"{path}, line {number}", MAX_TABLE_CHARACTERS, "table")
         if "\0" in line:
             raise ValueError(f"{path}, line {number} holds a NUL byte: this is no text. Save the table as UTF-8 csv.")
         yield line
+
+
+def _too_much_text(where: str, limit: int, what: str) -> ValueError:
+    return ValueError(
+        f"{where}: the text is too long, {limit:,} characters are the most of a {what}. Leave columns out that are not "
+        "used, or divide the table."
+    )
 
 
 def _places(header: Sequence[str], wanted: Sequence[str], path: Path) -> dict[str, int]:
@@ -199,35 +215,16 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Cells:
         if file.metadata.num_rows > MAX_ROWS:
             raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
         places = _places(list(file.schema_arrow.names), wanted, path)
-        return _cells_of(file.iter_batches(batch_size=PARQUET_ROWS), places, path)
+        found, total, line = _Rows(places), 0, 1
+        for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+            for row in zip(*([_text(value) for value in column.to_pylist()] for column in batch.columns), strict=True):
+                total, line = total + sum(map(len, row)), line + 1
+                if total > MAX_TABLE_CHARACTERS:
+                    raise _too_much_text(str(path), MAX_TABLE_CHARACTERS, "table")
+                found.add(row, line)
     except pyarrow.ArrowException as error:
         raise ValueError(f"{path} is no readable parquet file: {error}") from None
-
-
-def _cells_of(batches: Iterable[Any], places: Mapping[str, int], path: Path) -> Cells:
-    """Of batches of parquet rows: text of the columns wanted, a digest of all."""
-    columns: dict[str, list[str]] = {name: [] for name in places}
-    lines: list[int] = []
-    digests: list[bytes] = []
-    problems: list[Problem] = []
-    total, line = 0, 1
-    for batch in batches:
-        for row in zip(*([_text(value) for value in column.to_pylist()] for column in batch.columns), strict=True):
-            line += 1
-            total += sum(map(len, row))
-            if total > MAX_TABLE_CHARACTERS:
-                raise ValueError(
-                    f"{path}: the text is too long, {MAX_TABLE_CHARACTERS:,} characters are the most of a table. Leave "
-                    "columns out that are not used, or divide the table."
-                )
-            if (long := _too_long(row, places, line)) is not None:
-                problems.append(long)
-                continue
-            lines.append(line)
-            digests.append(_row_digest(row))
-            for name, place in places.items():
-                columns[name].append(row[place])
-    return Cells(columns=columns, lines=lines, digests=digests, problems=problems)
+    return found.cells()
 
 
 def _text(value: Any) -> str:

@@ -213,9 +213,10 @@ def _note(
         "seed": link.seed,
         "parent": None if link.parent is None else link.parent.id,
         **link.about,
-        "identity": found["identity"],
+        # As declared: the folder of the parent, a path of this machine, is no part of it; `parent` names the run.
+        "identity": {**found["identity"], "recipe": recipe_hash(link.recipe)},
         "task": found["task"],
-        "recipe": found["recipe"],
+        "recipe": to_plain(link.recipe),
         "auc": {"test": {name: [round(v, 6) for v in values] for name, values in _test_auc(found).items()}},
         "alpha_zero_share": round(sum(shares) / len(shares), 6) if shares else None,
         "seconds": round(found["results"]["seconds"] / packed, 3),

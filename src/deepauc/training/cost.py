@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -12,6 +13,7 @@ from deepauc.models.build import ModelSpec, check_output
 TRAINING_FACTOR = 3  # forward, gradient of the inputs, gradient of the weights
 
 
+@lru_cache(maxsize=128)  # a plan asks several times of the same network
 def multiply_adds(spec: ModelSpec, shape: tuple[int, ...]) -> int:
     """Multiply-adds of one forward pass over one input, (H, W, C) or (F,): convolutions and linear layers.
 
