@@ -137,7 +137,7 @@ def test_margins_of_medical_tasks_stand_beside_the_papers(tmp_path):
         medical.add(final("breast-R-ours-auc_m", seed, 0.7, config={"margin": 0.5}, selection=chosen))
         medical.add(final("breast-R-ours-auc_s", seed, 0.7, config={"margin": 0.1}))
         inherited = {"inherited from": "breast-R-ours-auc_m"}
-        medical.add(final("breast-D-paper-auc_m", seed, 0.7, config={"margin": 0.5}, selection=inherited))
+        medical.add(final("breast-printed-auc_m", seed, 0.7, config={"margin": 0.5}, selection=inherited))
     RecordBook(tmp_path / "pcam").add(final("pcam-D-auc_m", 0, 0.7, config={"margin": 1.0}))
     text = ablation_page.page(tmp_path)
     section = text.split("## A6: the margin")[1].split("## Not run")[0]

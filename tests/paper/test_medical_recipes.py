@@ -1,6 +1,7 @@
 """The medical recipes say what the paper prints (D5 to D8), and a stand-in changes no more than it may."""
 
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
 from deepauc.paper import medical_studies as studies
+from deepauc.paper.medical_chest_plan import PRINTED_STAND_IN, REAL
+from deepauc.paper.medical_losses import arguments
 from deepauc.paper.medical_recipes import CHEXPERT, DDSM, MELANOMA, METHODS, PCAM, auc_m, ce, network_of
 from deepauc.training.loop import train
 
@@ -19,7 +22,7 @@ LENGTHS = {"epochs", "auc_epochs", "milestones"}
 
 
 def of(loss, settings):
-    return METHODS[loss](**studies.arguments(loss, settings, equal_length=False))
+    return METHODS[loss](**arguments(loss, settings, equal_length=False))
 
 
 def lr(stage, iteration, per_epoch, total=10**6):
@@ -84,9 +87,59 @@ def test_stand_ins_differ_in_length_alone(stand_in, original):
     assert {key for key in stand_in if stand_in[key] != original.get(key)} <= LENGTHS
 
 
+def timeless(recipe):
+    """Without its length, and without weights from elsewhere: none are at hand for a stand-in."""
+    stages = tuple(replace(stage, epochs=1) for stage in recipe.stages)
+    model = replace(recipe.model, pretrained=False) if isinstance(recipe.model, TimmSpec) else recipe.model
+    return replace(recipe, model=model, stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "original", "real"),
+    [
+        ("breast-printed", "ddsm-D", studies.ddsm),
+        ("path-printed", "pcam-D", studies.pcam),
+        ("ham-printed-B5-64", "melanoma-B5-384", studies.melanoma),
+        ("ham-printed-meta", "melanoma-meta", studies.melanoma),
+    ],
+)
+def test_a_printed_stand_in_differs_in_task_size_and_epochs_alone(stand_in, original, real):
+    """Recipe by recipe: all that is tried, how it is chosen, and from where the rest is taken."""
+    by_name = {study.name: study for study in (*studies.medical().studies, *real().studies)}
+    for loss in METHODS:
+        own, its = by_name[f"{stand_in}-{loss}"], by_name[f"{original}-{loss}"]
+        assert own.configs == its.configs
+        assert own.select == its.select
+        recipes = [[timeless(study.recipe(config, "tuning")) for config in study.configs] for study in (own, its)]
+        assert recipes[0] == recipes[1]
+        inherited = [(study.inherits.study.rpartition("-")[2], study.inherits.axes) if study.inherits else None
+                     for study in (own, its)]  # fmt: skip
+        assert inherited[0] == inherited[1]
+
+
+def test_printed_networks_of_skin_inherit_from_the_first():
+    by_name = {study.name: study for study in studies.medical().studies}
+    others = [name for name in by_name if name.startswith("ham-printed-B") and "-B5-64" not in name]
+    assert others
+    for name in others:
+        loss = name.rpartition("-")[2]
+        inherits = by_name[name].inherits
+        assert (None if inherits is None else inherits.study) == (
+            "ham-printed-B5-64-auc_m" if loss == "auc_m" else None
+        )
+
+
+def test_the_printed_chest_plan_is_chexperts_but_for_epochs():
+    same = ("networks", "seeds", "losses", "tta", "masked")
+    assert all(getattr(PRINTED_STAND_IN, name) == getattr(REAL, name) for name in same)
+    assert PRINTED_STAND_IN.settings.keys() == REAL.settings.keys()
+    changed = {name for name, value in REAL.settings.items() if PRINTED_STAND_IN.settings[name] != value}
+    assert changed == {"epochs", "auc_epochs"}
+
+
 def test_one_stage_lasts_as_long_as_two():
     by_name = {study.name: study for study in studies.medical().studies}
-    for cell in ("breast-R-paper", "pneumonia-R-ours", "path-D-paper", "ham-R-64", "isic-M"):
+    for cell in ("breast-R-paper", "pneumonia-R-ours", "path-printed", "ham-R-64", "ham-printed-B5-64", "isic-M"):
         lengths = {}
         for loss in METHODS:
             study = by_name[f"{cell}-{loss}"]

@@ -179,6 +179,13 @@ def entries() -> dict[str, Entry]:
             table=medical_chest_page.stand_in_page,
         ),
         Entry(
+            name=medical_chest.CHEST_PRINTED_STUDY.plan.name,
+            title="The same with CheXpert's settings as printed (D5), five networks",
+            run=medical_chest.CHEST_PRINTED_STUDY.run,
+            linked=medical_chest.CHEST_PRINTED_STUDY,
+            table=medical_chest_page.printed_page,
+        ),
+        Entry(
             name=medical_chest.CHEXPERT_STUDY.plan.name,
             title="CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
             run=medical_chest.CHEXPERT_STUDY.run,

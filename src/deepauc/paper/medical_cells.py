@@ -9,8 +9,11 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
+from deepauc.paper.medical_losses import LOSSES
+from deepauc.paper.medical_printed import NETWORKS as PRINTED_NETWORKS
+from deepauc.paper.medical_printed import SKIN_NAME
 from deepauc.paper.medical_scores import Floats, TestScores, against, joined_scores, pooled, read_scores
-from deepauc.paper.medical_studies import HAM_NETWORKS, LOSSES, MELANOMA_NETWORKS
+from deepauc.paper.medical_studies import HAM_NETWORKS, MELANOMA_NETWORKS
 from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.studies.records import Record, RecordBook
 
@@ -54,10 +57,11 @@ def _skin(name: str, networks: Sequence[str]) -> tuple[Cell, ...]:
 
 CELLS = {
     "medical": (
-        *(Cell(name=f"breast-{which}", paper=_DDSM, published=_BREAST) for which in ("R-paper", "R-ours", "D-paper")),
+        *(Cell(name=f"breast-{which}", paper=_DDSM, published=_BREAST) for which in ("R-paper", "R-ours", "printed")),
         *(Cell(name=f"pneumonia-{which}", published=_PNEUMONIA) for which in ("R-paper", "R-ours")),
-        *(Cell(name=f"path-{which}", paper=_PCAM) for which in ("R-paper", "R-ours", "D-paper")),
+        *(Cell(name=f"path-{which}", paper=_PCAM) for which in ("R-paper", "R-ours", "printed")),
         *_skin("ham", HAM_NETWORKS),
+        *_skin(SKIN_NAME, PRINTED_NETWORKS),
         Cell(name="isic-M", folds=True),
         Cell(name="breast-R-best", paper=_DDSM, published=_BREAST, losses=_PAIR),
         Cell(name="pneumonia-R-best", published=_PNEUMONIA, losses=_PAIR),

@@ -3,13 +3,15 @@
     deepauc study run chexpert --data FOLDER_WITH_CheXpert      # train.csv, valid.csv, optionally readers.csv
     deepauc study run chexpert --data FOLDER --cells densenet121 --set views=all --set gamma=1/300
     deepauc study run chest --data DIR                          # nih_cxr14_96.npz
+    deepauc study run chest-printed --data DIR                  # the same with CheXpert's own settings
 
 Stage 1: cross-entropy on the five diseases at once, uncertain labels smoothed. Stage 2, with a fresh classifier: each
 loss for all diseases at once, and for each disease on its own, always from the same stage-1 network; hard labels by a
 named policy. CE and focal loss have that second stage too, by Adam: every row has seen as many epochs. CheXpert: five
 networks, frontal views, tested on those of valid.csv (the competition's own test part was never published). Stand-in:
 ResNet20, five seeds; trained on the file's train and validation parts; from scratch, so Adam at 1e-3 instead of 1e-5
-and more epochs; stage 2's learning rate falls at the same shares of its length (14 % and 57 %).
+and more epochs; stage 2's learning rate falls at the same shares of its length (14 % and 57 %). `chest-printed`: the
+five networks and all settings of CheXpert but for the epochs, and from scratch.
 
 Margin .8 is the paper's average best on CheXpert, gamma 1/500 the middle of its grid: nothing is tuned here. Other
 settings (`--set`) have records of their own, in a folder below the study's that says what differs.
@@ -37,6 +39,7 @@ from deepauc.optim.standard import AdamSpec
 from deepauc.paper.medical_chain import Link, Report, run_links
 from deepauc.paper.medical_chest_plan import (
     POLICIES,
+    PRINTED_STAND_IN,
     REAL,
     STAND_IN,
     ChestPlan,
@@ -130,6 +133,7 @@ def nih_task(place: Place, plan: ChestPlan = STAND_IN) -> Task:
 
 CHEXPERT_STUDY = ChestStudy(plan=REAL, labels=COMPETITION_LABELS, load=chexpert_task)
 CHEST_STUDY = ChestStudy(plan=STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
+CHEST_PRINTED_STUDY = ChestStudy(plan=PRINTED_STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
 
 
 def run_chest(

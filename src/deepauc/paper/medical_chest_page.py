@@ -22,6 +22,7 @@ from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import RecordBook
 
+HEADINGS = {"chest-printed": "## Chest X-rays: five labels, CheXpert's settings as printed"}
 LOSSES = ("ce", "focal", "auc_s", "auc_m")
 PAPER = (
     "The paper on CheXpert's hidden test part, which is other data: .9305, 2.8 of 3 radiologists beaten; others .9065 "
@@ -40,18 +41,29 @@ def stand_in_page(results: Path) -> str:
     return _page(results, "chest", "Chest X-rays of NIH")
 
 
+def printed_page(results: Path) -> str:
+    """results/chest-printed.md; `medical` has the same sections."""
+    return _page(results, "chest-printed", "Chest X-rays of NIH, CheXpert's settings as printed")
+
+
 def _page(results: Path, name: str, title: str) -> str:
     sections = chest_sections(results, name) or [f"Not run yet: `deepauc study run {name}`."]
     return "\n\n".join([f"# {title}", f"Made by `deepauc study table {name}`.", *sections]) + "\n"
 
 
-def chest_sections(results: Path, name: str) -> list[str]:
-    """Markdown; nothing where no run is recorded. Runs with other settings come after those of the study itself."""
+def chest_sections(results: Path, *names: str) -> list[str]:
+    """Markdown of these studies; nothing where no run is recorded."""
+    parts = [part for name in names for part in _study_sections(results, name)]
+    return parts + _cost(results) if parts else []
+
+
+def _study_sections(results: Path, name: str) -> list[str]:
+    """Runs with other settings come after those of the study itself."""
     parts = _sections(results, name)
     for folder in sorted(path for path in (results / name).glob("*=*") if path.is_dir()):
         if own := _sections(results, f"{name}/{folder.name}"):
             parts += [f"## With {folder.name.replace(',', ', ').replace('=', ' ')}", *own[1:]]
-    return parts + _cost(results) if parts else []
+    return parts
 
 
 def _sections(results: Path, name: str) -> list[str]:
@@ -80,7 +92,7 @@ def _sections(results: Path, name: str) -> list[str]:
     filled = [
         [*row, beaten.get(f"{loss}, {text}", "-")] for row, (loss, text) in zip(rows, _keys(), strict=True) if row
     ]
-    parts = ["## Chest X-rays: five labels", PAPER, about]
+    parts = [HEADINGS.get(name, "## Chest X-rays: five labels"), PAPER, about]
     parts.append(markdown_table(header, filled) if filled else _some_runs(second))
     parts += _ensemble_tables(second, labels)
     return parts + _policies(records)

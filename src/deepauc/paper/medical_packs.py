@@ -21,7 +21,9 @@ _TIMM: Mapping[str, int] = {
     "densenet169": 1556,
     "densenet201": 2011,
     "inception_resnet_v2": 983,
+    "tf_efficientnet_b3": 1760,
     "tf_efficientnet_b5": 3088,
+    "tf_efficientnet_b6": 4070,
 }
 _OWN_SIDES: Mapping[str, int] = {"breastmnist": 28, "pneumoniamnist": 28, "pathmnist": 28, "ham10000": 64, "pcam": 96,
                                  "ddsm": 224, "melanoma": 384}  # fmt: skip

@@ -19,10 +19,14 @@ from deepauc.paper.medical_cells import (
     together,
 )
 from deepauc.paper.medical_chest_page import chest_sections
+from deepauc.paper.medical_chest_plan import PRINTED_STAND_IN, STAND_IN
+from deepauc.paper.medical_losses import LOSSES
 from deepauc.paper.medical_modes import mode_sections
+from deepauc.paper.medical_printed import NETWORKS as PRINTED_NETWORKS
+from deepauc.paper.medical_printed import SKIN_NAME
 from deepauc.paper.medical_scores import against, bootstrap_interval, delong_interval
 from deepauc.paper.medical_skin_page import SkinCells, skin_sections
-from deepauc.paper.medical_studies import HAM_NETWORKS, LOSSES, MELANOMA_NETWORKS
+from deepauc.paper.medical_studies import HAM_NETWORKS, MELANOMA_NETWORKS
 from deepauc.paper.medical_targets import not_run, target_sections
 from deepauc.paper.recipes import TITLES
 from deepauc.paper.study_figures import picture_links
@@ -46,8 +50,11 @@ TITLE = {
     "pcam": "PatchCamelyon at 1 %",
 }
 SKIN = {
-    "medical": SkinCells(name="ham", networks=HAM_NETWORKS),
-    "melanoma": SkinCells(name="melanoma", networks=MELANOMA_NETWORKS),
+    "medical": (
+        SkinCells(name="ham", networks=HAM_NETWORKS),
+        SkinCells(name=SKIN_NAME, networks=PRINTED_NETWORKS),
+    ),
+    "melanoma": (SkinCells(name="melanoma", networks=MELANOMA_NETWORKS),),
 }
 PUBLISHED = (
     "`published`: the best seen of others on this task. At 28 px on the official parts, trained on train alone (ours "
@@ -94,10 +101,10 @@ def page(results: Path, name: str = "medical") -> str:
             "pass, with TTA or without. The difference to it is paired (DeLong), its interval that of the test images.",
             markdown_table(BEYOND, beyond),
         ]
-    if name in SKIN:
-        parts += skin_sections(book, SKIN[name])
+    for skin in SKIN.get(name, ()):
+        parts += skin_sections(book, skin)
     if name == "medical":
-        parts += chest_sections(results, "chest")
+        parts += chest_sections(results, STAND_IN.name, PRINTED_STAND_IN.name)
     parts += mode_sections(book, CELLS[name])
     parts += not_run(results, book, name, CELLS[name])
     return "\n\n".join([*parts, *picture_links(results, name)]) + "\n"

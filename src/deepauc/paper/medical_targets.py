@@ -20,7 +20,7 @@ from deepauc.paper.medical_cells import (
     tests_of,
 )
 from deepauc.paper.medical_chest_page import mean_by_run
-from deepauc.paper.medical_chest_plan import STAND_IN, expected_runs
+from deepauc.paper.medical_chest_plan import PRINTED_STAND_IN, STAND_IN, expected_runs
 from deepauc.paper.medical_scores import delong_interval
 from deepauc.paper.medical_skin_page import SkinCells, ensemble_gain, fusion_gains
 from deepauc.paper.recipes import TITLES
@@ -28,16 +28,17 @@ from deepauc.paper.toy import MeanInterval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import RecordBook
 
+CHEST = (STAND_IN, PRINTED_STAND_IN)
 COST = 1.1  # of a step on five labels, in steps on one
 ENSEMBLE = "ensemble + TTA above any single model"
 BESIDE_BEST = {"ham": "ham-R-64"}  # where it is not NAME-R-ours
 HEADER = ("aim", "where", "measured", "reached")
 
 
-def target_sections(results: Path, book: RecordBook, cells: Sequence[Cell], skin: SkinCells) -> list[str]:
+def target_sections(results: Path, book: RecordBook, cells: Sequence[Cell], skins: Sequence[SkinCells]) -> list[str]:
     """One row an aim and place, then the cells of `best`; nothing where nothing was run."""
     rows = [*_against_ce(results, book, cells), *_against_published(book, cells), *_ensembles(book, cells)]
-    rows += [*_skin(book, skin), *_cost(results)]
+    rows += [*(row for skin in skins for row in _skin(book, skin)), *_cost(results)]
     text = (
         "Nothing here was chosen on test parts, but for `learned`: how much metadata count comes from the test scores "
         "of the other folds, see below. That `ham-D-32` and `ham-R-best` are at 32 px, for their time, was decided "
@@ -81,8 +82,9 @@ def _against_ce(results: Path, book: RecordBook, cells: Sequence[Cell]) -> list[
         tests = tests_of(book, cell)
         if (found := by_set(tests["auc_m"], tests["ce"])) is not None:
             rows.append([aim, cell.name, interval_text(found), _reached(found)])
-    for text, found in mean_by_run(results, "chest").items():
-        rows.append([aim, f"chest, {text}", interval_text(found), _reached(found)])
+    for plan in CHEST:
+        for text, found in mean_by_run(results, plan.name).items():
+            rows.append([aim, f"{plan.name}, {text}", interval_text(found), _reached(found)])
     return rows
 
 
@@ -173,10 +175,11 @@ def not_run(results: Path, book: RecordBook, name: str, cells: Sequence[Cell]) -
                 f"- {cell.name}: " + ", ".join(f"{TITLES[loss]} {n} of {SEEDS}" for loss, n in missing.items())
             )
     if name == "medical":
-        chest = RecordBook(results / STAND_IN.name)
-        left = expected_runs(STAND_IN) - sum(len(chest.final(study)) for study in chest.studies())
-        if left > 0:
-            lines.append(f"- chest (`deepauc study run chest`): {left} of {expected_runs(STAND_IN)} runs")
+        for plan in CHEST:
+            chest = RecordBook(results / plan.name)
+            left = expected_runs(plan) - sum(len(chest.final(study)) for study in chest.studies())
+            if left > 0:
+                lines.append(f"- {plan.name} (`deepauc study run {plan.name}`): {left} of {expected_runs(plan)} runs")
         if not _cost(results):
             lines.append("- the cost of five labels: `python benchmarks/multi_label.py`")
         lines.append(
