@@ -99,7 +99,7 @@ def timeless(recipe):
     [
         ("breast-printed", "ddsm-D", studies.ddsm),
         ("path-printed", "pcam-D", studies.pcam),
-        ("ham-printed-B5-64", "melanoma-B5-384", studies.melanoma),
+        ("ham-printed-B5-32", "melanoma-B5-384", studies.melanoma),
         ("ham-printed-meta", "melanoma-meta", studies.melanoma),
     ],
 )
@@ -119,18 +119,18 @@ def test_a_printed_stand_in_differs_in_task_size_and_epochs_alone(stand_in, orig
 
 def test_printed_networks_of_skin_inherit_from_the_first():
     by_name = {study.name: study for study in studies.medical().studies}
-    others = [name for name in by_name if name.startswith("ham-printed-B") and "-B5-64" not in name]
+    others = [name for name in by_name if name.startswith("ham-printed-B") and "-B5-32" not in name]
     assert others
     for name in others:
         loss = name.rpartition("-")[2]
         inherits = by_name[name].inherits
         assert (None if inherits is None else inherits.study) == (
-            "ham-printed-B5-64-auc_m" if loss == "auc_m" else None
+            "ham-printed-B5-32-auc_m" if loss == "auc_m" else None
         )
 
 
 def test_the_printed_chest_plan_is_chexperts_but_for_epochs():
-    same = ("networks", "seeds", "losses", "tta", "masked")
+    same = ("networks", "seeds", "losses", "masked")
     assert all(getattr(PRINTED_STAND_IN, name) == getattr(REAL, name) for name in same)
     assert PRINTED_STAND_IN.settings.keys() == REAL.settings.keys()
     changed = {name for name, value in REAL.settings.items() if PRINTED_STAND_IN.settings[name] != value}
@@ -139,7 +139,7 @@ def test_the_printed_chest_plan_is_chexperts_but_for_epochs():
 
 def test_one_stage_lasts_as_long_as_two():
     by_name = {study.name: study for study in studies.medical().studies}
-    for cell in ("breast-R-paper", "pneumonia-R-ours", "path-printed", "ham-R-64", "ham-printed-B5-64", "isic-M"):
+    for cell in ("breast-R-paper", "pneumonia-R-ours", "path-printed", "ham-R-64", "ham-printed-B5-32", "isic-M"):
         lengths = {}
         for loss in METHODS:
             study = by_name[f"{cell}-{loss}"]

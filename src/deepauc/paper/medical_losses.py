@@ -69,7 +69,6 @@ def printed_studies(
     settings: Mapping[str, Any],
     *,
     equal_length: bool = False,
-    tuning_seeds: tuple[int, ...] = (0,),
 ) -> tuple[Study, ...]:
     """The whole grids of D7 and D8: 95 configurations."""
     return tuple(
@@ -82,7 +81,6 @@ def printed_studies(
             inherits=from_ce(f"{name}-ce", loss),
             group=name,
             equal_length=equal_length,
-            tuning_seeds=tuning_seeds,
         )
         for loss in LOSSES
     )

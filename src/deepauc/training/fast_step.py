@@ -32,6 +32,7 @@ from deepauc.training.forward import (
     make_value,
     network_key,
     value_key,
+    worth_compiling,
 )
 from deepauc.training.run_step import RunStep, Snapshot
 from deepauc.training.stacked_step import StackedStep, stacking_key, worth_stacking
@@ -164,9 +165,10 @@ class FastEngine:
 
     def _network(self, step: RunStep) -> Network:
         trainer, stage = step.trainer, step.stage
-        key = (self.compiled, network_key(stage, trainer))
+        compiled = self.compiled and worth_compiling(trainer)
+        key = (compiled, network_key(stage, trainer))
         if key not in _NETWORKS:
-            _NETWORKS[key] = make_network(trainer.trained, stage, compiled=self.compiled)
+            _NETWORKS[key] = make_network(trainer.trained, stage, compiled=compiled)
         return _NETWORKS[key]
 
     def _ends(self, step: RunStep) -> Ends:

@@ -19,6 +19,8 @@ from deepauc.training.step import bounded
 from deepauc.training.trainer import Trainer
 from deepauc.training.views import repeated, view_loss
 
+DEEP = 60  # convolutions: each has kernels of its own shape, in either direction
+COMPILED_STEPS = 20_000
 Inputs = Callable[..., tuple[Tensor, Tensor]]
 Network = Callable[..., Tensor]
 Forward = Callable[..., tuple[Tensor, Tensor, Tensor]]
@@ -86,6 +88,12 @@ def make_network(model: nn.Module, stage: Stage, *, compiled: bool) -> Network:
         return scores.float()
 
     return torch.compile(outputs, dynamic=False) if compiled else outputs
+
+
+def worth_compiling(trainer: Trainer) -> bool:
+    """Whether the stage is long enough: a network of many layers takes minutes, and saves milliseconds a step."""
+    convolutions = sum(isinstance(module, nn.Conv2d) for module in trainer.trained.modules())
+    return convolutions < DEEP or trainer.total >= COMPILED_STEPS
 
 
 def make_value(objective: nn.Module, stage: Stage, *, compiled: bool) -> Forward:
