@@ -131,6 +131,7 @@ ENGINE = (
     ("throughput", "Beside other people's loops", throughput_table),
     ("lanes", "Fewer streams than runs", fast_step_table),
     ("stacked-resnet", "ResNet20's runs in shared kernels", fast_step_table),
+    ("deep-networks", "Deep networks: stacked, compiled, or neither", fast_step_table),
     ("tile-step", "Other tiles, a step", fast_step_table),
     ("tile_conv", "Convolutions by tiles, one by one", tile_table),
     ("first-stage", "A contrastive first stage", first_stage_table),

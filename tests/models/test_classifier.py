@@ -3,10 +3,11 @@
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from deepauc.models.build import MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec, build_model
-from deepauc.models.classifier import classifier_head, classifier_name, reset_classifier
+from deepauc.models.classifier import classifier_head, classifier_name, narrow_classifier, reset_classifier
 
 
 @pytest.mark.parametrize(
@@ -103,3 +104,40 @@ def test_a_layer_without_bias():
     old = model[0].weight.detach().clone()
     reset_classifier(model, seed=0)
     assert not torch.equal(model[0].weight, old)
+
+
+@pytest.mark.parametrize("name", ["test_efficientnet", "efficientnet_b0", "mobilenetv3_small_050"])
+@pytest.mark.parametrize("outputs", [1, 5])
+def test_a_fresh_classifier_of_timms_is_not_drawn_wider_than_ours(name, outputs):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = classifier_head(timm.create_model(name, num_classes=outputs)).weight
+    ours = classifier_head(build_model(TimmSpec(name=name), in_channels=3, num_outputs=outputs, seed=0)).weight
+    bound = theirs.shape[1] ** -0.5
+    assert theirs.abs().max() > 5 * bound  # else the day has come to take this out
+    assert float(ours.abs().max()) == pytest.approx(bound)
+    assert torch.allclose(ours / ours.abs().max(), theirs / theirs.abs().max())  # no number is drawn for it
+    assert classifier_head(build_model(TimmSpec(name=name), in_channels=3, num_outputs=outputs, seed=0)).weight.equal(
+        ours
+    )
+
+
+@pytest.mark.parametrize("name", ["densenet121", "resnet18", "convnext_atto", "vit_tiny_patch16_224", "regnety_002"])
+def test_classifiers_of_the_usual_width_are_left_as_they_are(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = timm.create_model(name, num_classes=1).state_dict()
+    ours = build_model(TimmSpec(name=name), in_channels=3, num_outputs=1, seed=0).state_dict()
+    assert all(value.equal(ours[key]) for key, value in theirs.items())
+
+
+def test_what_has_no_classifier_is_left_alone():
+    narrow_classifier(nn.Sequential(nn.ELU()))
+
+
+def test_a_classifier_from_a_file_is_kept(tmp_path):
+    state = timm.create_model("test_efficientnet", num_classes=1).state_dict()
+    save_file(state, tmp_path / "w.safetensors")
+    spec = TimmSpec(name="test_efficientnet", weights=str(tmp_path / "w.safetensors"))
+    loaded = build_model(spec, in_channels=3, num_outputs=1, seed=3)
+    assert classifier_head(loaded).weight.equal(state["classifier.weight"])

@@ -15,11 +15,11 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 
 from deepauc.data.counter import hash_key
-from deepauc.models.build import FactorySpec, SmallCNNSpec
+from deepauc.models.build import FactorySpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
 from deepauc.training import fast_step
-from deepauc.training.forward import value_key
+from deepauc.training.forward import value_key, worth_compiling
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
@@ -27,6 +27,22 @@ from deepauc.training.recipe import Recipe, Stage
 
 def with_dropout(in_channels, num_outputs):
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, 16), nn.Dropout(0.5), nn.Linear(16, num_outputs))
+
+
+@pytest.mark.parametrize(
+    ("spec", "steps", "worth"),
+    [
+        (TimmSpec(name="densenet121"), 19_999, False),
+        (TimmSpec(name="densenet121"), 20_000, True),
+        (TimmSpec(name="tf_efficientnet_b5"), 1000, False),
+        (TimmSpec(name="resnet18"), 1, True),
+        (ResNet20Spec(), 1, True),
+    ],
+)
+def test_deep_networks_are_compiled_for_long_stages(spec, steps, worth):
+    with torch.device("meta"):
+        network = spec.build(in_channels=3, num_outputs=1)
+    assert worth_compiling(SimpleNamespace(trained=network, total=steps)) is worth
 
 
 @pytest.mark.parametrize("engine", ["plain", "fast"])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from deepauc.models.activations import assert_no_relu, replace_relu
-from deepauc.models.classifier import classifier_head, reset_classifier
+from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
 from deepauc.models.factory import FactorySpec
 from deepauc.models.pretrained import cached_weights, load_weights
 from deepauc.models.resnet20 import ResNet20Spec
@@ -95,12 +95,14 @@ class TimmSpec:
             "img_size": self.image_size,
         }
         try:
-            return timm.create_model(
+            model: nn.Module = timm.create_model(
                 self.name, pretrained=False, num_classes=num_outputs, in_chans=in_channels, **options
             )
         except TypeError as error:
             set_options = {"image_size" if k == "img_size" else k: v for k, v in options.items() if v is not None}
             raise ValueError(f"{self.name} does not take the options {set_options}: {error}.") from error
+        narrow_classifier(model)
+        return model
 
     def _example_size(self, model: nn.Module) -> tuple[int, int]:
         """Small, so that the check costs a fraction of a second, and large enough for every network of timm's."""

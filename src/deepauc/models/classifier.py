@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 Classifier = nn.Linear | nn.Conv2d  # some of timm's networks classify with a 1x1 convolution
 
+TOO_WIDE = 3  # times the standard deviation that PyTorch gives a layer; others of timm's networks lie below 1.1
+
 
 def classifier_name(model: nn.Module) -> str:
     """The path of the classifier layer: what `get_classifier()` returns (timm), else `head`, else the last nn.Linear.
@@ -39,6 +41,26 @@ def classifier_head(model: nn.Module) -> Classifier:
     return layer
 
 
+def narrow_classifier(model: nn.Module) -> None:
+    """Scale a fresh classifier that was drawn far wider than `reset_classifier` draws it down to that range.
+
+    timm's EfficientNets, MobileNets and their like draw it from U(-1/sqrt(outputs), 1/sqrt(outputs)): with one output
+    raw scores begin at about ±6, and hundreds of steps go by before they rank anything.
+    """
+    try:
+        layer = classifier_head(model)
+    except ValueError:  # networks with two, or none
+        return
+    bound = _bound(layer)
+    if not layer.weight.is_meta and layer.weight.std() > TOO_WIDE * bound / math.sqrt(3):
+        with torch.no_grad():
+            layer.weight.mul_(bound / layer.weight.abs().max())
+
+
+def _bound(layer: Classifier) -> float:
+    return 1 / math.sqrt(layer.weight[0].numel())
+
+
 def reset_classifier(model: nn.Module, *, seed: int) -> None:
     """Draw the classifier layer anew, weights and bias from U(-1/sqrt(fan_in), 1/sqrt(fan_in)); nothing else changes.
 
@@ -48,7 +70,7 @@ def reset_classifier(model: nn.Module, *, seed: int) -> None:
     """
     layer = classifier_head(model)
     generator = torch.Generator(device="cpu").manual_seed(seed)
-    bound = 1 / math.sqrt(layer.weight[0].numel())
+    bound = _bound(layer)
 
     def draw(parameter: Tensor) -> None:
         fresh = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")

@@ -65,11 +65,12 @@ PUBLISHED = (
 )
 ABOUT = (
     "`paper`: the figure the paper prints for the task this one stands in for. The data are others: it says how far "
-    "the losses lie apart there, not what could be reached here. `-R-paper`: settings as printed (D7, D8) but for the "
+    "the losses lie apart there, not what could be reached here. `-printed`: the paper's settings (D6, D7, D8) to the "
+    "letter, but for task, image size and epochs: its networks, its grids in full. DenseNet121 takes no image below "
+    "29 px: those of 28 have a border of 2. `-R-paper`: settings as printed (D7, D8) but for the "
     "length, with ResNet20, flips or small affine changes (the paper names none), and a part of the printed grids "
-    "drawn by seed 14 (5 of 5, 8 of 45, 9 of 9, 12 of 36). HAM10000: D6 but for the length and the network; larger "
-    "learning rates are tried too. `-R-ours`: learning rates that fall, more epochs, other grids. `-D`: DenseNet121 "
-    "with what ResNet20 has selected, images of 28 px with a border of 2 (it takes none below 29). "
+    "drawn by seed 14 (5 of 5, 8 of 45, 9 of 9, 12 of 36). Other cells of HAM10000: D6 but for the length and the "
+    "network; larger learning rates are tried too. `-R-ours`: learning rates that fall, more epochs, other grids. "
     '`-R-best`: see "`best` on the stand-ins". Nothing is pretrained. CE and focal '
     "loss have as many epochs as both stages of "
     "an AUC loss together; no guard puts CE's network in an AUC row. Settings are chosen on validation AUC. MedMNIST: "

@@ -17,7 +17,7 @@ from deepauc.training.recipe import Stage
 from deepauc.training.run_step import RunStep
 from deepauc.training.trainer import Trainer
 
-LARGEST_IMAGE = 96 * 96  # pixels: there 12 DenseNet121 take 1.8 times less than apart; beyond was not measured
+LARGEST_IMAGE = 96 * 96  # pixels: there it takes 12 DenseNet121 from 7.5 to 4.2 ms a run; more was not tried
 T = TypeVar("T")
 
 
