@@ -1,4 +1,4 @@
-"""docs/medical/findings.md says what results/medical.md and results/chest.md have.
+"""docs/medical/findings.md says what results/medical.md, results/chest.md and results/chest-printed.md have.
 
 One row of FIGURES a sentence: the sentence with a group for each figure, and where the figures come from.
 """
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 AUC = r"([+-]?\.\d+)"
 INTERVAL = rf"{AUC} \[{AUC}, {AUC}\]"
 AGAINST_CE = "AUC-M's own weights at least CE's mean"
-ROW = rf"\| (\S+) \| {AUC} \| {AUC} \| {INTERVAL} \|"
+ROW = rf"\| ([^|]+) \| {AUC} \| {AUC} \| {INTERVAL} \|"
 Rows = list[dict[str, str]]
 
 
@@ -63,17 +63,32 @@ def counts() -> tuple[str, ...]:
 
 def below() -> tuple[str, ...]:
     cells = [row["where"] for row in aims(AGAINST_CE) if row["reached"] == "no"]
-    assert cells == ["pneumonia-R-ours", "ham-R-32", "pneumonia-R-best"]
+    assert cells == ["pneumonia-R-ours", "ham-R-32", "pneumonia-R-best", "chest-printed, apart"]
     order = (cells[0], cells[2], cells[1])
-    return tuple(x for c in order for x in (c, mean(c, "CE"), mean(c, "AUC-M"), *against_ce(c)))
+    apart = (short(chest("apart", loss, printed=True)["mean"])[0] for loss in ("CE", "AUC-M"))
+    rows = [x for c in order for x in (c, mean(c, "CE"), mean(c, "AUC-M"), *against_ce(c))]
+    return *rows, cells[3], *apart, *against_ce(cells[3])
 
 
 def above() -> tuple[str, ...]:
     found = [row for row in aims(AGAINST_CE) if "[+" in row["measured"] and row["reached"] == "yes"]
-    assert {row["where"] for row in found} == {"path-R-ours", "breast-D-paper"}
-    ce = (mean(f"breast-{which}", "CE") for which in ("D-paper", "R-paper", "R-ours"))
-    together = short(single("breast-D-paper", "AUC-M")["minus CE, paired DeLong"])
-    return str(len(found)), *against_ce("path-R-ours"), *against_ce("breast-D-paper"), *ce, *together
+    assert [row["where"] for row in found] == ["path-R-ours"]
+    return against_ce("path-R-ours")
+
+
+def printed() -> tuple[str, ...]:
+    rates = [single("breast-printed", loss)["selected"].split(", ")[0] for loss in ("CE", "AUC-M")]
+    assert rates == ["lr 1e-05", "lr 1e-05"]
+    small = [x for name in ("breast", "path")
+             for x in (*(mean(f"{name}-printed", loss) for loss in ("CE", "AUC-M")),
+                       *against_ce(f"{name}-printed"))]  # fmt: skip
+    return tuple(small)
+
+
+def printed_chest() -> tuple[str, ...]:
+    rows = [chest("at once", "CE", printed=which) for which in (True, False)]
+    means = [short(row[name])[0] for row in rows for name in ("mean", "ensemble, mean")]
+    return *means, *against_ce("chest-printed, at once"), *against_ce("chest-printed, apart")
 
 
 def without_margin() -> tuple[str, ...]:
@@ -88,7 +103,7 @@ def without_margin() -> tuple[str, ...]:
         for row in table("medical", "## Single models")
         if row["loss"] == "AUC-S" and all(row[name] == single(row["cell"], "AUC-M")[name] for name in same)
     ]
-    assert as_auc_s == ["breast-R-ours", "ham-R-64", "ham-meta"]
+    assert as_auc_s == ["breast-R-ours", "breast-printed", "ham-R-64", "ham-meta", "ham-printed-meta"]
     assert all("m 1" in single(cell, "AUC-M")["selected"].split(", ") for cell in as_auc_s)
     within = [row["where"] for row in aims(AGAINST_CE) if "-R-" in row["where"] and abs(first(row["measured"])) > 0.005]
     assert within == ["breast-R-paper"]
@@ -102,7 +117,7 @@ def published() -> tuple[str, ...]:
 
 
 def breast() -> tuple[str, ...]:
-    ours = (mean(f"breast-{which}", "AUC-M") for which in ("R-paper", "R-ours", "D-paper"))
+    ours = (mean(f"breast-{which}", "AUC-M") for which in ("R-paper", "R-ours", "printed"))
     best = (mean("breast-R-best", loss) for loss in ("AUC-M", "CE"))
     return *ours, *best, *gain("breast", "AUC-M"), *gain("breast", "CE")
 
@@ -130,7 +145,7 @@ def copies() -> tuple[str, ...]:
     found = []
     rows = table("medical", "## Ensembles and test-time augmentation")
     for name in ("path", "breast", "pneumonia"):
-        of_set = [row for row in rows if row["cell"].startswith(name)]
+        of_set = [row for row in rows if row["cell"].startswith(name) and row["TTA, mean"] != "-"]
         up = sum(float(row["TTA, mean"]) > float(row["single, mean"]) for row in of_set)
         found += [str(up), str(len(of_set))]
     (row,) = [row for row in rows if (row["cell"], row["loss"]) == ("pneumonia-R-ours", "CE")]
@@ -142,8 +157,9 @@ def eight() -> tuple[str, ...]:
     return short(row["measured"])
 
 
-def chest(how: str, loss: str) -> dict[str, str]:
-    rows = table("chest", "## Chest X-rays: five labels")
+def chest(how: str, loss: str, *, printed: bool = False) -> dict[str, str]:
+    heading = "## Chest X-rays: five labels"
+    rows = table("chest-printed", f"{heading}, CheXpert's settings as printed") if printed else table("chest", heading)
     (row,) = [row for row in rows if (row["stage 2"], row["loss"]) == (how, loss)]
     return row
 
@@ -181,15 +197,17 @@ README = rf"five labels, {AUC} and {AUC} in the mean\. With `best` BreastMNIST h
 FIGURES = [
     (r"Of (\d+) cells it is there in (\d+), below it within noise in (\d+), and below it beyond noise in (\d+):",
      counts),
-    (rf"\|---\| {ROW} {ROW} {ROW}", below),
-    (rf"beyond noise in (\d): path-R-ours, {INTERVAL}, and breast-D-paper, {INTERVAL}\. .*? weak: {AUC}, where "
-     rf"ResNet20 has {AUC} with that setting and {AUC} with .*? nothing of it: {INTERVAL}\.", above),
+    (rf"\|---\| {ROW} {ROW} {ROW} {ROW}", below),
+    (rf"beyond noise in one: path-R-ours, {INTERVAL}\.", above),
+    (rf"BreastMNIST {AUC} and {AUC}, {INTERVAL}; on PathMNIST {AUC} and {AUC}, {INTERVAL}\.", printed),
+    (rf"has {AUC} at once and {AUC} as an ensemble of five networks, where ResNet20 has {AUC} and {AUC}\. .*? "
+     rf"at once {INTERVAL}, with a network for each label {INTERVAL}\.", printed_chest),
     (r"In (\d+) of the (\d+) cells .*? pneumonia-R-paper and -R-ours, ([\d.]+) % and ([\d.]+) % of the steps",
      without_margin),
     (rf"at once {INTERVAL}, a network", lambda: against_ce("chest, at once")),
     (rf"for each {INTERVAL}\.", lambda: against_ce("chest, apart")),
     (rf"AUC-M {AUC} to {AUC}, cross-entropy {AUC} to {AUC}\.", published),
-    (rf"AUC-M {AUC}, {AUC} and, with DenseNet121, {AUC}\. .*? another length: {AUC}, and {AUC} with cross-entropy; "
+    (rf"AUC-M {AUC}, {AUC} and {AUC}\. .*? another length: {AUC}, and {AUC} with cross-entropy; "
      rf"against our own setting {INTERVAL} and {INTERVAL}\.", breast),
     (rf"gains nothing: pneumonia {INTERVAL}, path {INTERVAL}, HAM10000, at half the size, {INTERVAL} with AUC-M",
      lambda: (*gain("pneumonia", "AUC-M"), *gain("path", "AUC-M"), *gain("ham", "AUC-M"))),
