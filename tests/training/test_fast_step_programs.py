@@ -30,19 +30,22 @@ def with_dropout(in_channels, num_outputs):
 
 
 @pytest.mark.parametrize(
-    ("spec", "steps", "worth"),
+    ("spec", "side", "steps", "worth"),
     [
-        (TimmSpec(name="densenet121"), 19_999, False),
-        (TimmSpec(name="densenet121"), 20_000, True),
-        (TimmSpec(name="tf_efficientnet_b5"), 1000, False),
-        (TimmSpec(name="resnet18"), 1, True),
-        (ResNet20Spec(), 1, True),
+        (TimmSpec(name="densenet121"), 32, 19_999, False),
+        (TimmSpec(name="densenet121"), 32, 20_000, True),
+        (TimmSpec(name="densenet121"), 224, 7_000, False),
+        (TimmSpec(name="densenet121"), 224, 8_000, True),
+        (TimmSpec(name="tf_efficientnet_b5"), 32, 1000, False),
+        (TimmSpec(name="resnet18"), 32, 1, True),
+        (ResNet20Spec(), 32, 1, True),
     ],
 )
-def test_deep_networks_are_compiled_for_long_stages(spec, steps, worth):
+def test_deep_networks_are_compiled_for_long_stages(spec, side, steps, worth):
     with torch.device("meta"):
         network = spec.build(in_channels=3, num_outputs=1)
-    assert worth_compiling(SimpleNamespace(trained=network, total=steps)) is worth
+    task, stream = SimpleNamespace(source=SimpleNamespace(shape=(side, side, 3))), SimpleNamespace(batch_size=128)
+    assert worth_compiling(SimpleNamespace(trained=network, total=steps, task=task, stream=stream)) is worth
 
 
 @pytest.mark.parametrize("engine", ["plain", "fast"])

@@ -21,7 +21,7 @@ from deepauc.studies.study import Study
 
 BREAST: Mapping[str, Any] = {**DDSM, "epochs": 60, "auc_epochs": 15}
 PATH: Mapping[str, Any] = {**PCAM, "epochs": 20, "auc_epochs": 5}
-HAM: Mapping[str, Any] = MELANOMA  # its epochs too: 16 and 35
+HAM: Mapping[str, Any] = MELANOMA  # its epochs too
 NETWORKS = ("B5-32", "B3-32")  # the first, that of Table 4, has all four losses
 SKIN_NAME = "ham-printed"
 SIDE = 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from deepauc.training.trainer import Trainer
 from deepauc.training.views import repeated, view_loss
 
 DEEP = 60  # convolutions: each has kernels of its own shape, in either direction
-COMPILED_STEPS = 20_000
+COMPILED_STEPS, COMPILED_PIXELS = 20_000, 5 * 10**10  # 171 s at 7.5 ms each: 23,000 steps of 128 images of 128 px
 Inputs = Callable[..., tuple[Tensor, Tensor]]
 Network = Callable[..., Tensor]
 Forward = Callable[..., tuple[Tensor, Tensor, Tensor]]
@@ -93,10 +94,12 @@ def make_network(model: nn.Module, stage: Stage, *, compiled: bool) -> Network:
 def worth_compiling(trainer: Trainer) -> bool:
     """Whether the stage is long enough: a network of many layers takes minutes, and saves milliseconds a step.
 
-    DenseNet121: 171 s, for 12.5 ms instead of 20 (docs/speed.md).
+    DenseNet121 with a small stem at 32 px, whose maps are those of 128 px with its own stem: 171 s, for 12.5 ms a step
+    instead of 20 (docs/speed.md). More pixels a step save more.
     """
     convolutions = sum(isinstance(module, nn.Conv2d) for module in trainer.trained.modules())
-    return convolutions < DEEP or trainer.total >= COMPILED_STEPS
+    pixels = trainer.total * trainer.stream.batch_size * math.prod(trainer.task.source.shape[:2])
+    return convolutions < DEEP or trainer.total >= COMPILED_STEPS or pixels >= COMPILED_PIXELS
 
 
 def make_value(objective: nn.Module, stage: Stage, *, compiled: bool) -> Forward:
