@@ -41,10 +41,10 @@ def target_sections(results: Path, book: RecordBook, cells: Sequence[Cell], skin
     rows += [*(row for skin in skins for row in _skin(book, skin)), *_cost(results)]
     text = (
         "Nothing here was chosen on test parts, but for `learned`: how much metadata count comes from the test scores "
-        "of the other folds, see below. That `ham-D-32`, `ham-R-best` and `ham-printed` are at 32 px, for their time, was "
-        "decided when the test AUC of ResNet20 at both sizes was known. `no, within noise`: below, but the interval holds 0. "
-        "CE's rows have as many epochs as both stages of AUC-M together; in `-R-best` each has what its search has "
-        "chosen."
+        "of the other folds, see below. That `ham-D-32`, `ham-R-best` and `ham-printed` are at 32 px, for their time, "
+        "was decided when the test AUC of ResNet20 at both sizes was known. `no, within noise`: below, but the "
+        "interval holds 0. CE's rows have as many epochs as both stages of AUC-M together; in `-R-best` each has what "
+        "its search has chosen."
     )
     aims = ["## Aims", text, markdown_table(HEADER, rows)] if rows else []
     return [*aims, *_best(book)]
