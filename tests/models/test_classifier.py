@@ -115,7 +115,7 @@ def test_a_fresh_classifier_of_timms_is_not_drawn_wider_than_ours(name, outputs)
     ours = classifier_head(build_model(TimmSpec(name=name), in_channels=3, num_outputs=outputs, seed=0)).weight
     bound = theirs.shape[1] ** -0.5
     assert theirs.abs().max() > 5 * bound  # else the day has come to take this out
-    assert float(ours.abs().max()) == pytest.approx(bound)
+    assert ours.abs().max().item() == pytest.approx(bound)
     assert torch.allclose(ours / ours.abs().max(), theirs / theirs.abs().max())  # no number is drawn for it
     assert classifier_head(build_model(TimmSpec(name=name), in_channels=3, num_outputs=outputs, seed=0)).weight.equal(
         ours
