@@ -351,6 +351,8 @@ FIGURES = [
     ("speed.md", r"is its compilation: (\d+) s where torch's cache on the disk knows it, (\d+) s .*?, (\d+) and (\d+) "
      r"s .*? and (\d+) to (\d+) s for each later pack", start_ups),
     ("speed.md", r"compiles inputs and losses only: (\d+) to (\d+) s", densenet121_start_ups),
+    ("speed.md", rf"where 12 runs take {R} ms each and {R} with a stream each",
+     lambda: ms(*(row["step_ms_a_run"] for row in record("deep-networks")["rows"][:2]), digits=1)),
     ("speed.md", r"all parameters: (\d+) us on DenseNet121's (\d) million in blocks of 1024 .*? take (\d+) at",
      one_optimizer_step),
     ("../README.md", rf"one CPU thread \| {R} times torch's BCE; LibAUC 2\.0\.1 takes (\d+) times as long", losses),

@@ -16,7 +16,7 @@ from deepauc.metrics.intervals import auroc_interval
 from deepauc.paper import medical_chain, medical_chest, medical_chest_plan
 from deepauc.paper.medical_chain import run_links
 from deepauc.paper.medical_chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links, run_chest
-from deepauc.paper.medical_chest_page import stand_in_page
+from deepauc.paper.medical_chest_page import chest_page
 from deepauc.paper.medical_chest_plan import STAND_IN, ChestPlan, study_names, with_settings
 from deepauc.paper.medical_packs import pack_of, side_by_side
 from deepauc.paper.medical_readers import disease_ensembles, read_readers
@@ -199,12 +199,12 @@ def test_readers_beaten_by_the_ensemble(done):
     # (1, 0) and (.9, .01) lie under every curve that is worth anything, (0, 1) under none.
     assert counts["auc_m, each disease"]["per_label"] == [1, 1, 0]
     assert counts["auc_m, all at once"]["mean"] == pytest.approx(2 / 3)
-    assert "0.7 of 2" in stand_in_page(place.results)
+    assert "0.7 of 2" in chest_page(place.results, name="chest")
 
 
 def test_the_page_shows_labels_policies_and_the_mean(done):
     place, _, _, _ = done
-    text = stand_in_page(place.results)
+    text = chest_page(place.results, name="chest")
     for word in (*NAMES, "at once", "apart", "smooth_ones", "minus ignore", "30%", "Edema zeros"):
         assert word in text
     records = list(records_of(place).values())
@@ -285,7 +285,7 @@ def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
         "S-Heart-auc_m": 1,
         "S-Water-auc_m": 0,
     }
-    assert "No loss has runs of all labels yet." in stand_in_page(elsewhere.results)
+    assert "No loss has runs of all labels yet." in chest_page(elsewhere.results, name="chest")
     with pytest.raises(ValueError, match="did you mean 'S-Heart-auc_m'"):
         study.run(elsewhere, cells=["S-Hart-auc_m"])
     with pytest.raises(ValueError, match="distinct"):
@@ -306,7 +306,7 @@ def test_other_settings_have_records_of_their_own(done, tmp_path):
     assert record["changed"] == {"gamma": 1 / 300}
     (first,) = book.final("S-stage1-ce")
     assert first["run"] == records_of(place)["S-stage1-ce", 0]["run"]  # gamma is none of its settings: not trained anew
-    assert "## With gamma 0.00333333" in stand_in_page(elsewhere.results)
+    assert "## With gamma 0.00333333" in chest_page(elsewhere.results, name="chest")
 
 
 def test_settings_that_the_study_takes():

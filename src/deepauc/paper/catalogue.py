@@ -171,26 +171,28 @@ def entries() -> dict[str, Entry]:
                 medical_studies.pcam(),
             )
         ),
-        Entry(
-            name=medical_chest.CHEST_STUDY.plan.name,
-            title="Chest X-rays of NIH at 96 px in CheXpert's place: at once, by disease, uncertain labels, ensembles",
-            run=medical_chest.CHEST_STUDY.run,
-            linked=medical_chest.CHEST_STUDY,
-            table=medical_chest_page.stand_in_page,
-        ),
-        Entry(
-            name=medical_chest.CHEST_PRINTED_STUDY.plan.name,
-            title="The same with CheXpert's settings as printed (D5), five networks",
-            run=medical_chest.CHEST_PRINTED_STUDY.run,
-            linked=medical_chest.CHEST_PRINTED_STUDY,
-            table=medical_chest_page.printed_page,
-        ),
-        Entry(
-            name=medical_chest.CHEXPERT_STUDY.plan.name,
-            title="CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
-            run=medical_chest.CHEXPERT_STUDY.run,
-            linked=medical_chest.CHEXPERT_STUDY,
-            table=medical_chest_page.chest_page,
+        *(
+            Entry(
+                name=study.plan.name,
+                title=title,
+                run=study.run,
+                linked=study,
+                table=partial(medical_chest_page.chest_page, name=study.plan.name),
+            )
+            for study, title in (
+                (
+                    medical_chest.CHEST_STUDY,
+                    "Chest X-rays of NIH at 96 px for CheXpert: at once, by disease, uncertain labels, ensembles",
+                ),
+                (
+                    medical_chest.CHEST_PRINTED_STUDY,
+                    "The same with CheXpert's settings as printed (D5), five networks",
+                ),
+                (
+                    medical_chest.CHEXPERT_STUDY,
+                    "CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
+                ),
+            )
         ),
     ]
     search, plans = best_set(), plan_changes.plan_set()

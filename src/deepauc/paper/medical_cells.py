@@ -55,20 +55,24 @@ def _skin(name: str, networks: Sequence[str]) -> tuple[Cell, ...]:
     )
 
 
+# Images of skin: names of the cells' family and of its networks, the first of which is that of the comparison.
+SKINS = {
+    "medical": (("ham", HAM_NETWORKS), (SKIN_NAME, PRINTED_NETWORKS)),
+    "melanoma": (("melanoma", MELANOMA_NETWORKS),),
+}
 CELLS = {
     "medical": (
         *(Cell(name=f"breast-{which}", paper=_DDSM, published=_BREAST) for which in ("R-paper", "R-ours", "printed")),
         *(Cell(name=f"pneumonia-{which}", published=_PNEUMONIA) for which in ("R-paper", "R-ours")),
         *(Cell(name=f"path-{which}", paper=_PCAM) for which in ("R-paper", "R-ours", "printed")),
-        *_skin("ham", HAM_NETWORKS),
-        *_skin(SKIN_NAME, PRINTED_NETWORKS),
+        *(cell for skin in SKINS["medical"] for cell in _skin(*skin)),
         Cell(name="isic-M", folds=True),
         Cell(name="breast-R-best", paper=_DDSM, published=_BREAST, losses=_PAIR),
         Cell(name="pneumonia-R-best", published=_PNEUMONIA, losses=_PAIR),
         Cell(name="path-R-best", paper=_PCAM, losses=_PAIR),
         Cell(name="ham-R-best", paper=_MELANOMA, folds=True, losses=_PAIR),
     ),
-    "melanoma": _skin("melanoma", MELANOMA_NETWORKS),
+    "melanoma": tuple(cell for skin in SKINS["melanoma"] for cell in _skin(*skin)),
     "ddsm": (Cell(name="ddsm-D", paper=_DDSM),),
     "pcam": (Cell(name="pcam-D", paper=_PCAM),),
 }

@@ -22,6 +22,11 @@ from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import RecordBook
 
+PAGE_TITLES = {
+    "chexpert": "CheXpert",
+    "chest": "Chest X-rays of NIH",
+    "chest-printed": "Chest X-rays of NIH, CheXpert's settings as printed",
+}
 HEADINGS = {"chest-printed": "## Chest X-rays: five labels, CheXpert's settings as printed"}
 LOSSES = ("ce", "focal", "auc_s", "auc_m")
 PAPER = (
@@ -31,24 +36,10 @@ PAPER = (
 )
 
 
-def chest_page(results: Path) -> str:
-    """results/chexpert.md."""
-    return _page(results, "chexpert", "CheXpert")
-
-
-def stand_in_page(results: Path) -> str:
-    """results/chest.md; `medical` has the same sections."""
-    return _page(results, "chest", "Chest X-rays of NIH")
-
-
-def printed_page(results: Path) -> str:
-    """results/chest-printed.md; `medical` has the same sections."""
-    return _page(results, "chest-printed", "Chest X-rays of NIH, CheXpert's settings as printed")
-
-
-def _page(results: Path, name: str, title: str) -> str:
+def chest_page(results: Path, *, name: str) -> str:
+    """results/NAME.md; `medical` has the sections of the stand-ins, too."""
     sections = chest_sections(results, name) or [f"Not run yet: `deepauc study run {name}`."]
-    return "\n\n".join([f"# {title}", f"Made by `deepauc study table {name}`.", *sections]) + "\n"
+    return "\n\n".join([f"# {PAGE_TITLES[name]}", f"Made by `deepauc study table {name}`.", *sections]) + "\n"
 
 
 def chest_sections(results: Path, *names: str) -> list[str]:

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from deepauc.paper.benchmark_settings import settings_text
 from deepauc.paper.medical_cells import (
     CELLS,
+    SKINS,
     Cell,
     by_set,
     comparison_text,
@@ -22,11 +23,8 @@ from deepauc.paper.medical_chest_page import chest_sections
 from deepauc.paper.medical_chest_plan import PRINTED_STAND_IN, STAND_IN
 from deepauc.paper.medical_losses import LOSSES
 from deepauc.paper.medical_modes import mode_sections
-from deepauc.paper.medical_printed import NETWORKS as PRINTED_NETWORKS
-from deepauc.paper.medical_printed import SKIN_NAME
 from deepauc.paper.medical_scores import against, bootstrap_interval, delong_interval
 from deepauc.paper.medical_skin_page import SkinCells, skin_sections
-from deepauc.paper.medical_studies import HAM_NETWORKS, MELANOMA_NETWORKS
 from deepauc.paper.medical_targets import not_run, target_sections
 from deepauc.paper.recipes import TITLES
 from deepauc.paper.study_figures import picture_links
@@ -48,13 +46,6 @@ TITLE = {
     "melanoma": "SIIM-ISIC melanoma",
     "ddsm": "DDSM+",
     "pcam": "PatchCamelyon at 1 %",
-}
-SKIN = {
-    "medical": (
-        SkinCells(name="ham", networks=HAM_NETWORKS),
-        SkinCells(name=SKIN_NAME, networks=PRINTED_NETWORKS),
-    ),
-    "melanoma": (SkinCells(name="melanoma", networks=MELANOMA_NETWORKS),),
 }
 PUBLISHED = (
     "`published`: the best seen of others on this task. At 28 px on the official parts, trained on train alone (ours "
@@ -84,6 +75,7 @@ ABOUT = (
 def page(results: Path, name: str = "medical") -> str:
     """The whole page as markdown."""
     book = RecordBook(results / name)
+    skins = [SkinCells(name=family, networks=networks) for family, networks in SKINS.get(name, ())]
     rows, beyond = [], []
     for cell in CELLS[name]:
         tests = tests_of(book, cell)
@@ -92,7 +84,7 @@ def page(results: Path, name: str = "medical") -> str:
             beyond += [_beyond(cell, loss, records) for loss, records in tests.items() if len(records) > 1]
     parts = [f"# {TITLE[name]}", _introduction(name, book)]
     if name == "medical":
-        parts += target_sections(results, book, CELLS[name], SKIN[name])
+        parts += target_sections(results, book, CELLS[name], skins)
     parts += ["## Single models", markdown_table(HEADER, rows) if rows else "No final run is recorded yet.", _READING]
     if beyond:
         parts += [
@@ -102,7 +94,7 @@ def page(results: Path, name: str = "medical") -> str:
             "pass, with TTA or without. The difference to it is paired (DeLong), its interval that of the test images.",
             markdown_table(BEYOND, beyond),
         ]
-    for skin in SKIN.get(name, ()):
+    for skin in skins:
         parts += skin_sections(book, skin)
     if name == "medical":
         parts += chest_sections(results, STAND_IN.name, PRINTED_STAND_IN.name)
