@@ -400,13 +400,13 @@ FIGURES = [
     ("choosing.md", rf"AUC-M ends at {AUC} and was never above {AUC} on the way .*? cross-entropy ends at {AUC}\.",
      lambda: (*printed_curve("auc_m"), printed_curve("ce")[0])),
     ("choosing.md", rf"AUC-M is above AUC-S by {INTERVAL}, with 20 % by {INTERVAL};",
-     lambda: (*ablation("A4-easy_10"), *ablation("A4-easy_20"))),
+     lambda: (*ablation("A4-R-easy_10"), *ablation("A4-R-easy_20"))),
     ("choosing.md", rf"the two are the same, {INTERVAL} and {INTERVAL} \(`results/ablations",
-     lambda: (*ablation("A3-noise_1"), *ablation("A3-noise_5"))),
+     lambda: (*ablation("A3-R-noise_1"), *ablation("A3-R-noise_5"))),
     ("choosing.md", rf"above sigmoid scores by {INTERVAL} and level with raw ones, {INTERVAL}; at 10 % below sigmoid "
      rf"scores, {INTERVAL}, and above raw ones, {INTERVAL}\.",
-     lambda: (*ablation("A2-C2_1", "bsn", "sigmoid"), *ablation("A2-C2_1", "bsn", "raw"),
-              *ablation("A2-C2_10", "bsn", "sigmoid"), *ablation("A2-C2_10", "bsn", "raw"))),
+     lambda: (*ablation("A2-R-C2_1", "bsn", "sigmoid"), *ablation("A2-R-C2_1", "bsn", "raw"),
+              *ablation("A2-R-C2_10", "bsn", "sigmoid"), *ablation("A2-R-C2_10", "bsn", "raw"))),
     ("csv.md", rf"AUC of AUC-M rose from {AUC} to {AUC}, that of cross-entropy from {AUC} to {AUC} \(",
      lambda: (*first_lever("auc_m"), *first_lever("ce"))),
     ("csv.md", rf"of cross-entropy rose from {AUC} to {AUC} with 8 copies and to {AUC} with 32, that of AUC-M from "
@@ -478,7 +478,7 @@ def test_densenet_has_its_own_rates():
 
 def test_a_free_alpha_went_below_0_at_no_step():
     assert "a free alpha went below 0 at no step of five runs" in text_of("choosing.md")
-    runs = RecordBook(RESULTS / "ablations").final("A5-alpha-free")
+    runs = RecordBook(RESULTS / "ablations").final("A5-R-alpha-free")
     assert [run["alpha_negative_share"] for run in runs] == [0.0] * 5
 
 

@@ -74,8 +74,8 @@ def page(results: Path) -> str:
     if missing:
         parts += [
             "## Not run",
-            "Runs of each study as declared (D: DenseNet121) that have no record, and what its other records have "
-            "instead.",
+            "Runs of each study as declared (D: DenseNet121, R: ResNet20) that have no record, and what its other "
+            "records have instead.",
             markdown_table(("study", "network", "final runs missing", "recorded with"), missing),
         ]
     return "\n\n".join([*parts, *picture_links(results, SET)]) + "\n"
@@ -84,7 +84,7 @@ def page(results: Path) -> str:
 def difference(claim: Claim, book: RecordBook) -> tuple[list[int], list[float]]:
     """Training sets in which both studies have the claim's measure, and that of the better minus the worse on each.
 
-    By the same network: while the studies are run again with another one (`--set network=R`), the two may differ.
+    By the same network: while the studies are run again with another one (`--set network=S`), the two may differ.
     """
     better, worse = (
         {
@@ -122,11 +122,11 @@ def _claim_row(claim: Claim, book: RecordBook) -> list[str] | None:
 def _alpha_text(book: RecordBook) -> list[str]:
     """What a claim on AUC-M is about where its constraint never held anything back."""
     compared = [claim for claim in claims() if claim.measure == "test_auc" and len(difference(claim, book)[0]) > 1]
-    shares = {
-        claim.text: [r["alpha_zero_share"] for r in book.final(claim.better) if r["alpha_zero_share"] is not None]
+    shares = [
+        [r["alpha_zero_share"] for r in book.final(claim.better) if r["alpha_zero_share"] is not None]
         for claim in compared
-    }
-    never = [text for text, some in shares.items() if some and not any(some)]
+    ]
+    never = [some for some in shares if some and not any(some)]
     if not never:
         return []
     return [

@@ -20,7 +20,6 @@ from deepauc.studies.sources import Place
 from deepauc.training.run import Run
 
 SET = "ablations"
-RANKING = "A4-ranking"
 KEPT_SHARE = 0.4  # of the removed positives: what A5 needs at most
 
 
@@ -59,12 +58,20 @@ class RankingSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedSource:
-    """A benchmark with `easy` of the removed positives added, then `noise` of either kind of wrong label (A3 to A5)."""
+    """A benchmark with `easy` of the removed positives added, then `noise` of either kind of wrong label (A3 to A5).
+
+    ranking: the study whose records say which of them are easy.
+    """
 
     benchmark: str
     imratio: float
     noise: float = 0.0
     easy: float = 0.0
+    ranking: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.easy) != bool(self.ranking):
+            raise ValueError("easy positives need a ranking, the name of a study; without them there is none.")
 
     @property
     def name(self) -> str:
@@ -73,13 +80,13 @@ class ChangedSource:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return (RANKING,) if self.easy else ()
+        return (self.ranking,) if self.ranking else ()
 
     def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
         balanced = load_balanced(self.benchmark, root=place.data)
         found = imbalance_task(balanced, imratio=self.imratio, seed=seed)
         if self.easy:
-            found = with_easy(found, _ranks(found, seed, place), share=self.easy)
+            found = with_easy(found, _ranks(found, self.ranking, seed, place), share=self.easy)
         if self.noise:
             found = with_noise(found, share=self.noise, seed=seed)
         task = found.task(balanced)
@@ -89,13 +96,13 @@ class ChangedSource:
         return {}
 
 
-def _ranks(found: ImbalancedSet, seed: int, place: Place) -> npt.NDArray[np.float64]:
+def _ranks(found: ImbalancedSet, study: str, seed: int, place: Place) -> npt.NDArray[np.float64]:
     """One score a removed positive: the higher, the earlier it stands in the recorded ranking; the rest below all."""
-    records = {record["seed"]: record for record in RecordBook(place.results / SET).final(RANKING)}
+    records = {record["seed"]: record for record in RecordBook(place.results / SET).final(study)}
     if seed not in records:
-        raise ValueError(f"the ranking of set {seed} is missing: deepauc study run {SET} --cells {RANKING}.")
+        raise ValueError(f"the ranking of set {seed} is missing: deepauc study run {SET} --cells {study}.")
     ranking = records[seed]["ranking"]
     if not set(ranking) <= set(found.removed.tolist()):
-        raise ValueError(f"the recorded ranking of set {seed} is of another training set: run {RANKING} again.")
+        raise ValueError(f"the recorded ranking of set {seed} is of another training set: run {study} again.")
     score = {row: len(ranking) - place_ for place_, row in enumerate(ranking)}
     return np.array([score.get(row, 0) for row in found.removed.tolist()], dtype=np.float64)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.paper.ablation_tasks import SET
+from deepauc.paper.ablations import NETWORKS
 from deepauc.paper.benchmark_tables import CELLS, LOSSES, Cell
 from deepauc.paper.recipes import RECIPES, TITLES
 from deepauc.reporting.plots import BLUE, CYCLE, VERMILION
@@ -24,23 +25,27 @@ Lines = Sequence[tuple[str, Sequence[Record]]]
 
 
 def ablation_pictures(results: Path) -> list[Path]:
-    """A3, A4, A5: test AUC by epoch; A5 also alpha by step. Only those that have records."""
-    book = RecordBook(results / SET)
+    """A3, A4, A5 by network: test AUC by epoch; A5 also alpha by step. Only those that have records."""
+    folder = results / SET
+    book = RecordBook(folder)
+    return [path for network in NETWORKS for path in _ablation_pictures(folder, book, network)]
+
+
+def _ablation_pictures(folder: Path, book: RecordBook, network: str) -> list[Path]:
+    a3, a4, a5 = (f"{ablation}-{network}" for ablation in ("A3", "A4", "A5"))
     panels: dict[str, list[tuple[str, Lines]]] = {
-        "A3": [(f"{p} % noise", _lines(book, f"A3-noise_{p}", ("auc_m", "auc_s"))) for p in (1, 5)],
-        "A4": [
-            (f"{p} % easy", _lines(book, f"A4-easy_{p}", ("auc_m", "auc_m_reachable", "auc_s"))) for p in (10, 20)
-        ],
-        "A5": [("alpha >= 0 and free", _lines(book, "A5-alpha", ("constrained", "free")))],
-    }  # fmt: skip
+        a3: [(f"{p} % noise", _lines(book, f"{a3}-noise_{p}", ("auc_m", "auc_s"))) for p in (1, 5)],
+        a4: [(f"{p} % easy", _lines(book, f"{a4}-easy_{p}", ("auc_m", "auc_m_reachable", "auc_s"))) for p in (10, 20)],
+        a5: [("alpha >= 0 and free", _lines(book, f"{a5}-alpha", ("constrained", "free")))],
+    }
     drawn = [
-        draw_curves(results / SET / f"{name}-curves.png", some)
+        draw_curves(folder / f"{name}-curves.png", some)
         for name, all_panels in panels.items()
         if (some := [(title, lines) for title, lines in all_panels if _has_curves(lines)])
     ]
-    alphas = [(name, [r for r in records if "alpha" in r]) for name, records in panels["A5"][0][1]]
+    alphas = [(name, [r for r in records if "alpha" in r]) for name, records in panels[a5][0][1]]
     if any(records for _, records in alphas):
-        drawn.append(draw_alpha(results / SET / "A5-alpha.png", alphas))
+        drawn.append(draw_alpha(folder / f"{a5}-alpha.png", alphas))
     return drawn
 
 
