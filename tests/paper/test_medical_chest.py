@@ -321,6 +321,9 @@ def test_settings_that_the_study_takes():
         for rest in ("stage1-ce", "all-ce", "Edema-ce", "Heart-ce", "Water-ce")
     )
     assert with_settings(real, {"views": "frontal", "gamma": 1 / 500}).records == "chexpert"
+    for several in ("52,210", [52, 210]):
+        earlier = with_settings(real, {"milestones": several})
+        assert (earlier.settings["milestones"], earlier.records) == ((52, 210), "chexpert/milestones=52,210")
     for given, message in (
         ({"view": "all"}, "did you mean 'views'"),
         ({"views": "lateral"}, "views must be"),
@@ -329,6 +332,7 @@ def test_settings_that_the_study_takes():
         ({"epochs": 1.5}, "another kind"),
         ({"epochs": True}, "another kind"),
         ({"gamma": "small"}, "another kind"),
+        ({"milestones": "52,late"}, "another kind"),
         ({"pretrained": 0}, "another kind"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -101,9 +101,11 @@ def with_settings(plan: ChestPlan, settings: Mapping[str, Any]) -> ChestPlan:
 
 
 def _like(own: Any, value: Any, name: str) -> Any:
-    """The value, if it is of the setting's kind: `ce,auc_m` or a list for several, a whole number for a float."""
+    """The value, if it is of the setting's kind. Several: `ce,auc_m`, `52,210` or a list; 1 is a float too."""
     if isinstance(own, tuple):
         several = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        if isinstance(own[0], int) and all(isinstance(one, str) and one.strip().isdecimal() for one in several):
+            several = [int(one) for one in several]
         if several and all(isinstance(one, type(own[0])) and one != "" for one in several):
             return tuple(several)
     elif isinstance(own, bool) or isinstance(value, bool):
