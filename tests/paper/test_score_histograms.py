@@ -43,6 +43,16 @@ def test_classes_weigh_the_same_whatever_their_numbers():
     assert separation(one).overlap == 0
 
 
+def test_one_score_far_out_does_not_leave_all_others_in_one_bin():
+    scores, labels = made(5, 1.5, rows=20_000)
+    before = separation(_histogram(scores, labels))
+    scores[np.flatnonzero(labels == 1)[0]] = -1e6
+    assert separation(_histogram(scores, labels)).apart == pytest.approx(before.apart, abs=0.01)
+    stretched = {"negative": [0, 1, 0, 99], "positive": [1, 0, 0, 9]}  # as records before had it
+    assert separation(stretched) is None
+    assert separation({**stretched, "negative": [0, 1, 50, 49]}) is not None
+
+
 def test_nothing_to_compare():
     assert binned_auc({"negative": [1, 2], "positive": [0, 0]}) is None
     assert separation({"negative": [1, 2], "positive": [0, 0]}) is None

@@ -19,8 +19,9 @@ HEADER = ("cell", "loss", "folds", "class means apart, sd", "minus CE [95 %]", "
 ABOUT = (
     "The paper's claim: with AUC-M (and metadata) the training predictions make two well-separated patterns, with CE "
     "they are more mixed together. Here: raw scores of the last epoch. `class means apart`: in root mean square "
-    "standard deviations of the two classes, mean ± standard deviation over folds; `minus CE`: by fold, with a 95 % "
-    "t-interval (folds share training rows: it is too narrow). Two normals of one width and one weight have a single "
+    "standard deviations of the two classes, mean ± standard deviation over folds (without those in which a few scores "
+    "far out leave most of either class in one bin of 40); `minus CE`: by fold, with a 95 % t-interval (folds share "
+    "training rows: it is too narrow). Two normals of one width and one weight have a single "
     f"mode up to {TWO_MODES_FROM:g}; `two modes`: the mean over folds is above that. `histograms overlap`: the area "
     "that the classes' histograms (40 bins, area 1 each) have in common. isic-M and -meta cells see age, sex and site "
     "alone, no pixels."
@@ -37,11 +38,11 @@ def mode_sections(book: RecordBook, cells: Sequence[Cell]) -> list[str]:
 
 
 def pictures(results: Path, *, name: str = "medical") -> list[Path]:
-    """AUC-M beside CE, first fold, for each melanoma cell that has both."""
+    """AUC-M beside CE, first fold, for each melanoma cell that has both and whose bins tell their scores apart."""
     book, drawn = RecordBook(results / name), []
     for cell in _melanoma(CELLS[name]):
         pair = [(TITLES[loss], _kept(book.final(f"{cell.name}-{loss}"))[:1]) for loss in LOSSES]
-        if all(records for _, records in pair):
+        if all(records and separations(records) for _, records in pair):
             path = results / name / f"A8-{cell.name}.png"
             drawn.append(draw_scores(path, [(title, records[0]) for title, records in pair]))
     return drawn

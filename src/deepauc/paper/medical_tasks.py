@@ -220,7 +220,7 @@ def _read_ham10000(path: Path, size: int, with_2018: bool) -> Task:
     if size == 64:
         return task
     blocks = task.inputs(np.arange(len(task))).reshape(-1, 32, 2, 32, 2, 3).astype(np.uint16).sum(axis=(2, 4))
-    return replace(task, source=ArrayInputs(((blocks + 2) // 4).astype(np.uint8)))
+    return replace(task, name="HAM10000, 32 px", source=ArrayInputs(((blocks + 2) // 4).astype(np.uint8)))
 
 
 @cache

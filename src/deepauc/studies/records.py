@@ -23,6 +23,7 @@ from deepauc.training.run import Run
 
 Record = dict[str, Any]
 BINS = 40
+OUTER = 0.01  # of a class, at each end, that may lie beyond the bins
 ALPHA_EVERY = 20  # after the first two epochs, of which every step is kept
 KEPT_COLUMNS = ("loss", "validation_auc", "alpha_zero_share")
 
@@ -196,13 +197,19 @@ def _histograms(path: Path) -> dict[str, Record]:
 
 
 def _histogram(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> Record:
-    """Counts of the raw scores of either class in BINS bins of equal width."""
-    low, high = float(scores.min()), float(scores.max())
+    """Counts of the raw scores of either class in BINS bins of equal width; the outer ones hold what lies beyond, too.
+
+    The bins reach over the middle of either class, all but a hundredth at each end: one score far out (a network may
+    give -270 where the others lie between -5 and 0) would leave all others in one bin.
+    """
+    classes = {"negative": scores[labels == 0], "positive": scores[labels == 1]}
+    ends = [np.quantile(some, (OUTER, 1 - OUTER)) for some in classes.values() if some.size] or [(0.0, 1.0)]
+    low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
     if not high > low:
         high = low + 1.0
     counts = {
-        name: np.histogram(scores[labels == label], bins=BINS, range=(low, high))[0].tolist()
-        for name, label in (("negative", 0), ("positive", 1))
+        name: np.histogram(np.clip(some, low, high), bins=BINS, range=(low, high))[0].tolist()
+        for name, some in classes.items()
     }
     return {"low": float(f"{low:.6g}"), "high": float(f"{high:.6g}"), **counts}
 
