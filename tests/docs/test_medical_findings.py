@@ -3,12 +3,17 @@
 One row of FIGURES a sentence: the sentence with a group for each figure, and where the figures come from.
 """
 
+import math
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+from scipy.stats import ttest_1samp
 
+from deepauc.data.medical.nih import COMPETITION_FINDINGS
 from deepauc.studies.records import RecordBook
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +21,7 @@ AUC = r"([+-]?\.\d+)"
 INTERVAL = rf"{AUC} \[{AUC}, {AUC}\]"
 AGAINST_CE = "AUC-M's own weights at least CE's mean"
 ROW = rf"\| ([^|]+) \| {AUC} \| {AUC} \| {INTERVAL} \|"
+THREE = ("densenet121", "densenet169", "densenet201")
 Rows = list[dict[str, str]]
 
 
@@ -72,8 +78,8 @@ def below() -> tuple[str, ...]:
 
 def above() -> tuple[str, ...]:
     found = [row for row in aims(AGAINST_CE) if "[+" in row["measured"] and row["reached"] == "yes"]
-    assert [row["where"] for row in found] == ["path-R-ours"]
-    return against_ce("path-R-ours")
+    assert [row["where"] for row in found] == ["path-R-ours", "ham-printed-B3-32"]
+    return *against_ce("path-R-ours"), *against_ce("ham-printed-B3-32")
 
 
 def printed() -> tuple[str, ...]:
@@ -91,6 +97,55 @@ def printed_chest() -> tuple[str, ...]:
     return *means, *against_ce("chest-printed, at once"), *against_ce("chest-printed, apart")
 
 
+def other_rates() -> tuple[str, ...]:
+    """AUC-M minus CE of three networks: as printed, with another schedule, with another rate."""
+    found: list[str] = []
+    for folder in (".", "milestones=52,210", "auc_lr=0.01"):
+        book = RecordBook(ROOT / "results" / "chest-printed" / folder)
+        for labels in (("all",), COMPETITION_FINDINGS):
+            minus = [_mean_auc(book, net, labels, "auc_m") - _mean_auc(book, net, labels, "ce") for net in THREE]
+            found += signed(fmean(minus), *ttest_1samp(minus, 0).confidence_interval())
+    return tuple(found)
+
+
+def _mean_auc(book: RecordBook, network: str, labels: Sequence[str], loss: str) -> float:
+    runs = [book.final(f"{network}-{label}-{loss}") for label in labels]
+    return fmean(value[0] for (run,) in runs for value in run["auc"]["test"].values())
+
+
+def efficientnets() -> tuple[str, ...]:
+    """Loss of CE in the last epoch, that of a constant, and test AUC of CE, ResNet20 and AUC-M."""
+    book = RecordBook(ROOT / "results" / "medical")
+    losses, shares = [], []
+    for network in ("B5", "B3"):
+        runs = book.final(f"ham-printed-{network}-32-ce")
+        losses.append(fmean(run["history"]["loss"][-1] for run in runs))
+        shares += [sum(run["score_histogram"]["train"]["positive"]) / run["task"]["rows"]["train"] for run in runs]
+        assert {len(run["history"]["loss"]) for run in runs} == {51}
+    constant = fmean(-p * math.log(p) - (1 - p) * math.log(1 - p) for p in shares)
+    cells = ("ham-printed-B5-32", "ham-printed-B3-32")
+    auc_m = (figure for cell in cells for figure in (mean(cell, "AUC-M"), *against_ce(cell)))
+    return (*(f"{x:.3f}"[1:] for x in (*losses, constant)), *(mean(cell, "CE") for cell in (*cells, "ham-R-32")),
+            *auc_m)  # fmt: skip
+
+
+def half_and_half() -> tuple[str, ...]:
+    rows = {row["where"]: short(row["measured"]) for row in aims("image + metadata above the image alone")}
+    ranks = (rows[f"ham-printed-B5-32, {loss}, rank"] for loss in ("CE", "AUC-M"))
+    learned = (rows[f"ham-printed-B5-32, {loss}, learned"][0] for loss in ("CE", "AUC-M"))
+    return *(figure for interval in ranks for figure in interval), *learned
+
+
+def six() -> tuple[str, ...]:
+    where = "ham-printed, 6 against B3-32-auc_m"
+    (row,) = [row for row in aims("ensemble + TTA above any single model") if row["where"] == where]
+    return short(row["measured"])
+
+
+def signed(*values: float) -> tuple[str, ...]:
+    return tuple(f"{value:+.3f}".replace("0.", ".") for value in values)
+
+
 def without_margin() -> tuple[str, ...]:
     rows = [row for row in table("medical", "## Single models") if row["loss"] == "AUC-M"]
     book = RecordBook(ROOT / "results" / "medical")
@@ -103,7 +158,14 @@ def without_margin() -> tuple[str, ...]:
         for row in table("medical", "## Single models")
         if row["loss"] == "AUC-S" and all(row[name] == single(row["cell"], "AUC-M")[name] for name in same)
     ]
-    assert as_auc_s == ["breast-R-ours", "breast-printed", "ham-R-64", "ham-meta", "ham-printed-meta"]
+    assert as_auc_s == [
+        "breast-R-ours",
+        "breast-printed",
+        "ham-R-64",
+        "ham-meta",
+        "ham-printed-B5-32",
+        "ham-printed-meta",
+    ]
     assert all("m 1" in single(cell, "AUC-M")["selected"].split(", ") for cell in as_auc_s)
     within = [row["where"] for row in aims(AGAINST_CE) if "-R-" in row["where"] and abs(first(row["measured"])) > 0.005]
     assert within == ["breast-R-paper"]
@@ -198,10 +260,17 @@ FIGURES = [
     (r"Of (\d+) cells it is there in (\d+), below it within noise in (\d+), and below it beyond noise in (\d+):",
      counts),
     (rf"\|---\| {ROW} {ROW} {ROW} {ROW}", below),
-    (rf"beyond noise in one: path-R-ours, {INTERVAL}\.", above),
+    (rf"beyond noise in two: path-R-ours, {INTERVAL}, and ham-printed-B3-32, {INTERVAL}, where", above),
     (rf"BreastMNIST {AUC} and {AUC}, {INTERVAL}; on PathMNIST {AUC} and {AUC}, {INTERVAL}\.", printed),
     (rf"has {AUC} at once and {AUC} as an ensemble of five networks, where ResNet20 has {AUC} and {AUC}\. .*? "
      rf"at once {INTERVAL}, with a network for each label {INTERVAL}\.", printed_chest),
+    (rf"\| as printed \| {INTERVAL} \| {INTERVAL} \| .*? of the stage \| {INTERVAL} \| {INTERVAL} \| .*? from the "
+     rf"start \| {INTERVAL} \| {INTERVAL} \|", other_rates),
+    (rf"a training loss of {AUC} with B5 and {AUC} with B3, .*? has {AUC}; on test {AUC} and {AUC}, where .*? has "
+     rf"{AUC}\. .*? gets further: {AUC}, {INTERVAL}, and {AUC}, {INTERVAL}\.", efficientnets),
+    (rf"half and half is best: {INTERVAL} as ranks .*?, {INTERVAL} with AUC-M; a learned weight adds {AUC} and {AUC}\.",
+     half_and_half),
+    (rf"below the best by {INTERVAL}\.", six),
     (r"In (\d+) of the (\d+) cells .*? pneumonia-R-paper and -R-ours, ([\d.]+) % and ([\d.]+) % of the steps",
      without_margin),
     (rf"at once {INTERVAL}, a network", lambda: against_ce("chest, at once")),
@@ -215,7 +284,7 @@ FIGURES = [
     (r"interval in (\d+) of the (\d+) rows", ahead),
     (rf"PathMNIST, (\d+) of (\d+) rows, and on BreastMNIST, (\d+) of (\d+), .*? PneumoniaMNIST, (\d+) of (\d+): .*? "
      rf"take {AUC} to {AUC}\.", copies),
-    (rf"above the best of them by {INTERVAL}\.", eight),
+    (rf"above the best of them by {INTERVAL}; the six", eight),
     (rf"cost a training step ([\d.]+) times .*? and ([\d.]+) times .*?: {AUC} against {AUC} with AUC-M\. .*? "
      rf"cross-entropy {AUC} at once and {AUC} apart, AUC-M {AUC} and {AUC}, AUC-S {AUC} and {AUC}\.", at_once),
     (rf"above leaving them out by {INTERVAL}; zeros", uncertain),

@@ -179,12 +179,13 @@ def test_what_was_not_run_as_declared_is_listed(tmp_path):
     for seed in range(3):
         book.add(final("A3-D-noise_5-auc_m", seed, 0.7))
     book.add(final("A3-D-noise_5-auc_m", 3, 0.7, cut={"epochs": 2}))
+    book.add(final("A3-D-noise_5-auc_m", 4, 0.7, failed="scores hold NaN or infinity"))
     section = ablation_page.page(tmp_path).split("## Not run")[1]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| A")]
     listed = {row[0]: row[1:] for row in rows}
     assert set(listed) == {study.name for study in ablations().studies} - {"A3-D-noise_1-auc_m"}
     assert listed["A3-D-noise_1-auc_s"] == ["D", "5 of 5", "network R: 5"]
-    assert listed["A3-D-noise_5-auc_m"] == ["D", "2 of 5", "epochs 2: 1"]
+    assert listed["A3-D-noise_5-auc_m"] == ["D", "2 of 5", "epochs 2: 1; diverged: 1"]
     assert listed["A2-D-S10_10-raw"] == ["D", "5 of 5", "-"]
 
 

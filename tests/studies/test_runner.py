@@ -183,6 +183,22 @@ def test_a_diverging_run_costs_no_other_and_is_not_tried_again(tmp_path):
         assert shown[0].failed == 1
 
 
+def test_a_final_run_that_diverges_leaves_a_record_and_is_not_tried_again(tmp_path):
+    wild = a_study(method=ce, grid={}, fixed={**SMALL, "lr": 1e30}, tuning={}, seeds=(0, 1))
+    outcome, book = run([wild], tmp_path)
+    assert (outcome.done, len(outcome.failed), book.final("m")) == (0, 2, [])
+    again, book = run([wild], tmp_path)
+    assert (again.done, again.failed) == (0, [])
+    assert sorted(record["seed"] for record in book.diverged("m")) == [0, 1]
+    assert all("NaN or infini" in record["failed"] and record["hardware"] for record in book.diverged("m"))
+    (shown,) = status_of(StudySet(name="s", title="", studies=(wild,)), (wild,), tmp_path / "results")
+    assert (shown.final, shown.failed, shown.outdated) == (0, 2, 0)
+    tamed = a_study(method=ce, grid={}, fixed={**SMALL, "lr": 0.1}, tuning={}, seeds=(0, 1))
+    assert run([tamed], tmp_path)[0].done == 2
+    (shown,) = status_of(StudySet(name="s", title="", studies=(tamed,)), (tamed,), tmp_path / "results")
+    assert (shown.final, shown.failed) == (2, 0)  # those of another setting are none of its own
+
+
 def test_a_study_whose_settings_all_diverge_costs_no_other(tmp_path):
     studies = [
         a_study("wild", method=ce, grid={"lr": (1e29, 1e30)}, seeds=(0,)),

@@ -36,7 +36,7 @@ def page(results: Path) -> str:
     runs = [
         _study_row(study.name, records) for study in ablations().studies if (records := book.final(study.name))
     ]  # fmt: skip
-    missing = [row for study in ablations().studies if (row := _missing_row(study, book.final(study.name))) is not None]
+    missing = [row for study in ablations().studies if (row := _missing_row(study, book)) is not None]
     parts = [
         "# The paper's ablations",
         "Made by `deepauc study table ablations` from `results/ablations/` (A2 to A5) and `results/paper-tables/` "
@@ -74,9 +74,9 @@ def page(results: Path) -> str:
     if missing:
         parts += [
             "## Not run",
-            "Runs of each study as declared (D: DenseNet121, R: ResNet20) that have no record, and what its other "
-            "records have instead.",
-            markdown_table(("study", "network", "final runs missing", "recorded with"), missing),
+            "Runs of each study as declared (D: DenseNet121, R: ResNet20) that have no test AUC, and what became of "
+            "some: with another setting, or diverged (scores that are no numbers any more).",
+            markdown_table(("study", "network", "final runs missing", "instead"), missing),
         ]
     return "\n\n".join([*parts, *picture_links(results, SET)]) + "\n"
 
@@ -158,14 +158,15 @@ def _study_row(name: str, records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _missing_row(study: Study, records: Sequence[Record]) -> list[str] | None:
+def _missing_row(study: Study, book: RecordBook) -> list[str] | None:
     """None where every training set has a record as declared."""
-    network = study.fixed["network"]
+    network, records = study.fixed["network"], book.final(study.name)
     declared = [r for r in records if not r["cut"] and r["fixed"]["network"] == network]
     missing = set(study.seeds) - {record["seed"] for record in declared}
     if not missing:
         return None
     others = [_cut(r["cut"]) or f"network {r['fixed']['network']}" for r in records if r not in declared]
+    others += ["diverged" for r in book.diverged(study.name) if r["fixed"]["network"] == network]
     return [
         study.name,
         network,

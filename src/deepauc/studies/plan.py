@@ -166,15 +166,19 @@ class Planner(Choices):
         return True
 
     def missing(self, study: Study) -> Iterator[PlannedRun]:
-        """Runs of the phase the study is in that have no record, or one that tells of another selection."""
+        """Runs of the phase the study is in that have no record, or one that tells of another selection.
+
+        Final runs that have diverged are over, too.
+        """
         runs: list[PlannedRun] = []
         if study.tuned and self.selected(study) is None:
             runs = self.tuning_runs(study) or [] if self._needs_are_there(study) else []
         else:
             runs = self.final_runs(study) or []
+        diverged = {record["run"] for record in self.book.diverged(study.name)}
         for run in runs:
             record = self.book.find(study.name, run.phase, run.id)
-            if record is None or not run.told_by(record):
+            if run.id not in diverged and (record is None or not run.told_by(record)):
                 yield run
 
     def waiting(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Small records of finished runs: one line of a jsonl file for a tuning run, one json file for a final run.
 
-    RESULTS/SET/tuning/STUDY.jsonl        RESULTS/SET/STUDY-SEED.json
+    RESULTS/SET/tuning/STUDY.jsonl        RESULTS/SET/STUDY-SEED.json        RESULTS/SET/diverged/STUDY.jsonl
 
 Tables read these and nothing else; neither images nor run folders are needed for them.
 """
@@ -33,18 +33,16 @@ class RecordBook:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._tuning: dict[str, dict[str, Record]] = {}  # by study and run
+        self._lines: dict[Path, dict[str, Record]] = {}  # by file and run
         self._final: dict[str, dict[int, Record]] | None = None
 
     def tuning(self, study: str) -> list[Record]:
         """Tuning runs in the order in which they ended; of two records of one run the later one."""
-        if study not in self._tuning:
-            path = self._tuning_path(study)
-            content = path.read_bytes() if path.exists() else b""
-            lines = content[: _whole(content)].decode("utf-8").splitlines()
-            records = [_parsed(line, path) for line in lines if line.strip()]
-            self._tuning[study] = {record["run"]: record for record in records}
-        return list(self._tuning[study].values())
+        return list(self._lines_of(self._path("tuning", study)).values())
+
+    def diverged(self, study: str) -> list[Record]:
+        """Final runs that went astray (`failed` says how): no row of a table, and not tried again."""
+        return list(self._lines_of(self._path("diverged", study)).values())
 
     def final(self, study: str) -> list[Record]:
         """Final runs, by seed."""
@@ -65,19 +63,18 @@ class RecordBook:
     def find(self, study: str, phase: str, run: str) -> Record | None:
         """The record of this run, if it is there."""
         if phase == "tuning":
-            self.tuning(study)
-            return self._tuning[study].get(run)
+            return self._lines_of(self._path("tuning", study)).get(run)
         return next((record for record in self.final(study) if record["run"] == run), None)
 
     def add(self, record: Record) -> None:
         """Write a record down before anything else happens."""
         study = record["study"]
-        if record["phase"] == "tuning":
-            self.tuning(study)
-            path = self._tuning_path(study)
+        if record["phase"] == "tuning" or "failed" in record:
+            path = self._path("tuning" if record["phase"] == "tuning" else "diverged", study)
+            known = self._lines_of(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             _append(path, json.dumps(record, separators=(",", ":")))
-            self._tuning[study][record["run"]] = record
+            known[record["run"]] = record
             return
         self.final(study)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -102,8 +99,16 @@ class RecordBook:
                 assert self._final is not None
                 del self._final[other["study"]][other["seed"]]
 
-    def _tuning_path(self, study: str) -> Path:
-        return self.folder / "tuning" / f"{study}.jsonl"
+    def _path(self, kind: str, study: str) -> Path:
+        return self.folder / kind / f"{study}.jsonl"
+
+    def _lines_of(self, path: Path) -> dict[str, Record]:
+        if path not in self._lines:
+            content = path.read_bytes() if path.exists() else b""
+            lines = content[: _whole(content)].decode("utf-8").splitlines()
+            records = [_parsed(line, path) for line in lines if line.strip()]
+            self._lines[path] = {record["run"]: record for record in records}
+        return self._lines[path]
 
 
 def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Record:

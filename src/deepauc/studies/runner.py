@@ -262,12 +262,12 @@ class _Session:
     def _fail(self, planned: PlannedRun, message: str, around: dict[str, Any] | None) -> None:
         self.left_out.add(planned.id)
         self.outcome.failed.append((planned.text(), message))
-        if planned.phase == "tuning" and any(words in message for words in DIVERGED):
+        if any(words in message for words in DIVERGED):
             identity = {"data": planned.task.data_hash(), "seed": planned.seed}
             self.book.add(
                 {
                     **planned.about(self.set_name),
-                    "phase": "tuning",
+                    "phase": planned.phase,
                     "failed": message,
                     "identity": identity,
                     "recipe": planned.brief_recipe(),

@@ -18,9 +18,10 @@ from deepauc.training.folder import code_version
 class StudyStatus:
     """Runs recorded beside runs declared, of those that the present plan asks for.
 
-    other: of these, made by code that is not this one. cut: of these, made with less than is declared, or with another
-    option (`--set`), such as a smaller network. outdated: records that the plan does not ask for: they rest on
-    what an earlier study had chosen before it had more runs, or on a setting that is no longer declared.
+    failed: tuning and final runs that have diverged. other: runs made by code that is not this one. cut: runs made with
+    less than is declared, or with another option (`--set`), such as a smaller network. outdated: records that the plan
+    does not ask for: they rest on what an earlier study had chosen before it had more runs, or on a setting that is no
+    longer declared.
     """
 
     study: str
@@ -51,23 +52,24 @@ def status_of(
 
 
 def _status(study: Study, choices: RecordedChoices) -> StudyStatus:
-    tuning, final = choices.asked_for(study), _asked_for_final(study, choices)
+    tuning, final = choices.asked_for(study), _asked_for_final(study, choices.book.final(study.name), choices)
+    diverged = _asked_for_final(study, choices.book.diverged(study.name), choices)
     return StudyStatus(
         study=study.name,
         tuned=sum("failed" not in record for record in tuning),
         to_tune=choices.to_tune(study),
         final=len(final),
         seeds=0 if is_for_choosing(study.task) else len(study.seeds),
-        failed=sum("failed" in record for record in tuning),
+        failed=sum("failed" in record for record in tuning) + len(diverged),
         other=_by_other_code([*tuning, *final]),
         cut=sum(bool(record.get("cut")) for record in [*tuning, *final]),
         outdated=_recorded(study.name, choices.book) - len(tuning) - len(final),
     )
 
 
-def _asked_for_final(study: Study, choices: RecordedChoices) -> list[Record]:
+def _asked_for_final(study: Study, recorded: Sequence[Record], choices: RecordedChoices) -> list[Record]:
     """Those with the setting that is selected now; where a cut has selected it, as their own records say."""
-    records = [record for record in choices.book.final(study.name) if _as_fixed(study, record)]
+    records = [record for record in recorded if _as_fixed(study, record)]
     selected = choices.selected(study)
     if selected is None:
         return records
