@@ -171,6 +171,32 @@ def test_several_labels(deepauc, runs, new, tmp_path):
     assert "different labels" in errors
 
 
+@pytest.mark.parametrize(
+    ("columns", "alone", "told"),
+    [
+        (["target"], ["other"], "No labels were copied for other: deepauc evaluate does not judge its scores."),
+        (["patient"], ["target", "other"], "--label-column 'label:patient' --score-column 'score:target'"),
+        (["target", "other"], None, None),
+        ([], None, None),
+    ],
+)
+def test_of_several_labels_those_that_were_not_copied_are_told(
+    deepauc, runs, new, tmp_path, capsys, columns, alone, told
+):
+    table, out = new / "two.csv", tmp_path / "s.csv"
+    table.write_text("file,target,other,patient\n" + "".join(f"{n}.png,{n % 2},{n % 3 // 2},1\n" for n in range(9)))
+    words = (runs["two"].path, "--table", table, "--out", out, *(w for c in columns for w in ("--label-column", c)))
+    text = deepauc(*words)[1]
+    assert "No labels were copied" in text if told else "No labels" not in text
+    assert told is None or told in text
+    assert list(read(out)[0]) == ["id", *(f"label:{name}" for name in columns), "score:target", "score:other"]
+    assert json.loads(deepauc(*words, "--json")[1]).get("scores_without_labels") == alone
+    if columns and columns != ["patient"]:  # what evaluate says of that file agrees
+        with pytest.raises(SystemExit):
+            run(["evaluate", str(out)])
+        assert ("score:other: there is no column of labels for it" in capsys.readouterr().out) == (alone is not None)
+
+
 def test_numbers(deepauc, tmp_path):
     generator = np.random.default_rng(0)
     features = generator.normal(size=(80, 2)).astype(np.float32)

@@ -343,3 +343,26 @@ def test_bad_words_are_one_line_and_exit_code_2(deepauc, data, tmp_path, monkeyp
     assert message in errors
     assert len(errors.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--minutes", 1), ("--tune", 2), ("--first-stage", "contrastive")])
+def test_uncertain_labels_are_refused_before_the_plan_is_told(deepauc, data, tmp_path, words):
+    """As in CheXpert. The file with the plan is still printed: that is where they are decided about."""
+    if not (data / "uncertain").exists():
+        task = task_of(data)
+        pack(task.with_labels(np.where(np.arange(120) == 7, -1, task.labels)), data / "uncertain")
+    code, text, errors = deepauc("train", "--packed", data / "uncertain", *words, "--out", tmp_path / "run")
+    assert (code, text) == (2, f"Reading {data / 'uncertain'}\n")
+    assert len(errors.splitlines()) == 1
+    assert "the training labels hold uncertain entries (-1)" in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_uncertain_labels_that_are_decided_about_are_trained_with(deepauc, no_report, data, tmp_path):
+    task = task_of(data)
+    pack(task.with_labels(np.where(np.arange(120) == 7, -1, task.labels)), tmp_path / "set")
+    code, text, _ = deepauc("train", "--packed", tmp_path / "set", *SHORT, "--print-config")
+    assert code == 0
+    stage = "[[recipe.stages]]\n"
+    (tmp_path / "c.toml").write_text(text.replace(stage, f'{stage}uncertain = "ignore"\n'))
+    assert deepauc("train", "--config", tmp_path / "c.toml", "--out", tmp_path / "run")[0] == 0

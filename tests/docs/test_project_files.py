@@ -43,6 +43,17 @@ def test_every_page_is_in_the_navigation_and_none_is_missing():
     assert named == there
 
 
+def test_the_pages_load_nothing_from_elsewhere():
+    """They are read without a network too, so that equations are text: TeX would need a script to draw it."""
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    loaded = [*settings.get("extra_javascript", ()), *settings.get("extra_css", ())]
+    assert not [str(address) for address in loaded if "//" in str(address)]
+    assert settings["theme"]["font"] is False  # the theme would take its letters from a server
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        assert not re.findall(r"\\[(\[]|\$\$|<script|<img[^>]*//", text), page.name
+
+
 def test_every_dependency_is_imported_and_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]

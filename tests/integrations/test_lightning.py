@@ -139,6 +139,14 @@ def test_run_resumed_from_a_step_ends_where_the_uninterrupted_one_does(tmp_path,
     assert_same(again, whole)
 
 
+@pytest.mark.parametrize(("asked", "batches"), [(2, 2), (0.5, 4)])
+def test_overfit_batches_are_the_same_in_every_epoch(tmp_path, asked, batches):
+    module = Module()
+    trainer(3, tmp_path, overfit_batches=asked).fit(module)
+    first = ClassQuotaSampler(module.y, BATCH, QUOTA, seed=3).epoch_table(0)[:batches]
+    assert module.rows_seen == 3 * first.tolist()
+
+
 def test_without_pesg_the_callback_says_so_at_once(tmp_path):
     with pytest.raises(ValueError, match="configure_optimizers"):
         trainer(1, tmp_path, NewStage(milestones=[1])).fit(Module(optimizer=torch.optim.SGD))
@@ -157,7 +165,7 @@ def test_impossible_factor():
 
 def test_each_rank_draws_its_share_of_the_global_batch():
     class Rank:
-        world_size, current_epoch = 2, 3
+        world_size, current_epoch, overfit_batches = 2, 3, 0.0
 
         def __init__(self, rank):
             self.global_rank = rank

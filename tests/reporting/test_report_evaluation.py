@@ -175,6 +175,25 @@ def test_many_positives_of_few_patients_are_said():
     assert "only 8 patients" in found.cautions[0]
 
 
+@pytest.mark.parametrize(("negatives", "warned"), [(3, True), (19, True), (20, False)])
+def test_few_negatives_for_thresholds_are_said(negatives, warned):
+    """Warned where not one negative of validation lies above the threshold for 95 %; its positives are not asked."""
+    validation = sample(2, negatives)
+    found = evaluate_label(sample(40, 60), name="x", part="test", validation=validation, curves=False)
+    cut = found.operating_points[2].threshold
+    assert bool((validation.scores[validation.labels == 0] >= cut).any()) is not warned
+    said = [f"The thresholds rest on only {negatives} negative rows of validation."] if warned else []
+    assert [text.split(" Fewer")[0] for text in found.cautions] == said
+
+
+def test_many_negatives_of_few_patients_for_thresholds_are_said():
+    groups = np.array([f"p{i}" for i in range(40)] + [f"q{i % 4}" for i in range(60)])
+    validation = sample(40, 60, groups)
+    found = evaluate_label(sample(40, 60), name="x", part="test", validation=validation, curves=False)
+    assert "only 4 patients with negative rows in validation" in found.cautions[0]
+    assert "Fewer than 20 cannot tell a specificity of 95 % from 100 %" in found.cautions[0]
+
+
 @pytest.mark.parametrize(
     ("scores", "labels", "why"),
     [

@@ -1,7 +1,9 @@
 """Runs that lack something: the report says what is not there and why, and never fails."""
 
 import csv
+import json
 import shutil
+from itertools import count
 
 import pytest
 
@@ -16,8 +18,8 @@ from deepauc.reporting.subgroups import Metadata
 def altered(run_folders, tmp_path):
     """A copy of the binary run whose scores.csv rows went through a function (None drops a row)."""
 
-    def make(change):
-        run = tmp_path / "run"
+    def make(change, name="run"):
+        run = tmp_path / name
         shutil.copytree(run_folders / "auc", run)
         with (run / "scores.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
@@ -45,6 +47,20 @@ def test_a_run_without_validation_has_no_thresholds(altered):
     findings = evaluate_run(altered(lambda row: row if row["part"] != "validation" else None))
     assert findings.judged_part == "test"
     assert "no such part" in findings.labels[0].operating_points.why
+
+
+def test_thresholds_from_few_negatives_come_with_a_caution_on_every_page(altered):
+    negatives = count(1)
+    run = altered(
+        lambda row: row if row["part"] != "validation" or row["label"] == "1" or next(negatives) <= 3 else None
+    )
+    written = write_report(run)
+    said = "The thresholds rest on only 3 negative rows of validation."
+    for page in (written.html, written.markdown):
+        assert page.read_text(encoding="utf-8").count(said) == 1
+    (label,) = json.loads(written.json.read_text(encoding="utf-8"))["labels"]
+    assert [text.startswith(said) for text in label["cautions"]] == [True]
+    assert "thresholds rest on" not in write_report(altered(dict, "whole")).html.read_text(encoding="utf-8")
 
 
 def test_a_run_of_training_rows_alone_gets_a_report_that_says_so(altered):

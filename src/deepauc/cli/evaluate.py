@@ -55,13 +55,14 @@ def evaluate(
         part_column=part_column,
         positive=positive,
     )
-    table.require_finite_scores()
+    judged = table if part is None else table.part(part)
+    judged.require_finite_scores()
     parts: tuple[str | None, ...] = (part,) if part is not None else table.part_names or (None,)
-    within = bool(((table.scores >= 0) & (table.scores <= 1) | np.isnan(table.labels)).all())  # of rows that are judged
+    within = bool(((judged.scores >= 0) & (judged.scores <= 1) | np.isnan(judged.labels)).all())
     found = [one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within)]
     if not any(isinstance(one.auc, AucResult) for one in found):
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
-    notes = all_notes(table)
+    notes = all_notes(judged)
     for note in notes:
         output.say(note)
     _show(output, found, within=within)
@@ -133,10 +134,13 @@ def _show_aucs(output: Output, judged: list[LabelEvaluation], group_word: str) -
 def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> None:
     from deepauc.reporting.figures import interval_text, specificity_text
     from deepauc.reporting.findings import Absent
+    from deepauc.reporting.table_evaluation import NO_TEST, NO_VALIDATION, NOT_TEST
 
     rows, left_out = [], []
     for one in judged:
         if isinstance(one.operating_points, Absent):
+            if one.operating_points.why not in (NO_TEST, NO_VALIDATION, NOT_TEST):  # validation is there, and no use
+                output.say(f"{one.part}, {one.name}: no thresholds, because {one.operating_points.why}")
             continue
         rows += [
             [

@@ -138,6 +138,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
     if found.caution is not None:
         output.say(f"Caution. {found.caution[0].upper()}{found.caution[1:]}.")
     output.result(f"Scores: {out} ({len(found.ids):,} rows)")
+    if alone := found.without_labels():
+        output.say(_unjudged(alone, [name for name in found.labels if name not in found.label_names]))
     if found.split_caution is not None:
         output.say(f"Caution. {found.split_caution[0].upper()}{found.split_caution[1:]}.")
     if found.rows_seen and found.parts is None:
@@ -153,6 +155,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
         "skipped_rows": list(found.skipped),
         "rows_seen_in_training": found.rows_seen,
     }
+    if alone:
+        record["scores_without_labels"] = list(alone)
     if found.probability_meaning is not None:
         record["probability_meaning"] = found.probability_meaning
     if found.learned_weights is not None:
@@ -162,3 +166,15 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
     if found.split_caution is not None:
         record["split_caution"] = found.split_caution
     output.record(record)
+
+
+def _unjudged(alone: Sequence[str], strangers: Sequence[str]) -> str:
+    """Which scores have no labels beside them, of several; strangers: columns copied that are no label of the runs."""
+    text = f"No labels were copied for {', '.join(alone)}: deepauc evaluate does not judge "
+    text += f"{'its' if len(alone) == 1 else 'their'} scores. Name the column with --label-column"
+    if not strangers:
+        return f"{text}."
+    return (
+        f"{text}, or, where it is called otherwise ({', '.join(strangers)}), tell evaluate what belongs together: "
+        f"--label-column 'label:{strangers[0]}' --score-column 'score:{alone[0]}'."
+    )

@@ -136,7 +136,7 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
 
 
 def _prepared_job(settings: Settings, *, device: str | None, output: Output, folder: RunFolder | None = None) -> _Job:
-    """folder: where the run goes; one that is there already says how fast this machine was."""
+    """folder: where the run goes, if it is to be trained; one that is there already says how fast this machine was."""
     if settings.data.table is None and settings.data.packed is None:
         raise ValueError("which table? Name it: --table data.csv, or a packed set: --packed DIR.")
     target = checked_device(device)
@@ -147,18 +147,19 @@ def _prepared_job(settings: Settings, *, device: str | None, output: Output, fol
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
         refuse_table(output, error.problems, may_skip=not settings.data.skip_bad, every_row=error.every_row)
-    pace = None
-    if settings.recipe is not None:
-        choices: tuple[Choice, ...] = (Choice(name="recipe", value="complete", reason="it is in the config file"),)
-        recipe = settings.recipe
-    else:
+    pace, plan, recipe = None, None, settings.recipe
+    choices: tuple[Choice, ...] = (Choice(name="recipe", value="complete", reason="it is in the config file"),)
+    if recipe is None:
         files = prepared.report.sizes if prepared.packed is None else None
         fingerprint = Fingerprint.of(prepared.task, file_sizes=files)
         options = replace(settings.plan, auc_stage="always") if settings.tune else settings.plan  # it tunes that stage
         plan = make_plan(fingerprint, options, kind)
-        if settings.plan.minutes is not None:
-            pace = _pace(plan.recipe, prepared.task, settings.seed, target, folder, output)
-            plan = fit_into(plan, prepared.task, pace, minutes=settings.plan.minutes, tune=settings.tune)
+        recipe, choices = plan.recipe, plan.choices
+    if folder is not None:
+        stage_lengths(recipe, prepared.task, seed=settings.seed)  # what a stage refuses is said before anything is told
+    if plan is not None and settings.plan.minutes is not None:
+        pace = _pace(plan.recipe, prepared.task, settings.seed, target, folder, output)
+        plan = fit_into(plan, prepared.task, pace, minutes=settings.plan.minutes, tune=settings.tune)
         recipe, choices = plan.recipe, plan.choices
     unlabelled = count_unlabelled(prepared.task, recipe)
     without_label = unlabelled_choice(unlabelled, group_word=group_word(prepared.task.group_column))

@@ -81,7 +81,8 @@ def quota_loader(
     """A loader with `ClassQuotaSampler` as its batch sampler; return it from `train_dataloader`.
 
     batch_size and positives_per_batch are global: each rank of the trainer draws its share. A run resumed from a
-    checkpoint, also from one in the middle of an epoch, goes on with the batch that comes next. With several ranks,
+    checkpoint, also from one in the middle of an epoch, goes on with the batch that comes next. With
+    Trainer(overfit_batches=...) every epoch has the same batches. With several ranks,
     Trainer(use_distributed_sampler=False): Lightning would replace the sampler. The loss's prior is
     positives_per_batch / batch_size.
     """
@@ -92,7 +93,7 @@ def quota_loader(
 
 
 class _BatchesOfTheEpoch(Sampler[list[int]]):
-    """The sampler's batches of the epoch that the trainer is in.
+    """The sampler's batches of the epoch that the trainer is in; with `overfit_batches` always those of the first.
 
     Lightning stops after the last batch without asking for one more, so the sampler cannot count the epochs itself.
     """
@@ -106,7 +107,8 @@ class _BatchesOfTheEpoch(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.trainer.current_epoch
-        self.quota.set_epoch(epoch)
+        # overfit_batches is to learn a few batches by heart. Lightning takes the loader for one that is not shuffled.
+        self.quota.set_epoch(0 if self.trainer.overfit_batches else epoch)
         past = self.trained.get("batches", 0) if self.trained.get("epoch") == epoch else 0
         self.trained = {}
         yield from islice(self.quota, past, None)

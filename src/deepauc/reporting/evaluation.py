@@ -61,6 +61,7 @@ DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
 CALIBRATION_BINS = 10
 THRESHOLDS = np.concatenate([np.arange(1, 10) / 1000, np.arange(1, 100) / 100])
 FEW = 10  # samples of the rarer class at which intervals are known to be too narrow
+FEW_FOR_THRESHOLDS = 20  # negatives, of fewer than which not one lies above the threshold for 95 % specificity
 # Measured by tests/reporting/test_report_coverage.py (slow).
 COVERAGE_NOTE = (
     "In simulations (normal scores, AUC .7 to .9) a nominal 95 % DeLong interval held the true AUC in 87 to 94 % of "
@@ -105,6 +106,7 @@ def evaluate_label(
     held_out = _usable_validation(validation)
     fewest = counts.negatives if isinstance(held_out, Absent) else min(counts.negatives, _negatives(held_out))
     auc = attempt(lambda: _auc(sample, counts))
+    thresholds = () if isinstance(held_out, Absent) else _few_for_thresholds(count_rows(held_out))
     return LabelEvaluation(
         name=name,
         part=part,
@@ -116,7 +118,7 @@ def evaluate_label(
         operating_points_left_out=None if isinstance(held_out, Absent) else _left_out(fewest),
         calibration=_calibration(sample, held_out, counts, probabilities),
         decision=_decision(sample, held_out),
-        cautions=(*_cautions(counts), *_backwards(auc)),
+        cautions=(*_cautions(counts), *_backwards(auc), *thresholds),
     )
 
 
@@ -374,3 +376,18 @@ def _cautions(counts: Counts) -> tuple[str, ...]:
             f"{counts.group_word}s: read every interval here as too narrow. " + COVERAGE_NOTE
         )
     return tuple(found)
+
+
+def _few_for_thresholds(validation: Counts) -> tuple[str, ...]:
+    """A specificity is a share of negatives, so that positives, few or many, do not matter to its threshold."""
+    rows, patients = validation.negatives, validation.patients_with_negative
+    if rows < FEW_FOR_THRESHOLDS:
+        few = f"{rows} negative row{'s' * (rows != 1)} of validation"
+    elif validation.clustered and patients is not None and patients < FEW_FOR_THRESHOLDS:
+        few = f"{patients} {validation.group_word}{'s' * (patients != 1)} with negative rows in validation"
+    else:
+        return ()
+    return (
+        f"The thresholds rest on only {few}. Fewer than {FEW_FOR_THRESHOLDS} cannot tell a specificity of 95 % from "
+        "100 %: on other rows it may be far from what was asked for.",
+    )

@@ -72,9 +72,12 @@ class ScoreTable:
         """ValueError, with the first line, where a labelled row has no finite score."""
         bad = (~np.isfinite(self.scores) & ~np.isnan(self.labels)).any(axis=1)
         if bad.any():
+            other = ""
+            if "test" in self.part_names and "test" not in self.rows(np.flatnonzero(bad)).part_names:
+                other = ", or judge the test part alone, which has all its scores (--part test)"
             raise ValueError(
                 f"{self.source}: labelled rows without a finite score: {int(bad.sum())}, the first in line "
-                f"{int(self.lines[bad][0])}. Drop them, or find out why the model gave none."
+                f"{int(self.lines[bad][0])}. Drop them, or find out why the model gave none{other}."
             )
 
 

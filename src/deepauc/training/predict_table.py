@@ -70,6 +70,12 @@ class TablePrediction:
         extra = [name for name, column in (("part", self.parts), ("group", self.groups)) if column is not None]
         return ["id", *extra, *labels, *values]
 
+    def without_labels(self) -> tuple[str, ...]:
+        """Labels of the runs that `evaluate` cannot judge, since of several only others were copied, by these names."""
+        if not self.labels or len(self.label_names) == 1:
+            return ()
+        return tuple(name for name in self.label_names if name not in self.labels)
+
     def write(self, path: str | Path) -> None:
         """The rows as csv, whole or not at all."""
         path = Path(path)
