@@ -14,13 +14,13 @@ MOST = 24
 LARGE = 128  # pixels a side: above it one run keeps a GPU busy, and several only need its memory
 MEMORY = 16 * 2**30  # bytes for the activations of all of them: a card of 24 GB has them, weights and images besides
 # Bytes that the backward pass keeps for a pixel of the batch in bfloat16, counted on tensors without content.
-_RESNET20, _SMALL, _OTHER = 742, 278, 3100
+_RESNET20, _SMALL, _OTHER = 742, 350, 3100
 _TIMM: Mapping[str, int] = {
     "densenet121": 1287,
     "densenet161": 2403,
     "densenet169": 1556,
     "densenet201": 2011,
-    "inception_resnet_v2": 983,
+    "inception_resnet_v2": 1036,
     "tf_efficientnet_b3": 1760,
     "tf_efficientnet_b5": 3088,
     "tf_efficientnet_b6": 4070,
