@@ -37,6 +37,7 @@ class TextBlock:
         joined = "".join(cells)
         self.content = joined.encode()
         sizes = map(len, cells) if joined.isascii() else (len(cell.encode()) for cell in cells)
+        # 32 bits suffice: no cell of a table has more than 1,000 characters.
         self.ends = np.cumsum(np.fromiter(sizes, dtype=np.uint32, count=len(cells)), dtype=np.uint32)
 
     def __len__(self) -> int:
