@@ -453,14 +453,14 @@ def test_parquet_is_read_in_pieces_and_its_text_is_limited(tmp_path, monkeypatch
     columns = {"f": np.arange(rows) / 4, "g": [None] * rows, "target": np.arange(rows) % 2, "note": ["z" * 3000] * rows}
     pandas.DataFrame(columns).to_parquet(path)
     cells = read_cells(path, ["f", "g", "target"])
-    assert cells.columns == {
+    assert {name: list(column) for name, column in cells.columns.items()} == {
         "f": [str(n / 4) for n in range(rows)],
         "g": [""] * rows,
         "target": [str(n % 2) for n in range(rows)],
     }
-    assert cells.lines == list(range(2, rows + 2))
+    assert list(cells.lines) == list(range(2, rows + 2))
     assert len(set(cells.digests)) == rows
-    assert [problem.row for problem in read_cells(path, ["note"]).problems] == cells.lines
+    assert [problem.row for problem in read_cells(path, ["note"]).problems] == list(cells.lines)
     monkeypatch.setattr("deepauc.data.cells.MAX_TABLE_CHARACTERS", 3000 * rows)
     with pytest.raises(
         ValueError, match=r"t\.parquet: the text is too long, [\d,]+ characters are the most of a table"

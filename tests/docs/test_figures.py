@@ -22,6 +22,7 @@ from deepauc.paper.best_averages import agreement, averaged_models
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.paper.best_levers import lever_name
 from deepauc.paper.best_verdict import differences, target_of
+from deepauc.reporting.resamples import FULL, FULL_ROWS
 from deepauc.studies.records import RecordBook
 from deepauc.training import plan_first_stage
 from deepauc.training.choice import Choice
@@ -35,6 +36,7 @@ RESULTS = ROOT / "results"
 BOOK = RecordBook(RESULTS / "paper-tables")
 TUNED = ("C10-R-1", "C2-R-1", "C100-R-1", "C10-R-10", "C2-R-10", "C100-R-10")
 CHANGED = ("A4-easy_10", "A4-easy_20", "A3-noise_1", "A3-noise_5")
+MILLIONS = (1_000_000, 5_000_000)
 COMPARED = {
     "C10-R-1": "C10, ResNet20, 1 %",
     "C10-R-10": "C10, ResNet20, 10 %",
@@ -57,6 +59,26 @@ def signed(*values: float) -> tuple[str, ...]:
 
 def record(path: str) -> dict:
     return json.loads((RESULTS / path).read_text(encoding="utf-8"))
+
+
+def large_table(what: str, rows: int) -> dict:
+    (found,) = (one for one in record("large-table.json")["measured"] if (one["what"], one["rows"]) == (what, rows))
+    return found
+
+
+def reading_a_large_table() -> tuple[str, ...]:
+    one, five = (large_table("read", rows) for rows in MILLIONS)
+    times = one["bytes"] / (8 * 20 * one["rows"])
+    first = (f"{one['file_bytes'] / 1e6:.0f}", f"{one['seconds']:.0f}", f"{one['bytes'] / 1e6:.0f}", f"{times:.1f}")
+    return *first, f"{five['seconds']:.0f}", f"{five['bytes'] / 1e6:,.0f}"
+
+
+def samples_of_large_tables() -> tuple[str, ...]:
+    ((auc, others),) = {
+        (large_table(what, rows)["auc_samples"], large_table(what, rows)["other_samples"])
+        for what, rows in product(("report", "report by patient"), MILLIONS)
+    }
+    return f"{FULL_ROWS:,}", f"{FULL.auc:,}", f"{FULL.others:,}", f"{auc}", f"{others}"
 
 
 def benchmark(cell: str, loss: str) -> str:
@@ -481,6 +503,13 @@ FIGURES = [
     *(("../README.md", rf"\| {title} \| {AUC} \| {AUC}, {AUC} \| {AUC}, {AUC} \| {AUC} \|",
        lambda cell=cell: in_short(cell))
       for cell, title in BEST.items()),
+    ("scale.md", r"a file of (\d+) MB, took (\d+) s and at most (\d+) MB beside the program itself, ([\d.]+) times the "
+     r"numbers in 64 bits; five million took (\d+) s and ([\d,]+) MB\.", reading_a_large_table),
+    ("scale.md", r"took (\d+) s for a million rows and (\d+) s for five million \((\d+) s and (\d+) s with patients",
+     lambda: tuple(f"{large_table(what, rows)['seconds']:.0f}" for what in ("report", "report by patient")
+                   for rows in MILLIONS)),
+    ("scale.md", r"Up to ([\d,]+) labelled rows it draws ([\d,]+) bootstrap samples for the AUC and ([\d,]+) for "
+     r"bands, .*? from a million on (\d+) and (\d+),", samples_of_large_tables),
     ("scale.md", r"bfloat16 takes ([\d.]+) ms, and ([\d.]+) ms a step and run with 8", lambda: resnet20_steps(1, 8)),
 ]  # fmt: skip
 

@@ -8,7 +8,10 @@ from sklearn import metrics as sk
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.average_precision import average_precision
-from deepauc.metrics.curves import precision_recall_band, precision_recall_curve, roc_band, roc_curve
+from deepauc.metrics.bootstrap import resampled_weights
+from deepauc.metrics.columns import read_columns
+from deepauc.metrics.curves import both_bands, precision_recall_band, precision_recall_curve, roc_band, roc_curve
+from deepauc.metrics.intervals import wilson_limits
 from deepauc.metrics.partial import partial_auroc
 
 HYPOTHESIS = settings(derandomize=True, deadline=None)
@@ -143,6 +146,34 @@ def test_height_of_a_curve_is_the_top_of_a_vertical_piece():
     np.testing.assert_array_equal(curve.tpr_at([0.0, 0.25, 0.5, 0.75, 1.0]), [0.5, 0.5, 1.0, 1.0, 1.0])
     tied = roc_curve([1.0, 1, 0, 0], [1, 0, 1, 0])  # a tie is a straight piece
     np.testing.assert_array_equal(tied.tpr_at([0.0, 0.25, 0.5]), [0.0, 0.25, 0.5])
+
+
+def test_a_band_is_that_of_weighted_curves():
+    """Its totals are sums of whole numbers, taken in one pass; those of a curve are of any weights."""
+    rng = np.random.default_rng(4)
+    labels = rng.random(200) < 0.4
+    scores = rng.normal(labels).round(1)
+    (column,) = read_columns(scores, labels)
+    drawn = resampled_weights(column, n_resamples=100, rng=np.random.default_rng(0))
+    band = roc_band(scores, labels, n_resamples=100, points=11)
+    curves = [roc_curve(scores, labels, weights=weights).tpr_at(band.x) for weights in drawn]
+    wilson = [wilson_limits(value * labels.sum(), labels.sum(), 0.95) for value in band.value]
+    np.testing.assert_allclose(band.low, np.minimum(np.quantile(curves, 0.025, axis=0), [low for low, _ in wilson]))
+    np.testing.assert_allclose(band.high, np.maximum(np.quantile(curves, 0.975, axis=0), [top for _, top in wilson]))
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_both_bands_are_the_two_bands(ties, grouped):
+    rng = np.random.default_rng(3)
+    labels = rng.random(300) < 0.2
+    scores = rng.normal(labels)
+    scores = scores.round(1) if ties else scores
+    options = {"n_resamples": 100, "seed": 5, "groups": rng.integers(0, 90, 300) if grouped else None}
+    for one, found in zip((roc_band, precision_recall_band), both_bands(scores, labels, **options), strict=True):
+        alone = one(scores, labels, **options)
+        for name in ("x", "value", "low", "high"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
 
 
 @pytest.mark.parametrize("band", [roc_band, precision_recall_band])

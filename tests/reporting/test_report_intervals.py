@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import average_precision_score, brier_score_loss
 
 from deepauc.reporting.document import Beside, DataTable, Missing, Paragraph
-from deepauc.reporting.evaluation import BAND_RESAMPLES, Sample, evaluate_label
+from deepauc.reporting.evaluation import Sample, evaluate_label
 from deepauc.reporting.figures import interval_text
 from deepauc.reporting.findings import Absent, CalibrationState, Interval, to_json
 from deepauc.reporting.label_sections import interval_table, label_topics
@@ -134,7 +134,7 @@ def test_patients_with_several_rows_widen_every_interval():
         assert wide[path].high - wide[path].low > 1.4 * (narrow[path].high - narrow[path].low), path
     for text, found in (("over rows", judged(four)), ("over patients", judged(by_patient))):
         words = " ".join(block.text for block in interval_table(found) if isinstance(block, Paragraph))
-        assert f"bootstrap {text}, {BAND_RESAMPLES:,} samples" in words
+        assert f"bootstrap {text}, 1,000 samples" in words
         (calibration,) = [blocks for anchor, _, blocks in label_topics(found, "", other=None, objective="")][2]
         assert isinstance(calibration, Beside)
         assert any(isinstance(block, Paragraph) and text in block.text for block in calibration.left)

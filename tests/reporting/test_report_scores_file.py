@@ -5,6 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
+from deepauc.data import compact
 from deepauc.reporting.pairing import pair_rows
 from deepauc.reporting.scores_file import read_scores
 
@@ -154,3 +155,16 @@ def test_labels_are_matched_by_name(write):
     assert pair_rows(a, b).b.scores.tolist() == [[0.9, 0.8]]
     with pytest.raises(ValueError, match="choose the same ones"):
         pair_rows(a, read_scores(write("label:x,score:x,label:z,score:z\n1,.1,0,.2\n", "c.csv")))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8192])
+def test_scores_are_the_same_in_blocks(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr(compact, "BLOCK_ROWS", (rows, rows))
+    path = tmp_path / "scores.csv"
+    path.write_text("id,label,score\n" + "".join(f"a{n},{n % 2},{n / 8}\n" for n in range(9)) + "b,1,NA\nc,0,inf\n")
+    scores = read_scores(path)
+    np.testing.assert_array_equal(scores.scores[:, 0], [*(n / 8 for n in range(9)), np.nan, np.inf])
+    assert read_scores(path, score_columns=["score"], id_column="score").ids.tolist()[:2] == ["0.0", "0.125"]
+    path.write_text(path.read_text() + "d,1,high\n")
+    with pytest.raises(ValueError, match=r"line 13: the score 'high' in column 'score' is no number"):
+        read_scores(path)

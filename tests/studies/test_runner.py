@@ -191,6 +191,7 @@ def test_a_final_run_that_diverges_leaves_a_record_and_is_not_tried_again(tmp_pa
     assert (again.done, again.failed) == (0, [])
     assert sorted(record["seed"] for record in book.diverged("m")) == [0, 1]
     assert all("NaN or infini" in record["failed"] and record["hardware"] for record in book.diverged("m"))
+    assert not any(str(tmp_path) in record["failed"] for record in book.diverged("m"))
     (shown,) = status_of(StudySet(name="s", title="", studies=(wild,)), (wild,), tmp_path / "results")
     assert (shown.final, shown.failed, shown.outdated) == (0, 2, 0)
     tamed = a_study(method=ce, grid={}, fixed={**SMALL, "lr": 0.1}, tuning={}, seeds=(0, 1))

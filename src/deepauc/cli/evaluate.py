@@ -176,5 +176,5 @@ def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:
     from deepauc.reporting.findings import to_json
 
     operating = ("operating_points", "operating_points_left_out")
-    kept = ("name", "part", "counts", "auc", *operating, "cautions", *(("calibration",) if within else ()))
+    kept = ("name", "part", "counts", "auc", "resamples", *operating, "cautions", *(("calibration",) if within else ()))
     return {name: to_json(getattr(one, name)) for name in kept}

@@ -1,4 +1,4 @@
-"""The wanted columns of a csv or parquet file as text, each row with its line number. Nothing is interpreted here."""
+"""The wanted columns of a csv or parquet file, each row with its line number: text as it is, or numbers where asked."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import hashlib
 import math
 import re
 import zlib
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.compact import NumberColumn, TextBlock, TextColumn, rows_of_block
 from deepauc.data.problems import Problem
 
 MAX_ROWS = 50_000_000
@@ -23,6 +29,8 @@ MAX_LINE_CHARACTERS = 1 << 24
 MAX_TABLE_CHARACTERS = 1 << 32  # a small .gz or .parquet can hold any amount of text
 MAX_CELL_CHARACTERS = 1000  # of a column that is used: an array of text is as wide, row by row, as its longest cell
 PARQUET_ROWS = 256  # read at a time: a dictionary makes few bytes of a long text that many rows share
+DIGEST_BYTES = 16
+Digests = npt.NDArray[np.bytes_]
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
 
 
@@ -33,27 +41,36 @@ class Cells:
     The header is line 1; parquet has none, but its rows are numbered from 2 on too, as in the csv of the same table.
     """
 
-    columns: dict[str, list[str]]
-    lines: list[int]
-    digests: list[bytes]  # of the whole row, unwanted columns too: equal for rows that repeat another
+    columns: Mapping[str, TextColumn]
+    number_columns: Mapping[str, NumberColumn]
+    lines: Sequence[int]
+    digests: Digests  # of the whole row, unwanted columns too: equal for rows that repeat another
     problems: list[Problem] = field(default_factory=list)  # rows that are left out: wrong number of fields, too long
     decimal_commas: bool = False  # the file is separated by semicolons, as where 0.5 is written 0,5
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def numbers(self, name: str) -> list[str]:
-        """A column that is to hold numbers, with decimal points; what is no number is left as it is."""
-        cells = self.columns[name]
-        if not self.decimal_commas:
-            return cells
-        return [cell.replace(",", ".") if _WITH_COMMA.fullmatch(cell) else cell for cell in cells]
+    def pointed(self, name: str) -> TextColumn:
+        """The text of a column that may hold numbers, with decimal points; what is no number is left as it is."""
+        return self.columns[name].changed(_with_point) if self.decimal_commas else self.columns[name]
+
+    def numbers(self, name: str) -> NumberColumn:
+        """A column that is to hold numbers, whether or not it was read as such."""
+        if name in self.number_columns:
+            return self.number_columns[name]
+        return NumberColumn(block.cells() for block in self.pointed(name).blocks)
 
 
-def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
+def _with_point(cell: str) -> str:
+    return cell.replace(",", ".") if _WITH_COMMA.fullmatch(cell) else cell
+
+
+def read_cells(path: Path, wanted: Sequence[str], *, numbers: Collection[str] = ()) -> Cells:
     """Read a .csv, .tsv (both also .gz) or .parquet file; a ValueError says in one line why it cannot be read.
 
-    A .csv may also be separated by semicolons, as Excel writes it in many countries, or by tabs: see `separator_of`.
+    numbers: those of the wanted columns of which only the numbers are needed; of the others the text is kept. A .csv
+    may also be separated by semicolons, as Excel writes it in many countries, or by tabs: see `separator_of`.
     """
     if path.is_dir():
         packed = " A packed set is for `deepauc train --packed`, or for Python (open_packed)."
@@ -63,7 +80,7 @@ def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
         raise ValueError(f"{path}: there is no such file.")
     read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
     try:
-        cells = read(path, wanted)
+        cells = read(path, wanted, numbers)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error.reason}). Save the table as csv with UTF-8 encoding.") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -90,7 +107,7 @@ def _parts(line: str, mark: str) -> int:
         return 0
 
 
-def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
+def _read_csv(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> Cells:
     with _open_text(path) as stream:
         text = _lines(stream, path)
         first = next(text, "")
@@ -100,7 +117,7 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
             header = next(reader, [])
             if not any(name.strip() for name in header):
                 raise ValueError(f"{path} is empty; its first line must name the columns.")
-            found = _Rows(_places(header, wanted, path))
+            found = _Rows(_places(header, wanted, path), numbers, decimal_commas=delimiter == ";")
             end = reader.line_num
             for row in reader:
                 start, end = end + 1, reader.line_num
@@ -117,27 +134,47 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> Cells:
                 found.add(row[: len(header)], start)
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}. Is a quotation mark missing?") from None
-    return found.cells(decimal_commas=delimiter == ";")
+    return found.cells()
 
 
 class _Rows:
-    """Rows as they are read: what `Cells` keeps of them."""
+    """Rows as they are read: what `Cells` keeps of them, made compact block by block."""
 
-    def __init__(self, places: Mapping[str, int]) -> None:
+    def __init__(self, places: Mapping[str, int], numbers: Collection[str], *, decimal_commas: bool = False) -> None:
         self.places = places
-        self.columns: dict[str, list[str]] = {name: [] for name in places}
-        self.lines: list[int] = []
-        self.digests: list[bytes] = []
+        self.decimal_commas = decimal_commas
+        self.pick = _picker(list(places.values()))
+        self.text: dict[str, list[TextBlock]] = {name: [] for name in places if name not in numbers}
+        self.numbers = {name: NumberColumn() for name in places if name in numbers}
+        self.block_rows = rows_of_block(len(places))
+        self.block: list[Sequence[str]] = []  # rows that are not compact yet, of the wanted columns
+        self.lines = array("q")
+        self.digests = bytearray()
         self.problems: list[Problem] = []
 
     def add(self, row: Sequence[str], line: int) -> None:
-        if max(map(len, row)) > MAX_CELL_CHARACTERS and (problem := self._too_long(row, line)) is not None:
-            self.problems.append(problem)
-            return
+        whole = "\0".join(row)
+        if len(whole) > MAX_CELL_CHARACTERS and max(map(len, row)) > MAX_CELL_CHARACTERS:
+            problem = self._too_long(row, line)
+            if problem is not None:
+                self.problems.append(problem)
+                return
         self.lines.append(line)
-        self.digests.append(hashlib.blake2b("\0".join(row).encode(), digest_size=16).digest())
-        for name, place in self.places.items():
-            self.columns[name].append(row[place])
+        self.digests += row_digest(whole.encode())
+        self.block.append(self.pick(row))
+        if len(self.block) >= self.block_rows:
+            self._compact()
+
+    def _compact(self) -> None:
+        if not self.block:
+            return
+        for name, cells in zip(self.places, zip(*self.block, strict=True), strict=True):
+            if name in self.text:
+                self.text[name].append(TextBlock(cells))
+            else:
+                pointed = [_with_point(cell) for cell in cells] if self.decimal_commas else cells
+                self.numbers[name].add(pointed)
+        self.block = []
 
     def _too_long(self, row: Sequence[str], line: int) -> Problem | None:
         for name, place in self.places.items():
@@ -146,14 +183,31 @@ class _Rows:
                 return Problem(row=line, column=name, kind="cell too long", message=message)
         return None
 
-    def cells(self, *, decimal_commas: bool = False) -> Cells:
+    def cells(self) -> Cells:
+        self._compact()
         return Cells(
-            columns=self.columns,
+            columns={name: TextColumn(blocks) for name, blocks in self.text.items()},
+            number_columns=self.numbers,
             lines=self.lines,
-            digests=self.digests,
+            digests=as_digests(self.digests),
             problems=self.problems,
-            decimal_commas=decimal_commas,
+            decimal_commas=self.decimal_commas,
         )
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[str]], Sequence[str]]:
+    """A row's cells at these places; `itemgetter` is the fast way, but gives no tuple for a single one."""
+    return itemgetter(*places) if len(places) > 1 else lambda row: [row[place] for place in places]
+
+
+def row_digest(content: bytes) -> bytes:
+    """16 bytes, equal for equal contents."""
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def as_digests(content: bytearray) -> Digests:
+    """Digests that were written one after the other, as an array of them."""
+    return np.frombuffer(content, dtype=f"S{DIGEST_BYTES}") if content else np.empty(0, dtype=f"S{DIGEST_BYTES}")
 
 
 def _open_text(path: Path) -> IO[str]:
@@ -204,7 +258,7 @@ def _places(header: Sequence[str], wanted: Sequence[str], path: Path) -> dict[st
     return {name: header.index(name) for name in wanted}
 
 
-def _read_parquet(path: Path, wanted: Sequence[str]) -> Cells:
+def _read_parquet(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> Cells:
     try:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
@@ -215,7 +269,7 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Cells:
         if file.metadata.num_rows > MAX_ROWS:
             raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
         places = _places(list(file.schema_arrow.names), wanted, path)
-        found, total, line = _Rows(places), 0, 1
+        found, total, line = _Rows(places, numbers), 0, 1
         for batch in file.iter_batches(batch_size=PARQUET_ROWS):
             for row in zip(*([_text(value) for value in column.to_pylist()] for column in batch.columns), strict=True):
                 total, line = total + sum(map(len, row)), line + 1

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.data.compact import LARGEST, NumberColumn, TextColumn
 from deepauc.data.problems import Problem, ProblemKind, shown
 from deepauc.data.task import Floats
 from deepauc.labels import NO_NAME
@@ -66,22 +67,26 @@ def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tu
 
 
 def parse_features(
-    cells: Sequence[str], lines: Sequence[int], column: str
+    cells: NumberColumn, lines: Sequence[int], column: str
 ) -> tuple[npt.NDArray[np.float64], list[Problem]]:
     """Finite numbers within the reach of float32; true is 1 and false is 0, as for labels. A bad one is 0."""
-    values, bad = _parse_numbers([_TRUTH.get(cell.strip().lower(), cell) for cell in cells])
-    problems = [
-        _problem(
-            lines[row],
-            column,
-            "NaN feature",
-            EMPTY_FEATURE
-            if not cells[row].strip()
-            else f"{shown(cells[row])}: a feature is a finite number, below 3.4e38{_decimal_comma(cells[row])}",
-        )
-        for row in np.flatnonzero(bad).tolist()
-    ]
-    return np.where(bad, 0, values), problems
+    values, problems = cells.values(), list[Problem]()
+    for rows, block in cells.texts:
+        texts = block.cells()
+        numbers, bad = _parse_numbers([_TRUTH.get(cell.strip().lower(), cell) for cell in texts])
+        values[rows] = np.where(bad, 0, numbers)
+        problems += [
+            _problem(
+                lines[rows.start + place],
+                column,
+                "NaN feature",
+                EMPTY_FEATURE
+                if not texts[place].strip()
+                else f"{shown(texts[place])}: a feature is a finite number, below 3.4e38{_decimal_comma(texts[place])}",
+            )
+            for place in np.flatnonzero(bad).tolist()
+        ]
+    return values, problems
 
 
 def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
@@ -93,9 +98,9 @@ def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
     return [Problem(row=None, column=column, kind="numbers too close", message=message)]
 
 
-def parse_groups(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:
+def parse_groups(cells: TextColumn, lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:
     """Names, without the blanks around them; an empty one could be anybody's."""
-    groups = np.array([cell.strip() for cell in cells], dtype=str)
+    groups = cells.stripped()
     remedy = "name the patient or group (any name that occurs once will do for an unknown one)"
     return groups, [
         _problem(
@@ -123,12 +128,12 @@ def id_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, may_
     return problems
 
 
-def parse_metadata(cells: Sequence[str]) -> npt.NDArray[Any]:
+def parse_metadata(cells: TextColumn) -> npt.NDArray[Any]:
     """float64 with NaN for empty cells if every other cell is a number, else text."""
     values, bad = _parse_numbers(cells)
     empty = np.array([not cell.strip() for cell in cells], dtype=bool)
     if (bad & ~empty).any() or empty.all():
-        return np.array([cell.strip() for cell in cells], dtype=str)
+        return cells.stripped()
     return np.where(empty, np.nan, values)
 
 
@@ -168,7 +173,7 @@ def _parse_numbers(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.N
         except ValueError:
             values[row] = math.nan
     with np.errstate(invalid="ignore"):
-        bad = ~(np.abs(values) <= np.finfo(np.float32).max)
+        bad = ~(np.abs(values) <= LARGEST)
     return values, bad
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.cells import Cells, read_cells
+from deepauc.data.cells import Cells, as_digests, read_cells, row_digest
 from deepauc.data.columns import (
     NO_PART,
     id_problems,
@@ -32,6 +31,7 @@ from deepauc.labels import NO_NAME
 
 Mask = npt.NDArray[np.bool_]
 TRAIN = PART_NAMES.index("train")
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,10 @@ class TableColumns:
         given = [self.image, *self.labels, *self.features, *single, *self.all_metadata]
         return list(dict.fromkeys(name for name in given if name is not None))
 
+    def numbers_only(self) -> set[str]:
+        """Columns whose text nobody asks for. Of a weight that is refused, or metadata, it is told or kept."""
+        return set(self.features) - set(self.all_metadata)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
@@ -97,7 +101,7 @@ class Scan:
     blurred: Sequence[Problem]  # of whole columns of these
     groups: Array | None
     weights: Floats | None
-    digests: Array  # (N,) text, equal for equal inputs
+    digests: Array  # (N,) equal for equal inputs
     problems: list[Problem]  # of single rows, in order of the rows
 
     @property
@@ -119,7 +123,7 @@ def scan_table(
     progress: Callable[[int, int], None] | None,
 ) -> Scan:
     """Read and check everything; a ValueError only where there is no table to speak of."""
-    cells = read_cells(path, columns.wanted())
+    cells = read_cells(path, columns.wanted(), numbers=columns.numbers_only())
     lines, text, problems = cells.lines, cells.columns, list(cells.problems)
 
     labels = np.empty((len(lines), len(columns.labels)), dtype=np.float32)
@@ -135,7 +139,7 @@ def scan_table(
     if columns.id is not None:
         problems += id_problems(text[columns.id], lines, columns.id, may_repeat=allow_duplicates)
     if columns.weight is not None:
-        weights, found = parse_weights(cells.numbers(columns.weight), lines, columns.weight)
+        weights, found = parse_weights(cells.pointed(columns.weight), lines, columns.weight)
         problems += found
     parts = np.full(len(lines), TRAIN, dtype=np.int64)
     if columns.split is not None:
@@ -161,12 +165,12 @@ def scan_table(
     problems += inputs.problems
     declared = columns.numbers is not None
     for name in columns.numbers or (columns.metadata if columns.metadata_only and not declared else ()):
-        problems += number_problems(cells.numbers(name), lines, name, declared=declared)
+        problems += number_problems(cells.pointed(name), lines, name, declared=declared)
 
     scan = Scan(
         path=path,
         columns=columns,
-        cells=cells,
+        cells=replace(cells, number_columns={}),  # `features` has them, in half the room
         lines=np.array(lines, dtype=np.int64),
         labels=labels,
         unlabelled=unlabelled,
@@ -176,7 +180,7 @@ def scan_table(
         blurred=inputs.blurred,
         groups=groups,
         weights=weights,
-        digests=np.array(inputs.digests, dtype=str),
+        digests=inputs.digests,
         problems=problems,
     )
     if not allow_duplicates:
@@ -193,8 +197,8 @@ class _Inputs:
     images: ImageColumn | None = None
     features: Floats | None = None  # (N, F)
     blurred: Sequence[Problem] = ()
-    digests: Sequence[str]  # (N,) equal for equal inputs
-    identity: Sequence[str | bytes]  # (N,)
+    digests: Array  # (N,) equal for equal inputs
+    identity: Array  # (N,)
     problems: Sequence[Problem]
 
 
@@ -202,8 +206,10 @@ def _image_inputs(images: ImageColumn) -> _Inputs:
     return _Inputs(
         images=images,
         # A file that was not found or not decoded equals no other.
-        digests=[str(row) if fact is None else fact.pixel_digest.hex() for row, fact in enumerate(images.facts)],
-        identity=[path or str(row) for row, path in enumerate(images.paths)],
+        digests=_digests(
+            str(row).encode() if fact is None else fact.pixel_digest for row, fact in enumerate(images.facts)
+        ),
+        identity=_digests((path or str(row)).encode(errors="surrogatepass") for row, path in enumerate(images.paths)),
         problems=images.problems,
     )
 
@@ -219,15 +225,16 @@ def _feature_inputs(cells: Cells, columns: Sequence[str], *, progress: Callable[
         if progress is not None:
             progress((place + 1) * len(lines) // len(columns), len(lines))
     bad = _in_rows(lines, [problem for problem in problems if problem.kind == "NaN feature"])
-    # Minus zero is zero; a row that could not be read equals no other.
-    digests = [str(row) if bad[row] else _digest(one) for row, one in enumerate(features + np.float32(0))]
+    digests = _digests(
+        str(row).encode() if bad[row] else one  # a row that could not be read equals no other
+        for row, one in enumerate(_rows_of_bytes(features))
+    )
     return _Inputs(features=features, blurred=blurred, digests=digests, identity=cells.digests, problems=problems)
 
 
 def _metadata_inputs(cells: Cells, columns: Sequence[str]) -> _Inputs:
     """Rows without a feature of their own: what is made of the metadata follows from the training part."""
-    rows = zip(*(cells.numbers(name) for name in columns), strict=True)
-    digests = [hashlib.blake2b(repr(row).encode(), digest_size=16).hexdigest() for row in rows]
+    digests = _digests(repr(row).encode() for row in zip(*(cells.pointed(name) for name in columns), strict=True))
     features = np.empty((len(cells), 0), dtype=np.float32)
     return _Inputs(features=features, digests=digests, identity=cells.digests, problems=())
 
@@ -279,17 +286,15 @@ def _parts_of_unlabelled(given: Indices, unlabelled: Mask, groups: Array | None)
     return parts
 
 
-def _repeated_rows(scan: Scan, identity: Sequence[str | bytes]) -> list[Problem]:
-    first_row: dict[str | bytes, int] = {}
+def _repeated_rows(scan: Scan, identity: Array) -> list[Problem]:
     problems = []
-    for row, key in enumerate(identity):
-        if (first := first_row.setdefault(key, row)) == row:
-            continue
-        same = np.array_equal(scan.labels[row], scan.labels[first], equal_nan=True)
-        what = "the same row" if scan.images is None else "the same image"
-        message = f"{what} as in line {scan.lines[first]}{'' if same else ', with another label'}"
-        line, column = int(scan.lines[row]), scan.columns.image
-        problems.append(Problem(row=line, column=column, kind="duplicate row", message=message))
+    for first, *others in equal_sets(identity):
+        for row in others:
+            same = np.array_equal(scan.labels[row], scan.labels[first], equal_nan=True)
+            what = "the same row" if scan.images is None else "the same image"
+            message = f"{what} as in line {scan.lines[first]}{'' if same else ', with another label'}"
+            line, column = int(scan.lines[row]), scan.columns.image
+            problems.append(Problem(row=line, column=column, kind="duplicate row", message=message))
     return problems
 
 
@@ -309,9 +314,21 @@ def _patients_in_two_parts(scan: Scan) -> list[Problem]:
 
 
 def _in_rows(lines: Sequence[int], problems: Iterable[Problem]) -> Mask:
-    rows = {problem.row for problem in problems}
-    return np.array([line in rows for line in lines], dtype=bool)
+    rows = [problem.row for problem in problems if problem.row is not None]
+    return np.isin(np.array(lines, dtype=np.int64), np.array(rows, dtype=np.int64))
 
 
-def _digest(features: Floats) -> str:
-    return hashlib.blake2b(features.tobytes(), digest_size=16).hexdigest()
+def _digests(contents: Iterable[bytes]) -> Array:
+    found = bytearray()
+    for content in contents:
+        found += row_digest(content)
+    return as_digests(found)
+
+
+def _rows_of_bytes(features: Floats) -> Iterator[bytes]:
+    """The numbers of each row, (N, F), as bytes; minus zero is zero."""
+    width = features.itemsize * features.shape[1]
+    for start in range(0, len(features), _ROWS_AT_ONCE):
+        content = (features[start : start + _ROWS_AT_ONCE] + np.float32(0)).tobytes()
+        for place in range(0, len(content), width):
+            yield content[place : place + width]

@@ -134,9 +134,9 @@ def read_table(
         parts=_parts(scan, rows),
         groups=None if scan.groups is None else scan.groups[rows],
         group_column=columns.group,
-        metadata=_metadata(scan, rows),
+        metadata=_metadata(scan, keep),
         weights=None if scan.weights is None else scan.weights[rows],
-        ids=_ids(scan, rows),
+        ids=_ids(scan, keep),
     )
     return task, _report(scan, keep, problems=scan.problems, skip_bad=skip_bad)
 
@@ -196,9 +196,9 @@ def read_inputs(
     rows = np.flatnonzero(keep)
     return TableInputs(
         source=_source(scan, rows, wanted_size, window),
-        ids=_ids(scan, rows),
+        ids=_ids(scan, keep),
         groups=None if scan.groups is None else scan.groups[rows],
-        metadata=_metadata(scan, rows),
+        metadata=_metadata(scan, keep),
         report=_report(scan, keep, problems=scan.problems, skip_bad=skip_bad),
     )
 
@@ -216,7 +216,7 @@ def _label_columns(names: Sequence[str], kind: Kind) -> tuple[str, ...]:
 def _kept(scan: Scan, size: Size | None, *, skip_bad: bool) -> tuple[Mask, tuple[int, int] | None, list[Problem]]:
     """The rows to go on with, the size of their images, and what then still stands in the way."""
     bad_lines = scan.bad_lines if skip_bad else set()
-    keep = np.array([line not in bad_lines for line in scan.lines.tolist()], dtype=bool)
+    keep = ~np.isin(scan.lines, np.array(sorted(bad_lines), dtype=np.int64))
     fatal = whole_table_problems(scan, keep) if scan.columns.labels else []
     sizes = _sizes(scan, keep)
     wanted_size = _wanted_size(sizes, size)
@@ -226,17 +226,19 @@ def _kept(scan: Scan, size: Size | None, *, skip_bad: bool) -> tuple[Mask, tuple
     return keep, wanted_size, fatal
 
 
-def _ids(scan: Scan, rows: Indices) -> Array:
-    return np.array([_id(scan, row) for row in rows.tolist()])
+def _ids(scan: Scan, keep: Mask) -> Array:
+    named = scan.columns.image or scan.columns.id
+    if named is not None:
+        return scan.cells.columns[named].rows(keep).stripped()
+    lines = scan.lines[keep]
+    return lines.astype(f"U{len(str(lines.max(initial=0)))}")
 
 
-def _metadata(scan: Scan, rows: Indices) -> dict[str, Array]:
+def _metadata(scan: Scan, keep: Mask) -> dict[str, Array]:
     found = {}
     for name in scan.columns.all_metadata:
-        column = scan.cells.numbers(name)
-        cells = [column[row] for row in rows.tolist()]
-        category = name in scan.columns.categories
-        found[name] = np.array([cell.strip() for cell in cells], dtype=str) if category else parse_metadata(cells)
+        cells = scan.cells.pointed(name).rows(keep)
+        found[name] = cells.stripped() if name in scan.columns.categories else parse_metadata(cells)
     return found
 
 
@@ -269,7 +271,8 @@ def _wanted_size(sizes: Sizes, size: Size | None) -> tuple[int, int] | None:
 
 def _source(scan: Scan, rows: Indices, size: tuple[int, int] | None, window: Window | None) -> Inputs:
     if scan.features is not None:
-        return ArrayInputs(scan.features[rows], feature_columns=scan.columns.features)
+        features = scan.features if len(rows) == len(scan.features) else scan.features[rows]  # no second copy
+        return ArrayInputs(features, feature_columns=scan.columns.features)
     assert scan.images is not None
     assert size is not None
     paths = [path for row in rows if (path := scan.images.paths[row]) is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,17 @@ class _Descending:
         false = np.cumsum((weights - of_positives)[self.order])[self.last_of_value]
         return true, false
 
+    def counts(self, positive: npt.NDArray[np.bool_], times: Floats) -> tuple[Floats, Floats]:
+        """`totals` of weights that are whole numbers: their sums are exact, so that one pass through the rows will do.
+
+        positive: in this order already.
+        """
+        ordered = times[self.order]
+        true, both = np.cumsum(ordered * positive), np.cumsum(ordered)
+        if self.last_of_value.size < self.order.size:
+            true, both = true[self.last_of_value], both[self.last_of_value]
+        return true, both - true
+
 
 def roc_curve(
     scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
@@ -114,7 +125,8 @@ def roc_band(
     resample agrees.
     """
     columns = read_columns(scores, labels, groups=groups)
-    return _bands(columns, _tpr_on_grid, _positives_behind, level, points, n_resamples, seed)
+    (bands,) = _bands(columns, [_ROC], level, points, n_resamples, seed)
+    return bands[0] if columns.scores.ndim == 1 else bands
 
 
 def precision_recall_band(
@@ -133,7 +145,24 @@ def precision_recall_band(
     straight lines are too optimistic there; Davis & Goadrich, 2006).
     """
     columns = read_columns(scores, labels, groups=groups)
-    return _bands(columns, _precision_on_grid, _calls_behind, level, points, n_resamples, seed)
+    (bands,) = _bands(columns, [_PRECISION], level, points, n_resamples, seed)
+    return bands[0] if columns.scores.ndim == 1 else bands
+
+
+def both_bands(
+    scores: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    *,
+    level: float = 0.95,
+    groups: npt.NDArray[Any] | None = None,
+    points: int = 101,
+    n_resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[Band, Band]:
+    """`roc_band` and `precision_recall_band` of (N,) scores, to the bit, from one bootstrap: in half the time."""
+    columns = read_columns(scores, labels, groups=groups)
+    (roc,), (precision,) = _bands(columns, [_ROC, _PRECISION], level, points, n_resamples, seed)
+    return roc, precision
 
 
 def roc_of(column: Column) -> RocCurve:
@@ -181,30 +210,39 @@ def height_at(x: Floats, fpr: Floats, tpr: Floats) -> Floats:
     return tpr[left] + (x - fpr[left]) / run * (tpr[right] - tpr[left])
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """A curve on a grid from running totals, and how many independent trials are behind each of its points."""
+
+    on_grid: Callable[[Floats, Floats, Floats], Floats]
+    trials_behind: Callable[[Column, Floats, Floats, Floats], Floats]
+
+
 def _bands(
-    columns: Columns,
-    on_grid: Callable[[Floats, Floats, Floats], Floats],
-    trials_behind: Callable[[Column, Floats, Floats, Floats], Floats],
-    level: float,
-    points: int,
-    n_resamples: int,
-    seed: int,
-) -> Band | tuple[Band, ...]:
+    columns: Columns, kinds: Sequence[_Kind], level: float, points: int, n_resamples: int, seed: int
+) -> list[tuple[Band, ...]]:
+    """For each kind a band a column."""
     require_interval_options(level, n_resamples)
     grid = np.linspace(0.0, 1.0, points)
-    bands = []
+    found: list[list[Band]] = [[] for _ in kinds]
     for column in columns:
         column.require_both_classes("a confidence band")
         descending = _Descending.of(column.scores)
-        true, false = descending.totals(column.positive, np.ones(column.scores.size))
-        value = on_grid(grid, true, false)
+        positive = column.positive[descending.order]
+        true, false = descending.counts(positive, np.ones(column.scores.size))
+        drawn = np.empty((len(kinds), n_resamples, points))
         resamples = resampled_weights(column, n_resamples=n_resamples, rng=np.random.default_rng(seed))
-        drawn = np.array([on_grid(grid, *descending.totals(column.positive, w)) for w in resamples])
-        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        trials = trials_behind(column, grid, true, false)
-        wilson = np.array([wilson_limits(v * n, n, level) for v, n in zip(value, trials, strict=True)])
-        bands.append(Band(grid, value, np.minimum(low, wilson[:, 0]), np.maximum(high, wilson[:, 1])))
-    return bands[0] if columns.scores.ndim == 1 else tuple(bands)
+        for place, times in enumerate(resamples):
+            totals = descending.counts(positive, times)
+            for kind, curves in zip(kinds, drawn, strict=True):
+                curves[place] = kind.on_grid(grid, *totals)
+        for kind, curves, bands in zip(kinds, drawn, found, strict=True):
+            value = kind.on_grid(grid, true, false)
+            low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
+            trials = kind.trials_behind(column, grid, true, false)
+            wilson = np.array([wilson_limits(v * n, n, level) for v, n in zip(value, trials, strict=True)])
+            bands.append(Band(grid, value, np.minimum(low, wilson[:, 0]), np.maximum(high, wilson[:, 1])))
+    return [tuple(bands) for bands in found]
 
 
 def _tpr_on_grid(grid: Floats, true: Floats, false: Floats) -> Floats:
@@ -237,3 +275,7 @@ def _independent(column: Column, rows: npt.NDArray[np.bool_]) -> int:
 
 def _from_zero(values: Floats) -> Floats:
     return np.concatenate([[0.0], values])
+
+
+_ROC = _Kind(_tpr_on_grid, _positives_behind)
+_PRECISION = _Kind(_precision_on_grid, _calls_behind)

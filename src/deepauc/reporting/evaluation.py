@@ -18,12 +18,10 @@ from deepauc.metrics.calibration import (
     reliability_curve,
 )
 from deepauc.metrics.curves import (
-    Band,
     PrecisionRecallCurve,
     RocCurve,
-    precision_recall_band,
+    both_bands,
     precision_recall_curve,
-    roc_band,
     roc_curve,
 )
 from deepauc.metrics.decisions import DecisionCurve, decision_curve
@@ -47,7 +45,9 @@ from deepauc.reporting.findings import (
     Interval,
     LabelEvaluation,
     OperatingRow,
+    Resamples,
 )
+from deepauc.reporting.resamples import fewer_told, resamples_of
 
 Floats = npt.NDArray[np.float64]
 T = TypeVar("T")
@@ -55,8 +55,6 @@ T = TypeVar("T")
 LEVEL = 0.95
 WHOLE = "all"  # the name of a table that has no parts
 NO_PART = "(no part)"  # that of rows without one in a table that has some
-RESAMPLES = 2000
-BAND_RESAMPLES = 1000  # for bands, average precision and calibration
 DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
 CALIBRATION_BINS = 10
 THRESHOLDS = np.concatenate([np.arange(1, 10) / 1000, np.arange(1, 100) / 100])
@@ -99,26 +97,28 @@ def evaluate_label(
     a network's raw output. curves: also curves, histograms and bands (the slow half).
     """
     counts = count_rows(sample)
+    resamples, fewer = resamples_of(counts), fewer_told(counts)
     sample = sample.labelled()
     obstacle = _obstacle(sample, part)
     if obstacle is not None:
         return _nothing(name, part, counts, obstacle)
     held_out = _usable_validation(validation)
     fewest = counts.negatives if isinstance(held_out, Absent) else min(counts.negatives, _negatives(held_out))
-    auc = attempt(lambda: _auc(sample, counts))
+    auc = attempt(lambda: _auc(sample, counts, resamples))
     thresholds = () if isinstance(held_out, Absent) else _few_for_thresholds(count_rows(held_out))
     return LabelEvaluation(
         name=name,
         part=part,
         counts=counts,
         auc=auc,
-        curves=attempt(lambda: _curves(sample)) if curves else Absent("not asked for."),
+        curves=attempt(lambda: _curves(sample, resamples)) if curves else Absent("not asked for."),
         histogram=_histogram(sample),
         operating_points=_operating_points(sample, held_out, counts, specificities(fewest)),
         operating_points_left_out=None if isinstance(held_out, Absent) else _left_out(fewest),
-        calibration=_calibration(sample, held_out, counts, probabilities),
+        calibration=_calibration(sample, held_out, counts, resamples, probabilities),
         decision=_decision(sample, held_out),
-        cautions=(*_cautions(counts), *_backwards(auc), *thresholds),
+        cautions=(*_cautions(counts), *_backwards(auc), *thresholds, *(() if fewer is None else (fewer,))),
+        resamples=resamples,
     )
 
 
@@ -186,6 +186,7 @@ def _nothing(name: str, part: str, counts: Counts, why: Absent) -> LabelEvaluati
         calibration=why,
         decision=why,
         cautions=(),
+        resamples=resamples_of(counts),
     )
 
 
@@ -196,7 +197,7 @@ def _usable_validation(validation: Sample | Absent) -> Sample | Absent:
     return _obstacle(sample, "validation") or sample
 
 
-def _auc(sample: Sample, counts: Counts) -> AucResult:
+def _auc(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
     scores, labels = sample.scores, sample.labels
     groups = sample.groups if counts.clustered else None
     by_patient = None if groups is None else interval(auroc_with_limits(scores, labels, groups=groups))
@@ -204,28 +205,23 @@ def _auc(sample: Sample, counts: Counts) -> AucResult:
         delong=interval(auroc_with_limits(scores, labels)),
         delong_by_patient=by_patient,
         bootstrap=interval(
-            auroc_with_limits(scores, labels, method="bootstrap", groups=groups, n_resamples=RESAMPLES, seed=0)
+            auroc_with_limits(scores, labels, method="bootstrap", groups=groups, n_resamples=resamples.auc, seed=0)
         ),
         average_precision=float(average_precision(scores, labels)),
         average_precision_interval=attempt(
             lambda: interval(
-                average_precision_interval(scores, labels, groups=groups, n_resamples=BAND_RESAMPLES, seed=0)
+                average_precision_interval(scores, labels, groups=groups, n_resamples=resamples.others, seed=0)
             )
         ),
     )
 
 
-def _curves(sample: Sample) -> Curves:
+def _curves(sample: Sample, resamples: Resamples) -> Curves:
     scores, labels, groups = sample.scores, sample.labels, sample.groups
     roc, pr = roc_curve(scores, labels), precision_recall_curve(scores, labels)
-    bands = [
-        make(scores, labels, groups=groups, n_resamples=BAND_RESAMPLES, seed=0)
-        for make in (roc_band, precision_recall_band)
-    ]
+    bands = both_bands(scores, labels, groups=groups, n_resamples=resamples.others, seed=0)
     assert isinstance(roc, RocCurve)
     assert isinstance(pr, PrecisionRecallCurve)
-    assert isinstance(bands[0], Band)
-    assert isinstance(bands[1], Band)
     fpr, tpr, recall, precision = roc.fpr, roc.tpr, pr.recall, pr.precision
     if fpr.size > DRAWN_POINTS:
         grid = np.linspace(0, 1, DRAWN_POINTS) ** 2  # dense where the specificity is high
@@ -297,13 +293,13 @@ def _operating_points(
 
 
 def _calibration(
-    sample: Sample, validation: Sample | Absent, counts: Counts, probabilities: bool
+    sample: Sample, validation: Sample | Absent, counts: Counts, resamples: Resamples, probabilities: bool
 ) -> Calibration | Absent:
     groups = sample.groups if counts.clustered else None
     before = TemperatureScaling(slope=1.0, intercept=0.0)
     source = "the scores as they are" if probabilities else "the sigmoid of the network's output"
     raw = sample.scores if probabilities else before.apply(sample.scores)
-    first = attempt(lambda: _calibration_state(raw, sample.labels, groups))
+    first = attempt(lambda: _calibration_state(raw, sample.labels, groups, resamples))
     if isinstance(first, Absent):
         return first
     if isinstance(validation, Absent):
@@ -311,16 +307,18 @@ def _calibration(
     fitted = attempt(lambda: fit_temperature(validation.scores, validation.labels))
     if isinstance(fitted, Absent):
         return Calibration(source=source, before=first, after=fitted, recalibration=None)
-    after = attempt(lambda: _calibration_state(fitted.apply(sample.scores), sample.labels, groups))
+    after = attempt(lambda: _calibration_state(fitted.apply(sample.scores), sample.labels, groups, resamples))
     return Calibration(source=source, before=first, after=after, recalibration=fitted.to_dict())
 
 
-def _calibration_state(probabilities: Floats, labels: Floats, groups: npt.NDArray[np.str_] | None) -> CalibrationState:
+def _calibration_state(
+    probabilities: Floats, labels: Floats, groups: npt.NDArray[np.str_] | None, resamples: Resamples
+) -> CalibrationState:
     curve = reliability_curve(probabilities, labels, bins=CALIBRATION_BINS)
     assert isinstance(curve, ReliabilityCurve)
     limits = attempt(
         lambda: calibration_intervals(
-            probabilities, labels, bins=CALIBRATION_BINS, groups=groups, n_resamples=BAND_RESAMPLES, seed=0
+            probabilities, labels, bins=CALIBRATION_BINS, groups=groups, n_resamples=resamples.others, seed=0
         )
     )
     return CalibrationState(

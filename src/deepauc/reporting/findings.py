@@ -53,6 +53,14 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resamples:
+    """How many bootstrap samples were drawn; others: for bands, average precision and calibration."""
+
+    auc: int
+    others: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class AucResult:
     """delong: rows taken as independent. The other two respect patients where some have several rows."""
 
@@ -142,6 +150,7 @@ class LabelEvaluation:
     calibration: Calibration | Absent
     decision: DecisionCurve | Absent
     cautions: tuple[str, ...]
+    resamples: Resamples
     operating_points_left_out: Absent | None = None  # rows that there are too few negatives for
 
 

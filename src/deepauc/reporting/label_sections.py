@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from deepauc.reporting.document import Beside, Block, Caution, Cell, DataTable, Gallery, Missing, Paragraph, Picture
-from deepauc.reporting.evaluation import BAND_RESAMPLES, RESAMPLES
 from deepauc.reporting.figures import (
     decision_picture,
     figure_text,
@@ -34,7 +33,7 @@ from deepauc.reporting.tables import percent_text, small_text
 # Losses that train an order and no probability; one that is missing here is spoken of in general words.
 _AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "Pairwise"})
 _BRACKETS = (
-    f"Brackets: 95 % intervals, from a bootstrap over {{over}} ({BAND_RESAMPLES:,} samples) that takes the "
+    "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
     "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "
     "calibration is not ruled out."
 )
@@ -66,7 +65,7 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
     if auc.delong_by_patient is not None:
         rows.append(_interval_row(f"DeLong, clustered by {counts.group_word} (Obuchowski)", auc.delong_by_patient))
     over = f"over {counts.group_word}s" if counts.clustered else "over rows"
-    rows.append(_interval_row(f"Bootstrap {over} (BCa, {RESAMPLES:,} samples)", auc.bootstrap))
+    rows.append(_interval_row(f"Bootstrap {over} (BCa, {label.resamples.auc:,} samples)", auc.bootstrap))
     table = DataTable(
         caption="AUC with 95 % confidence intervals",
         header=("Method", "AUC", "from", "to"),
@@ -84,7 +83,7 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
     if isinstance(limits, Absent):
         missing = (Missing("interval of average precision", limits.why),)
     else:
-        method = f" (95 % interval: percentiles of a bootstrap {over}, {BAND_RESAMPLES:,} samples)"
+        method = f" (95 % interval: percentiles of a bootstrap {over}, {label.resamples.others:,} samples)"
     precision = Paragraph(
         f"Average precision is {figure_text(auc.average_precision, limits)}{method}, where chance gives the share of "
         f"positives, {share:.3g}. {patients}"
@@ -195,9 +194,8 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
         missing = (*missing, Missing("intervals of Brier score and calibration error", limits.why))
         brackets: tuple[Paragraph, ...] = ()
     else:
-        brackets = (
-            Paragraph(_BRACKETS.format(over=f"{label.counts.group_word}s" if label.counts.clustered else "rows")),
-        )
+        over = f"{label.counts.group_word}s" if label.counts.clustered else "rows"
+        brackets = (Paragraph(_BRACKETS.format(over=over, samples=label.resamples.others)),)
     table = DataTable(
         caption=f"Calibration on the {label.part} part before and after recalibration",
         header=("", *(name for name, _ in states)),

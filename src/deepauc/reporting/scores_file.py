@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.cells import read_cells, separator_of
+from deepauc.data.compact import NumberColumn
 from deepauc.data.group_word import group_word
 from deepauc.labels import NO_NAME
 
@@ -109,7 +110,8 @@ def read_scores(
         "groups": group_column or (GROUP if GROUP in header else None),
     }
     wanted = [*label_columns, *score_columns, *(column for column in extra.values() if column)]
-    cells = read_cells(path, list(dict.fromkeys(wanted)))
+    numbers = set(score_columns) - set(extra.values())
+    cells = read_cells(path, list(dict.fromkeys(wanted)), numbers=numbers)
     if cells.problems:
         first = cells.problems[0]
         raise ValueError(f"{path}, line {first.row}: {first.message} ({len(cells.problems)} such rows).")
@@ -119,10 +121,7 @@ def read_scores(
         notes.append(f"{', '.join(alone)}: there is no column of labels for it, so it is not judged.")
     labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels_missing, notes) for c in label_columns]
     scores = [_scores(path, c, cells.numbers(c), lines) for c in score_columns]
-    columns = {
-        name: None if column is None else np.array([cell.strip() for cell in cells.columns[column]], dtype=np.str_)
-        for name, column in extra.items()
-    }
+    columns = {name: None if column is None else cells.columns[column].stripped() for name, column in extra.items()}
     word = group_word(extra["groups"])
     groups = _groups(columns["groups"], word, notes)
     if group_column is not None and groups is None:
@@ -267,7 +266,15 @@ def _label(text: str, positive: str | None) -> float | None:
     return number if number in (0.0, 1.0) else None
 
 
-def _scores(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np.int64]) -> Floats:
+def _scores(path: Path, column: str, cells: NumberColumn, lines: npt.NDArray[np.int64]) -> Floats:
+    values = cells.values()
+    for rows, block in cells.texts:
+        values[rows] = _scores_of(path, column, block.cells(), lines[rows])
+    return values
+
+
+def _scores_of(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np.int64]) -> Floats:
+    """Scores with some among them that are missing, not finite, or no numbers."""
     values = np.empty(len(cells))
     for row, cell in enumerate(cells):
         text = cell.strip()

@@ -74,7 +74,7 @@ def read_metadata(
     if cells.problems:
         first = cells.problems[0]
         raise ValueError(f"{path}, line {first.row}: {first.message} ({len(cells.problems)} such rows).")
-    return Metadata(cells.columns[id_column], {name: cells.numbers(name) for name in chosen})
+    return Metadata(cells.columns[id_column], {name: cells.pointed(name) for name in chosen})
 
 
 def find_subgroups(table: ScoreTable, metadata: Metadata) -> tuple[SubgroupFinding, ...] | Absent:

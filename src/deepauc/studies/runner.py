@@ -268,7 +268,7 @@ class _Session:
                 {
                     **planned.about(self.set_name),
                     "phase": planned.phase,
-                    "failed": message,
+                    "failed": message.replace(f"{planned.folder(self.place)}/", ""),  # a path of this machine
                     "identity": identity,
                     "recipe": planned.brief_recipe(),
                     **(around or surroundings(self.device)),
