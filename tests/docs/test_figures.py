@@ -269,11 +269,6 @@ def between_searches() -> tuple[str, ...]:
     return signed(fmean(pairs), *ttest_1samp(pairs, 0).confidence_interval())
 
 
-def ends() -> tuple[str, ...]:
-    found = (end_of_search(RecordBook(RESULTS / "best"), loss) for loss in ("auc_m", "ce"))
-    return tuple(shown(fmean(one.values())) for one in found)
-
-
 def other_losses() -> tuple[str, ...]:
     """AUC-S as chosen and its best on scores of unit RMS; all pairs as chosen."""
     square, pairs = lever("auc_s", "rate"), lever("pairwise", "rate")
@@ -292,10 +287,6 @@ def best_cell(cell: str, loss: str) -> list[float]:
     runs = RecordBook(RESULTS / "best").final(f"{cell}-{loss}")
     assert [run["seed"] for run in runs] == list(range(5))
     return [run["auc"]["test"][0] for run in runs]
-
-
-def best_mean(cell: str, loss: str) -> str:
-    return shown(fmean(best_cell(cell, loss)))
 
 
 def best_row(cell: str) -> tuple[str, ...]:
