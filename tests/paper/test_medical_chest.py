@@ -19,7 +19,7 @@ from deepauc.paper.medical_chest import ChestStudy, chest_links, mask_labels, on
 from deepauc.paper.medical_chest_page import chest_page
 from deepauc.paper.medical_chest_plan import STAND_IN, ChestPlan, study_names, with_settings
 from deepauc.paper.medical_packs import pack_of, side_by_side
-from deepauc.paper.medical_readers import disease_ensembles, read_readers
+from deepauc.paper.medical_readers import disease_ensembles
 from deepauc.paper.medical_recipes import ce
 from deepauc.paper.medical_scores import RESAMPLES, read_scores
 from deepauc.paper.medical_studies import ddsm, medical, melanoma, pcam
@@ -377,23 +377,6 @@ def test_a_pack_that_does_not_fit_is_halved(done, tmp_path, monkeypatch):
     assert len(run_links("chest", links, elsewhere, pack=2)) == 2
     assert packs == [2, 1, 1]
     assert {record["packed"] for record in records_of(elsewhere).values()} == {1}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("label,reader,fpr\n", "needs the columns"),
-        ("label,reader,fpr,tpr\nHand,a,0,1\n", "line 2: 'Hand' is none of"),
-        ("label,reader,fpr,tpr\nHeart,a,0,1\nHeart,a,0,1\n", "line 3: a has a point"),
-        ("label,reader,fpr,tpr\nHeart,a,0,x\n", "between 0 and 1"),
-        ("label,reader,fpr,tpr\nHeart,a,0,1.5\n", "between 0 and 1"),
-        ("label,reader,fpr,tpr\nHeart,a,0\n", "between 0 and 1"),
-    ],
-)
-def test_readers_points_that_are_none(tmp_path, text, message):
-    (tmp_path / "r.csv").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_readers(tmp_path / "r.csv", NAMES)
 
 
 @pytest.mark.data

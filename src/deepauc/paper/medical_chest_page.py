@@ -223,7 +223,13 @@ def _readers(path: Path) -> dict[str, str]:
         return {}
     counts = json.loads(path.read_text(encoding="utf-8"))
     total = counts["readers"]
-    return {key: f"{value['mean']:.1f} of {total}" for key, value in counts.items() if isinstance(value, dict)}
+    found = {}
+    for key, value in counts.items():
+        if isinstance(value, dict):
+            read = sum(count is not None for count in value["per_label"])
+            some = "" if read == len(value["per_label"]) else f" ({read} label{'s' * (read > 1)} read)"
+            found[key] = f"{value['mean']:.1f} of {total}{some}"
+    return found
 
 
 def _policies(records: Sequence[Mapping[str, Any]]) -> list[str]:

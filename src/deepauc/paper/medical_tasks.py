@@ -74,12 +74,18 @@ class MedicalSource:
         return kept_scores(run, task, tta=0 if self.metadata else self.tta, device=device)
 
 
-def root_of(place: Place) -> Path:
-    """The folder of the data: --data, else the environment variable DEEPAUC_DATA."""
+def given_root(place: Place) -> Path | None:
+    """The folder of the data: --data, else the environment variable DEEPAUC_DATA, else None."""
     root = place.data or os.environ.get("DEEPAUC_DATA")
-    if not root:
+    return Path(root) if root else None
+
+
+def root_of(place: Place) -> Path:
+    """As `given_root`; an error where nobody has named it."""
+    root = given_root(place)
+    if root is None:
         raise ValueError("where are the images? Name their folder: --data DIR, or set DEEPAUC_DATA.")
-    return Path(root)
+    return root
 
 
 def decoded_once(task: Task, place: Place) -> Task:
