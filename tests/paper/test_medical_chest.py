@@ -286,6 +286,16 @@ def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
         "S-Water-auc_m": 0,
     }
     assert "No loss has runs of all labels yet." in chest_page(elsewhere.results, name="chest")
+    for record in records_of(place).values():  # a row of another kind does not hide it
+        if record["study"] in ("S-all-ce", "S-all-auc_m"):
+            RecordBook(elsewhere.results / "chest").add(record)
+            RecordBook(elsewhere.results / "chexpert").add({**record, "views": "frontal"})
+    assert "Views: frontal. Networks: S." in chest_page(elsewhere.results, name="chexpert")
+    text = chest_page(elsewhere.results, name="chest")
+    assert "| at once |" in text
+    heart = records_of(place)["S-Heart-auc_m", 1]["auc"]["test"]["Heart"][0]
+    assert f"Heart {heart:.3f}" in next(line for line in text.splitlines() if line.startswith("| S-Heart-auc_m |"))
+    assert "| S-Heart-auc_m |" not in chest_page(place.results, name="chest")  # there all labels are in a row
     with pytest.raises(ValueError, match="did you mean 'S-Heart-auc_m'"):
         study.run(elsewhere, cells=["S-Hart-auc_m"])
     with pytest.raises(ValueError, match="distinct"):
