@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from deepauc.data.splits import k_fold
 from deepauc.data.task import ArrayInputs, Task
@@ -86,6 +87,30 @@ def test_an_unknown_set_names_the_nearest_and_a_missing_folder_the_remedy(monkey
     monkeypatch.delenv("DEEPAUC_DATA", raising=False)
     with pytest.raises(ValueError, match="--data"):
         root_of(Place())
+
+
+def write_images(folder, names):
+    folder.mkdir(parents=True)
+    for name in names:
+        Image.new("RGB", (8, 8), (int(name[-2:]) * 9, 80, 90)).save(folder / f"{name}.jpg")
+
+
+def test_sizes_of_two_editions_have_the_same_rows_and_folds(tmp_path):
+    names = [f"ISIC_{number:07d}" for number in range(24)]
+    columns = "image_name,patient_id,sex,age_approx,anatom_site_general_challenge,target"
+    lines = [f"{name},IP_{row // 2:07d},male,45.0,torso,{row % 2}" for row, name in enumerate(names)]
+    (tmp_path / "train.csv").write_text("\n".join([columns, *lines]) + "\n")
+    write_images(tmp_path / "jpeg" / "train", names)
+    resized = tmp_path / "jpeg-melanoma-8x8"
+    write_images(resized / "train", names)
+    folded = [f"{line},{-1 if row == 4 else row // 2}" for row, line in enumerate(lines)]
+    (resized / "train.csv").write_text("\n".join([f"{columns},tfrecord", *folded]) + "\n")
+    place = Place(data=tmp_path, runs=tmp_path / "runs")
+    small, large = (MedicalSource(dataset="melanoma", size=size).load(2, tuning=False, place=place) for size in (8, 16))
+    assert (small.source.shape, large.source.shape) == ((8, 8, 3), (16, 16, 3))
+    assert len(small) == 23
+    assert small.ids.tolist() == large.ids.tolist()
+    assert small.part("test").tolist() == large.part("test").tolist()
 
 
 def test_large_downloads_are_packed_once(tmp_path, monkeypatch):

@@ -238,7 +238,11 @@ def _read_isic2020(path: Path) -> Task:
 def _read_melanoma(root: Path, size: int, place: Place) -> Task:
     resized = root / f"jpeg-melanoma-{size}x{size}"
     outside = [_outside(folder) for folder in sorted(root.glob("outside/*")) if (folder / "train.csv").is_file()]
-    return decoded_once(load_melanoma(resized if resized.is_dir() else root, size=size, outside=outside), place)
+    if resized.is_dir():
+        return decoded_once(load_melanoma(resized, size=size, outside=outside), place)
+    # Resized editions leave duplicates out: with one beside them, the competition's files have the same rows as it.
+    table = min(root.glob("jpeg-melanoma-*/train.csv"), default=None)
+    return decoded_once(load_melanoma(root, size=size, outside=outside, table=table), place)
 
 
 def _outside(folder: Path) -> OutsideImages:
