@@ -219,3 +219,49 @@ def test_ddsm_is_read_once_at_the_size_and_share_of_the_study(tmp_path, monkeypa
     assert asked == [(tmp_path, 224, 0.04)]
     assert set(tuned.parts) == {"train", "validation", "test"}
     assert len(tuned.part("train")) + len(tuned.part("validation")) == len(whole.part("train")) == 150
+
+
+@pytest.fixture
+def melanoma_folder(tmp_path):
+    """A resized edition of 24 images, and six images of 2018 outside it."""
+    names = [f"ISIC_{number:07d}" for number in range(24)]
+    lines = [f"{name},IP_{row // 2:07d},male,45.0,torso,{row % 2}" for row, name in enumerate(names)]
+    columns = "image_name,patient_id,sex,age_approx,anatom_site_general_challenge,target"
+    edition, other = tmp_path / "jpeg-melanoma-8x8", tmp_path / "outside" / "ISIC2018"
+    write_images(edition / "train", names)
+    (edition / "train.csv").write_text("\n".join([columns, *lines]) + "\n")
+    write_images(other / "train", [f"X{number:02d}" for number in range(6)])
+    (other / "train.csv").write_text("image,MEL\n" + "".join(f"X{row:02d},{row % 2}.0\n" for row in range(6)))
+    return tmp_path
+
+
+def load_melanoma_fold(root, size=8):
+    source = MedicalSource(dataset="melanoma", size=size)
+    return source.load(0, tuning=False, place=Place(data=root, runs=root / "runs"))
+
+
+@pytest.mark.parametrize("change", [("image,MEL", '"image","MEL"'), (",", ";"), ("image,MEL", "\ufeffimage,MEL")])
+def test_outside_tables_as_other_software_saves_them(melanoma_folder, change):
+    table = melanoma_folder / "outside" / "ISIC2018" / "train.csv"
+    table.write_text(table.read_text().replace(*change))
+    (melanoma_folder / "outside" / ".hidden").mkdir()
+    task = load_melanoma_fold(melanoma_folder)
+    assert np.char.startswith(task.ids[task.part("train")], "ISIC2018/").sum() == 6
+
+
+def test_an_outside_folder_without_its_table_is_not_passed_over(melanoma_folder):
+    table = melanoma_folder / "outside" / "ISIC2018" / "train.csv"
+    table.rename(table.with_name("GroundTruth.csv"))
+    with pytest.raises(ValueError, match=r"ISIC2018 has no train.csv, a table with the columns image_name and target"):
+        load_melanoma_fold(melanoma_folder)
+
+
+def test_an_outside_table_of_another_encoding_is_named(melanoma_folder):
+    (melanoma_folder / "outside" / "ISIC2018" / "train.csv").write_bytes(b"\xff\xfeimage,MEL\n")
+    with pytest.raises(ValueError, match=r"train.csv is not UTF-8"):
+        load_melanoma_fold(melanoma_folder)
+
+
+def test_a_size_that_is_not_there_names_the_folders_it_would_be_in(melanoma_folder):
+    with pytest.raises(ValueError, match=r"neither jpeg-melanoma-16x16/train/ nor the competition's jpeg/train/"):
+        load_melanoma_fold(melanoma_folder, size=16)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from deepauc.data.imbalance import imbalance_task, tuning_task
+from deepauc.data.medical.csv_columns import column_names
 from deepauc.data.medical.ddsm import load_ddsm
 from deepauc.data.medical.ham10000 import load_ham10000_sheets
 from deepauc.data.medical.isic2020 import load_isic2020_table
@@ -237,20 +238,28 @@ def _read_isic2020(path: Path) -> Task:
 @cache
 def _read_melanoma(root: Path, size: int, place: Place) -> Task:
     resized = root / f"jpeg-melanoma-{size}x{size}"
-    outside = [_outside(folder) for folder in sorted(root.glob("outside/*")) if (folder / "train.csv").is_file()]
+    outside = [_outside(folder) for folder in sorted(root.glob("outside/[!.]*")) if folder.is_dir()]
     if resized.is_dir():
         return decoded_once(load_melanoma(resized, size=size, outside=outside), place)
+    if not any((root / name).is_dir() for name in ("jpeg/train", "train")):
+        raise ValueError(
+            f"{root} has no images of {size} pixels: neither {resized.name}/train/ nor the competition's jpeg/train/."
+        )
     # Resized editions leave duplicates out: with one beside them, the competition's files have the same rows as it.
     table = min(root.glob("jpeg-melanoma-*/train.csv"), default=None)
     return decoded_once(load_melanoma(root, size=size, outside=outside, table=table), place)
 
 
 def _outside(folder: Path) -> OutsideImages:
-    with (folder / "train.csv").open(encoding="utf-8-sig") as file:
-        header = file.readline().strip().split(",")
-    isic = "MEL" in header and "image" in header
+    table = folder / "train.csv"
+    if not table.is_file():
+        raise ValueError(
+            f"{folder} has no train.csv, a table with the columns image_name and target, or image and MEL. Give its "
+            "table that name, or take the folder away."
+        )
+    isic = {"image", "MEL"} <= set(column_names(table))
     columns = {"image_column": "image", "target_column": "MEL"} if isic else {}
-    return OutsideImages(name=folder.name, table=folder / "train.csv", folder=folder / "train", **columns)
+    return OutsideImages(name=folder.name, table=table, folder=folder / "train", **columns)
 
 
 @cache
