@@ -126,6 +126,7 @@ def run_study(
         refuse_without_effect,
         run_in_packs,
         run_own,
+        weights_not_here,
     )
     from deepauc.paper.catalogue import find
     from deepauc.studies.cluster import Cluster
@@ -169,6 +170,8 @@ def run_study(
         chosen = tuple(replace(one, seeds=_declared(one, _numbers(seeds))) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_plan_text(entry, chosen))
+    for message in weights_not_here(chosen) if tasks is None else ():
+        output.say(message)
     with _told(output) as report:
         outcome = run_in_packs(
             entry,

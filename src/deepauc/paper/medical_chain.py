@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from deepauc.data.task import Task
+from deepauc.models.build import require_files
 from deepauc.paper.medical_packs import side_by_side
 from deepauc.paper.medical_scores import kept_scores
 from deepauc.studies.execution import OutOfTime, time_limit
@@ -110,6 +111,8 @@ def _run_missing(
     wanted: dict[str, Link] = {}
     for link in missing:
         _require(link, place, wanted)
+    for model in dict.fromkeys(link.recipe.model for link in wanted.values()):
+        require_files(model)  # of all networks, before days of training with the first
     while waiting := [link for link in wanted.values() if not RunFolder(link.folder(place)).done]:
         ready = [link for link in waiting if link.parent is None or RunFolder(link.parent.folder(place)).done]
         for ended in _train(ready, place, device, pack, report):
