@@ -1,5 +1,7 @@
 """Folds as seeds: patients stay together, outside data is never held out; the stand-ins' parts on the real files."""
 
+import re
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,6 +9,7 @@ from PIL import Image
 from deepauc.data.splits import k_fold
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import build_model
+from deepauc.paper import medical_tasks
 from deepauc.paper.medical_packs import _OWN_SIDES
 from deepauc.paper.medical_studies import ddsm, medical
 from deepauc.paper.medical_tasks import MedicalSource, decoded_once, root_of
@@ -133,6 +136,34 @@ def test_large_downloads_are_packed_once(tmp_path, monkeypatch):
         assert np.array_equal(packed.inputs([3, 1]), images[[3, 1]])
         assert packed.data_hash() == made.data_hash()
     assert len(list((tmp_path / "packed").iterdir())) == 1
+
+
+def test_decoding_is_told_of_once_a_minute(tmp_path, monkeypatch):
+    made = Task(
+        name="large",
+        kind="binary",
+        source=ArrayInputs(np.zeros((5000, 2, 2, 1), dtype=np.uint8)),
+        labels=np.arange(5000) % 2,
+        label_names=("x",),
+        parts={"train": np.arange(5000)},
+        ids=np.arange(5000).astype(str),
+    )
+    told, place = [], Place(runs=tmp_path)
+    decoded_once(made, place)  # nobody listens
+    with medical_tasks.telling(told.append):
+        decoded_once(made, place)
+        assert told == []  # within a minute
+        monkeypatch.setattr(medical_tasks, "TELL_EVERY", 0.0)
+        decoded_once(made, place)
+        assert re.fullmatch(r"decoded [\d,]+ of 5,000 images, about 0 min left", told[0])
+        monkeypatch.setattr(medical_tasks, "fits_in_memory", lambda _: False)
+        told.clear()
+        decoded_once(made, place)
+        assert told[0].startswith(f"decoding 5,000 images once, into {tmp_path / 'packed' / 'large-'}")
+        count = len(told)
+        decoded_once(made, place)
+    assert len(told) == count  # the packed copy is opened
+    decoded_once(made, place)
 
 
 @pytest.mark.data

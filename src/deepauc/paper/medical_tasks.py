@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -38,7 +41,9 @@ from deepauc.training.run import Run
 FOLDS = 5
 SPLIT_SEED = 0
 TTA = 30  # Table 4
+TELL_EVERY = 60.0  # seconds, while images are decoded
 _TEST_2018 = "ISIC_2018/"
+_tell: ContextVar[Callable[[str], None] | None] = ContextVar("_tell", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +97,42 @@ def root_of(place: Place) -> Path:
 def decoded_once(task: Task, place: Place) -> Task:
     """The task with its images in memory where they fit, else in a packed copy beside the runs, made at first use."""
     if fits_in_memory(task.source):
-        return replace(task, source=InMemoryInputs(task.source))
+        return replace(task, source=InMemoryInputs(task.source, progress=_decoding()))
     assert task.ids is not None
     key = hashlib.sha256(f"{task.source.shape}{task.ids.tolist()}".encode()).hexdigest()[:12]
     folder = place.runs / "packed" / f"{task.name.replace('/', '-')}-{key}"
-    packed = open_packed(folder) if folder.exists() else pack(task.source, folder)
-    return replace(task, source=packed)
+    if folder.exists():
+        return replace(task, source=open_packed(folder))
+    if (tell := _tell.get()) is not None:
+        tell(f"decoding {len(task):,} images once, into {folder}")
+    return replace(task, source=pack(task.source, folder, progress=_decoding()))
+
+
+@contextmanager
+def telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """While a task is loaded in here, `tell` hears once a minute how far its images are decoded; it may take hours."""
+    token = _tell.set(tell)
+    try:
+        yield
+    finally:
+        _tell.reset(token)
+
+
+def _decoding() -> Callable[[int, int], None] | None:
+    tell, began = _tell.get(), time.monotonic()
+    if tell is None:
+        return None
+    told = began
+
+    def advance(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if done < total and now - told >= TELL_EVERY:
+            told = now
+            left = (now - began) / done * (total - done) / 60
+            tell(f"decoded {done:,} of {total:,} images, about {left:.0f} min left")
+
+    return advance
 
 
 def _medmnist(positive: int) -> Callable[[MedicalSource, int, bool, Place], Task]:
