@@ -61,6 +61,10 @@ def test_one_first_stage_for_all_second_ones(done):
     records = records_of(place)
     assert found["runs"] == len(records) == 2 * (1 + 2 * (1 + 3) + 5)
     assert any("seed 1: mean test AUC" in line for line in told)
+    runs = len(chest_links(PLAN, done[1])) + len(medical_chest.policy_links(PLAN, done[1]))
+    left = [line.rpartition(", ")[2] for line in told if "mean test AUC" in line]
+    assert left[:-1] == [f"{number} run{'s' * (number > 1)} left" for number in range(runs - 1, 0, -1)]
+    assert "left" not in left[-1]
     for seed in (0, 1):
         first = records["S-stage1-ce", seed]
         assert first["parent"] is None

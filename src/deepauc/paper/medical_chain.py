@@ -117,7 +117,8 @@ def _run_missing(
         ready = [link for link in waiting if link.parent is None or RunFolder(link.parent.folder(place)).done]
         for ended in _train(ready, place, device, pack, report):
             for link in ended:
-                _note(book, set_name, link, place, device, report)
+                undone = sum(not RunFolder(other.folder(place)).done for other in wanted.values())
+                _note(book, set_name, link, place, device, report, waiting=undone)
                 if deadline is not None and time.monotonic() >= deadline:
                     raise OutOfTime  # runs that were at their very end when the time was up have not stopped for it
 
@@ -201,8 +202,16 @@ def _packs(ready: Sequence[Link], pack: int | None) -> list[list[Link]]:
 
 
 def _note(
-    book: RecordBook, set_name: str, link: Link, place: Place, device: torch.device, report: Report | None
+    book: RecordBook,
+    set_name: str,
+    link: Link,
+    place: Place,
+    device: torch.device,
+    report: Report | None,
+    *,
+    waiting: int = 0,
 ) -> None:
+    """The record of a run that has ended; waiting: how many have not."""
     folder = link.folder(place)
     run = Run(folder)
     found, note = run.record, folder / ".packed"
@@ -230,7 +239,8 @@ def _note(
     book.add(record)
     if report is not None:
         values = [value for value, *_ in record["auc"]["test"].values()]
-        report(f"{link.study}, seed {link.seed}: mean test AUC {sum(values) / len(values):.3f}")
+        left = "" if not waiting else f", {waiting} run{'s' * (waiting > 1)} left"
+        report(f"{link.study}, seed {link.seed}: mean test AUC {sum(values) / len(values):.3f}{left}")
 
 
 def _test_auc(found: Mapping[str, Any]) -> dict[str, list[float]]:
