@@ -176,7 +176,9 @@ def test_networks_with_other_test_images_are_in_no_ensemble(done, tmp_path):
 
 def test_pages_without_records_say_so(tmp_path):
     for name in ("medical", "melanoma", "ddsm", "pcam"):
-        assert "No final run is recorded yet." in medical_page.page(tmp_path, name)
+        text = medical_page.page(tmp_path, name)
+        assert "No final run is recorded yet." in text
+        assert "`paper`: " in text
     assert "Not run yet" in find("chexpert").table(tmp_path)
 
 

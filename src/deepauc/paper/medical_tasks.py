@@ -182,7 +182,7 @@ def _melanoma(source: MedicalSource, seed: int, tuning: bool, place: Place) -> T
 
 
 def _ddsm(source: MedicalSource, seed: int, tuning: bool, place: Place) -> Task:
-    """Train whole, a tenth of it for tuning; the seed is the network's and of the test positives that are dropped."""
+    """Train whole, a tenth of it for tuning; the seed is the network's alone, the test part is the same for all."""
     task = _read_ddsm(root_of(place), source.size or 224, source.test_imratio or None, place)
     return tuning_task(task, seed=seed) if tuning else task
 
