@@ -107,6 +107,22 @@ def test_options_that_do_not_apply_are_refused(capsys, tmp_path, arguments, mess
     assert not list(tmp_path.iterdir())
 
 
+def test_weights_that_are_not_here_are_told_before_the_images_are_read(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    cells = ["--cells", "melanoma-B5-384,melanoma-B6-384-ce,melanoma-meta-ce"]
+    places = ["--results", tmp_path / "results", "--runs", tmp_path / "runs", "--root", tmp_path]
+    code, out, _ = call(capsys, "run", "melanoma", *cells, *places)
+    lines = out.splitlines()
+    assert code == 2
+    assert [line.split(" are not on this machine")[0] for line in lines[1:3]] == [
+        f"pretrained=True, but the weights of tf_efficientnet_{which}" for which in ("b5", "b6")
+    ]
+    assert lines[3].startswith("Not run: melanoma-B5-384-ce: ")
+    assert "not on this machine" not in "".join(lines[3:])
+    _, out, _ = call(capsys, "run", "melanoma", *cells, *places, "--set", "pretrained=false")
+    assert "not on this machine" not in out
+
+
 def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     place = ["--results", tmp_path]
     code, out, _ = call(capsys, "status", "chest", *place)

@@ -530,6 +530,15 @@ def test_a_free_alpha_went_below_0_at_no_step():
         assert [run["alpha_negative_share"] for run in runs] == [0.0] * 5
 
 
+def test_raw_scores_do_not_train_densenet():
+    assert "four of five runs diverged within two epochs" in text_of("choosing.md")
+    book = RecordBook(RESULTS / "ablations")
+    name = "A2-D-C2_1-raw"
+    assert (sorted(run["seed"] for run in book.diverged(name)), len(book.final(name))) == ([0, 1, 3, 4], 1)
+    steps = [int(re.search(r"stopped at step (\d+)", run["failed"])[1]) for run in book.diverged(name)]
+    assert max(steps) < 2 * (10_101 // 128)
+
+
 def test_with_a_quota_alpha_was_0_at_no_step_of_the_search():
     assert "With a quota of positives alpha was 0 at no step" in text_of("best.md")
     book = RecordBook(RESULTS / "best")

@@ -27,6 +27,15 @@ def test_the_mean_over_labels_is_nrbc():
     assert found.mean == 1.5
 
 
+def test_a_label_that_nobody_has_read_is_not_in_the_mean():
+    scores, labels = np.stack([SCORES, SCORES], axis=1), np.stack([LABELS, LABELS], axis=1)
+    nobody = [np.nan, np.nan]
+    found = readers_beaten(scores, labels, np.transpose([[0.3, 0.0], nobody]), np.transpose([[0.4, 0.5], nobody]))
+    np.testing.assert_array_equal(found.readers, [2, 0])
+    assert found.mean == 1.0
+    assert np.isnan(readers_beaten(SCORES, LABELS, nobody, nobody).mean)
+
+
 def test_rates_from_calls():
     labels = np.array([1, 1, 0, 0, 0, np.nan])
     calls = np.array([[1, 0], [0, np.nan], [1, 0], [0, 0], [0, 0], [1, 1]])

@@ -19,7 +19,7 @@ from deepauc.paper.medical_chest import ChestStudy, chest_links, mask_labels, on
 from deepauc.paper.medical_chest_page import chest_page
 from deepauc.paper.medical_chest_plan import STAND_IN, ChestPlan, study_names, with_settings
 from deepauc.paper.medical_packs import pack_of, side_by_side
-from deepauc.paper.medical_readers import disease_ensembles, read_readers
+from deepauc.paper.medical_readers import disease_ensembles
 from deepauc.paper.medical_recipes import ce
 from deepauc.paper.medical_scores import RESAMPLES, read_scores
 from deepauc.paper.medical_studies import ddsm, medical, melanoma, pcam
@@ -61,6 +61,10 @@ def test_one_first_stage_for_all_second_ones(done):
     records = records_of(place)
     assert found["runs"] == len(records) == 2 * (1 + 2 * (1 + 3) + 5)
     assert any("seed 1: mean test AUC" in line for line in told)
+    runs = len(chest_links(PLAN, done[1])) + len(medical_chest.policy_links(PLAN, done[1]))
+    left = [line.rpartition(", ")[2] for line in told if "mean test AUC" in line]
+    assert left[:-1] == [f"{number} run{'s' * (number > 1)} left" for number in range(runs - 1, 0, -1)]
+    assert "left" not in left[-1]
     for seed in (0, 1):
         first = records["S-stage1-ce", seed]
         assert first["parent"] is None
@@ -286,6 +290,16 @@ def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
         "S-Water-auc_m": 0,
     }
     assert "No loss has runs of all labels yet." in chest_page(elsewhere.results, name="chest")
+    for record in records_of(place).values():  # a row of another kind does not hide it
+        if record["study"] in ("S-all-ce", "S-all-auc_m"):
+            RecordBook(elsewhere.results / "chest").add(record)
+            RecordBook(elsewhere.results / "chexpert").add({**record, "views": "frontal"})
+    assert "Views: frontal. Networks: S." in chest_page(elsewhere.results, name="chexpert")
+    text = chest_page(elsewhere.results, name="chest")
+    assert "| at once |" in text
+    heart = records_of(place)["S-Heart-auc_m", 1]["auc"]["test"]["Heart"][0]
+    assert f"Heart {heart:.3f}" in next(line for line in text.splitlines() if line.startswith("| S-Heart-auc_m |"))
+    assert "| S-Heart-auc_m |" not in chest_page(place.results, name="chest")  # there all labels are in a row
     with pytest.raises(ValueError, match="did you mean 'S-Heart-auc_m'"):
         study.run(elsewhere, cells=["S-Hart-auc_m"])
     with pytest.raises(ValueError, match="distinct"):
@@ -377,23 +391,6 @@ def test_a_pack_that_does_not_fit_is_halved(done, tmp_path, monkeypatch):
     assert len(run_links("chest", links, elsewhere, pack=2)) == 2
     assert packs == [2, 1, 1]
     assert {record["packed"] for record in records_of(elsewhere).values()} == {1}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("label,reader,fpr\n", "needs the columns"),
-        ("label,reader,fpr,tpr\nHand,a,0,1\n", "line 2: 'Hand' is none of"),
-        ("label,reader,fpr,tpr\nHeart,a,0,1\nHeart,a,0,1\n", "line 3: a has a point"),
-        ("label,reader,fpr,tpr\nHeart,a,0,x\n", "between 0 and 1"),
-        ("label,reader,fpr,tpr\nHeart,a,0,1.5\n", "between 0 and 1"),
-        ("label,reader,fpr,tpr\nHeart,a,0\n", "between 0 and 1"),
-    ],
-)
-def test_readers_points_that_are_none(tmp_path, text, message):
-    (tmp_path / "r.csv").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_readers(tmp_path / "r.csv", NAMES)
 
 
 @pytest.mark.data

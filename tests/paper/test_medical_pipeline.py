@@ -155,9 +155,30 @@ def test_fusion_refuses_other_test_rows(done, tmp_path):
         skin_sections(book, SkinCells(name="melanoma", networks=("B5-384",)))
 
 
+def test_networks_with_other_test_images_are_in_no_ensemble(done, tmp_path):
+    place, _, _ = done
+    book, cells = RecordBook(tmp_path), SkinCells(name="melanoma", networks=("B5-384", "B6-512"))
+    for name in ("melanoma-B5-384-ce", "melanoma-B5-384-auc_m"):
+        for record in RecordBook(place.results / "melanoma").final(name):
+            book.add(record)
+    for record in RecordBook(place.results / "melanoma").final("melanoma-B6-512-ce"):
+        other = json.loads(json.dumps(record))
+        test = read_scores(record)
+        entry = other["test_scores"]  # one image less, as where duplicates are left out
+        for key, values in {"plain": test.plain, "tta": test.tta, "truth": test.labels, "groups": test.groups}.items():
+            entry[key] = medical_scores._packed(values[1:].astype("<i4" if key == "groups" else "<f4"))
+        book.add(other)
+    text = "\n".join(skin_sections(book, cells))
+    assert "others than those of the first: B6-512-ce." in text
+    assert "all (2)" in text
+    assert "others than those of the first" not in find("melanoma").table(place.results)
+
+
 def test_pages_without_records_say_so(tmp_path):
     for name in ("medical", "melanoma", "ddsm", "pcam"):
-        assert "No final run is recorded yet." in medical_page.page(tmp_path, name)
+        text = medical_page.page(tmp_path, name)
+        assert "No final run is recorded yet." in text
+        assert "`paper`: " in text
     assert "Not run yet" in find("chexpert").table(tmp_path)
 
 

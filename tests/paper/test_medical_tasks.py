@@ -1,11 +1,15 @@
 """Folds as seeds: patients stay together, outside data is never held out; the stand-ins' parts on the real files."""
 
+import re
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from deepauc.data.splits import k_fold
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import build_model
+from deepauc.paper import medical_tasks
 from deepauc.paper.medical_packs import _OWN_SIDES
 from deepauc.paper.medical_studies import ddsm, medical
 from deepauc.paper.medical_tasks import MedicalSource, decoded_once, root_of
@@ -88,6 +92,30 @@ def test_an_unknown_set_names_the_nearest_and_a_missing_folder_the_remedy(monkey
         root_of(Place())
 
 
+def write_images(folder, names):
+    folder.mkdir(parents=True)
+    for name in names:
+        Image.new("RGB", (8, 8), (int(name[-2:]) * 9, 80, 90)).save(folder / f"{name}.jpg")
+
+
+def test_sizes_of_two_editions_have_the_same_rows_and_folds(tmp_path):
+    names = [f"ISIC_{number:07d}" for number in range(24)]
+    columns = "image_name,patient_id,sex,age_approx,anatom_site_general_challenge,target"
+    lines = [f"{name},IP_{row // 2:07d},male,45.0,torso,{row % 2}" for row, name in enumerate(names)]
+    (tmp_path / "train.csv").write_text("\n".join([columns, *lines]) + "\n")
+    write_images(tmp_path / "jpeg" / "train", names)
+    resized = tmp_path / "jpeg-melanoma-8x8"
+    write_images(resized / "train", names)
+    folded = [f"{line},{-1 if row == 4 else row // 2}" for row, line in enumerate(lines)]
+    (resized / "train.csv").write_text("\n".join([f"{columns},tfrecord", *folded]) + "\n")
+    place = Place(data=tmp_path, runs=tmp_path / "runs")
+    small, large = (MedicalSource(dataset="melanoma", size=size).load(2, tuning=False, place=place) for size in (8, 16))
+    assert (small.source.shape, large.source.shape) == ((8, 8, 3), (16, 16, 3))
+    assert len(small) == 23
+    assert small.ids.tolist() == large.ids.tolist()
+    assert small.part("test").tolist() == large.part("test").tolist()
+
+
 def test_large_downloads_are_packed_once(tmp_path, monkeypatch):
     images = np.random.default_rng(0).integers(0, 255, (6, 4, 4, 1)).astype(np.uint8)
     made = Task(
@@ -108,6 +136,34 @@ def test_large_downloads_are_packed_once(tmp_path, monkeypatch):
         assert np.array_equal(packed.inputs([3, 1]), images[[3, 1]])
         assert packed.data_hash() == made.data_hash()
     assert len(list((tmp_path / "packed").iterdir())) == 1
+
+
+def test_decoding_is_told_of_once_a_minute(tmp_path, monkeypatch):
+    made = Task(
+        name="large",
+        kind="binary",
+        source=ArrayInputs(np.zeros((5000, 2, 2, 1), dtype=np.uint8)),
+        labels=np.arange(5000) % 2,
+        label_names=("x",),
+        parts={"train": np.arange(5000)},
+        ids=np.arange(5000).astype(str),
+    )
+    told, place = [], Place(runs=tmp_path)
+    decoded_once(made, place)  # nobody listens
+    with medical_tasks.telling(told.append):
+        decoded_once(made, place)
+        assert told == []  # within a minute
+        monkeypatch.setattr(medical_tasks, "TELL_EVERY", 0.0)
+        decoded_once(made, place)
+        assert re.fullmatch(r"decoded [\d,]+ of 5,000 images, about 0 min left", told[0])
+        monkeypatch.setattr(medical_tasks, "fits_in_memory", lambda _: False)
+        told.clear()
+        decoded_once(made, place)
+        assert told[0].startswith(f"decoding 5,000 images once, into {tmp_path / 'packed' / 'large-'}")
+        count = len(told)
+        decoded_once(made, place)
+    assert len(told) == count  # the packed copy is opened
+    decoded_once(made, place)
 
 
 @pytest.mark.data
@@ -194,3 +250,49 @@ def test_ddsm_is_read_once_at_the_size_and_share_of_the_study(tmp_path, monkeypa
     assert asked == [(tmp_path, 224, 0.04)]
     assert set(tuned.parts) == {"train", "validation", "test"}
     assert len(tuned.part("train")) + len(tuned.part("validation")) == len(whole.part("train")) == 150
+
+
+@pytest.fixture
+def melanoma_folder(tmp_path):
+    """A resized edition of 24 images, and six images of 2018 outside it."""
+    names = [f"ISIC_{number:07d}" for number in range(24)]
+    lines = [f"{name},IP_{row // 2:07d},male,45.0,torso,{row % 2}" for row, name in enumerate(names)]
+    columns = "image_name,patient_id,sex,age_approx,anatom_site_general_challenge,target"
+    edition, other = tmp_path / "jpeg-melanoma-8x8", tmp_path / "outside" / "ISIC2018"
+    write_images(edition / "train", names)
+    (edition / "train.csv").write_text("\n".join([columns, *lines]) + "\n")
+    write_images(other / "train", [f"X{number:02d}" for number in range(6)])
+    (other / "train.csv").write_text("image,MEL\n" + "".join(f"X{row:02d},{row % 2}.0\n" for row in range(6)))
+    return tmp_path
+
+
+def load_melanoma_fold(root, size=8):
+    source = MedicalSource(dataset="melanoma", size=size)
+    return source.load(0, tuning=False, place=Place(data=root, runs=root / "runs"))
+
+
+@pytest.mark.parametrize("change", [("image,MEL", '"image","MEL"'), (",", ";"), ("image,MEL", "\ufeffimage,MEL")])
+def test_outside_tables_as_other_software_saves_them(melanoma_folder, change):
+    table = melanoma_folder / "outside" / "ISIC2018" / "train.csv"
+    table.write_text(table.read_text().replace(*change))
+    (melanoma_folder / "outside" / ".hidden").mkdir()
+    task = load_melanoma_fold(melanoma_folder)
+    assert np.char.startswith(task.ids[task.part("train")], "ISIC2018/").sum() == 6
+
+
+def test_an_outside_folder_without_its_table_is_not_passed_over(melanoma_folder):
+    table = melanoma_folder / "outside" / "ISIC2018" / "train.csv"
+    table.rename(table.with_name("GroundTruth.csv"))
+    with pytest.raises(ValueError, match=r"ISIC2018 has no train.csv, a table with the columns image_name and target"):
+        load_melanoma_fold(melanoma_folder)
+
+
+def test_an_outside_table_of_another_encoding_is_named(melanoma_folder):
+    (melanoma_folder / "outside" / "ISIC2018" / "train.csv").write_bytes(b"\xff\xfeimage,MEL\n")
+    with pytest.raises(ValueError, match=r"train.csv is not UTF-8"):
+        load_melanoma_fold(melanoma_folder)
+
+
+def test_a_size_that_is_not_there_names_the_folders_it_would_be_in(melanoma_folder):
+    with pytest.raises(ValueError, match=r"neither jpeg-melanoma-16x16/train/ nor the competition's jpeg/train/"):
+        load_melanoma_fold(melanoma_folder, size=16)

@@ -126,8 +126,10 @@ def run_study(
         refuse_without_effect,
         run_in_packs,
         run_own,
+        weights_not_here,
     )
     from deepauc.paper.catalogue import find
+    from deepauc.paper.medical_tasks import telling
     from deepauc.studies.cluster import Cluster
     from deepauc.studies.sources import Place
     from deepauc.studies.study import cut_all
@@ -136,17 +138,18 @@ def run_study(
     place = Place(data=data, runs=runs, results=results)
     if entry.studies is None:
         refuse_what_does_not_apply(context, entry)
-        record = run_own(
-            entry,
-            place,
-            cells=_split(cells),
-            seeds=None if seeds is None else _numbers(seeds),
-            settings=_options(options or []),
-            pack=pack,
-            device=device,
-            max_minutes=max_minutes,
-            report=output.say,
-        )
+        with telling(output.say):
+            record = run_own(
+                entry,
+                place,
+                cells=_split(cells),
+                seeds=None if seeds is None else _numbers(seeds),
+                settings=_options(options or []),
+                pack=pack,
+                device=device,
+                max_minutes=max_minutes,
+                report=output.say,
+            )
         if record.get("left"):
             output.result(f"{record['left']} runs are left. The time is up: the same call goes on from here.")
         else:
@@ -169,7 +172,9 @@ def run_study(
         chosen = tuple(replace(one, seeds=_declared(one, _numbers(seeds))) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_plan_text(entry, chosen))
-    with _told(output) as report:
+    for message in weights_not_here(chosen) if tasks is None else ():
+        output.say(message)
+    with telling(output.say), _told(output) as report:
         outcome = run_in_packs(
             entry,
             chosen,

@@ -47,6 +47,19 @@ def refuse_what_does_not_apply(context: typer.Context, entry: Entry) -> None:
         raise ValueError(f"study {entry.name} has no {', '.join(unknown)}: {_why(entry)}")
 
 
+def weights_not_here(studies: Sequence[Study]) -> list[str]:
+    """Why networks cannot start from their weights, each once; known before any image is read."""
+    from deepauc.models.build import require_files
+
+    found: dict[str, None] = {}
+    for model in (one.recipe(one.configs[0], "final").model for one in studies):
+        try:
+            require_files(model)
+        except ValueError as error:
+            found[str(error)] = None
+    return list(found)
+
+
 def refuse_without_cluster(context: typer.Context) -> None:
     """Options of a cluster's tasks mean nothing elsewhere."""
     flags = {p.name: p.opts[0] for p in context.command.params if p.name in ("task_gpus", "task_cpus", "retries")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,10 @@ from deepauc.metrics.curves import roc_of
 
 @dataclass(frozen=True)
 class ReadersBeaten:
-    """For each label how many readers the model beats, and the mean over labels: NRBC in the paper's Table 3."""
+    """For each label how many readers the model beats, and the mean over labels: NRBC in the paper's Table 3.
+
+    A label that nobody has read is not in the mean, which is NaN where there is no other.
+    """
 
     per_label: npt.NDArray[np.int64]  # (L,)
     readers: npt.NDArray[np.int64]  # (L,) how many there are
@@ -37,7 +41,8 @@ def readers_beaten(scores: ArrayLike, labels: ArrayLike, reader_fpr: ArrayLike, 
         height = roc_of(column).tpr_at(fpr[present, j])
         beaten.append(np.count_nonzero(tpr[present, j] < height))
         readers.append(np.count_nonzero(present))
-    return ReadersBeaten(np.array(beaten), np.array(readers), float(np.mean(beaten)))
+    read = [count for count, there in zip(beaten, readers, strict=True) if there]
+    return ReadersBeaten(np.array(beaten), np.array(readers), float(np.mean(read)) if read else math.nan)
 
 
 def reader_rates(calls: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:

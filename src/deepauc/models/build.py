@@ -30,6 +30,7 @@ __all__ = [
     "build_model",
     "check_output",
     "classifier_head",
+    "require_files",
     "reset_classifier",
 ]
 
@@ -65,8 +66,7 @@ class TimmSpec:
         model = self._create(in_channels=in_channels, num_outputs=num_outputs)
         starts_trained = self.pretrained or self.weights is not None
         if starts_trained:
-            file = Path(self.weights) if self.weights is not None else cached_weights(model, name=self.name)
-            load_weights(model, file, in_channels=in_channels, num_outputs=num_outputs)
+            load_weights(model, self._weights_file(), in_channels=in_channels, num_outputs=num_outputs)
         if self.small_stem:
             use_small_stem(model, keep_kernel=starts_trained)
         if self.activation is not None:
@@ -81,7 +81,21 @@ class TimmSpec:
                 _WITHOUT_RELU.add((self, in_channels, device.type))
         return model
 
-    def _create(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+    def require_files(self) -> None:
+        """ValueError where there is no such network, or the weights it starts from are not here; builds nothing."""
+        self._require_known()
+        if self.pretrained or self.weights is not None:
+            self._weights_file()
+
+    def _weights_file(self) -> Path:
+        import timm
+
+        if self.weights is not None:
+            return Path(self.weights)
+        config = timm.get_pretrained_cfg(self.name)
+        return cached_weights({} if config is None else config.to_dict(), name=self.name)
+
+    def _require_known(self) -> None:
         import timm
 
         # "hf-hub:..." would go to the network, "local-dir:..." might load a pickle.
@@ -89,6 +103,11 @@ class TimmSpec:
             near = difflib.get_close_matches(self.name, timm.list_models(), n=3)
             hint = f" Did you mean {', '.join(near)}?" if near else " timm.list_models() lists them."
             raise ValueError(f"timm has no network named {self.name!r}.{hint}")
+
+    def _create(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+        import timm
+
+        self._require_known()
         options: dict[str, Any] = {
             "drop_rate": self.drop_rate or None,  # timm leaves out what is None: not every network has every option
             "drop_path_rate": self.drop_path_rate or None,
@@ -118,6 +137,12 @@ _WITHOUT_RELU: set[tuple[TimmSpec, int, str]] = set()
 _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
 ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec
+
+
+def require_files(spec: ModelSpec) -> None:
+    """ValueError for what can be known of a spec without its images: no such network, no weights on this machine."""
+    if isinstance(spec, TimmSpec):
+        spec.require_files()
 
 
 def build_model(

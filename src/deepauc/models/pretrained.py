@@ -52,11 +52,13 @@ def load_weights(model: nn.Module, file: Path, *, in_channels: int, num_outputs:
     model.load_state_dict(state, strict=False)
 
 
-def cached_weights(model: nn.Module, *, name: str) -> Path:
-    """timm's published weights of this network in Hugging Face's cache on this machine; the network is never asked."""
+def cached_weights(config: Mapping[str, Any], *, name: str) -> Path:
+    """timm's published weights of this network in Hugging Face's cache on this machine; the network is never asked.
+
+    config: what timm calls the network's pretrained_cfg.
+    """
     from huggingface_hub import try_to_load_from_cache
 
-    config: Mapping[str, Any] = getattr(model, "pretrained_cfg", {})
     repository = config.get("hf_hub_id")
     if not repository:
         raise ValueError(

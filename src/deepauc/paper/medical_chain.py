@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from deepauc.data.task import Task
+from deepauc.models.build import require_files
 from deepauc.paper.medical_packs import side_by_side
 from deepauc.paper.medical_scores import kept_scores
 from deepauc.studies.execution import OutOfTime, time_limit
@@ -110,11 +111,14 @@ def _run_missing(
     wanted: dict[str, Link] = {}
     for link in missing:
         _require(link, place, wanted)
+    for model in dict.fromkeys(link.recipe.model for link in wanted.values()):
+        require_files(model)  # of all networks, before days of training with the first
     while waiting := [link for link in wanted.values() if not RunFolder(link.folder(place)).done]:
         ready = [link for link in waiting if link.parent is None or RunFolder(link.parent.folder(place)).done]
         for ended in _train(ready, place, device, pack, report):
             for link in ended:
-                _note(book, set_name, link, place, device, report)
+                undone = sum(not RunFolder(other.folder(place)).done for other in wanted.values())
+                _note(book, set_name, link, place, device, report, waiting=undone)
                 if deadline is not None and time.monotonic() >= deadline:
                     raise OutOfTime  # runs that were at their very end when the time was up have not stopped for it
 
@@ -198,8 +202,16 @@ def _packs(ready: Sequence[Link], pack: int | None) -> list[list[Link]]:
 
 
 def _note(
-    book: RecordBook, set_name: str, link: Link, place: Place, device: torch.device, report: Report | None
+    book: RecordBook,
+    set_name: str,
+    link: Link,
+    place: Place,
+    device: torch.device,
+    report: Report | None,
+    *,
+    waiting: int = 0,
 ) -> None:
+    """The record of a run that has ended; waiting: how many have not."""
     folder = link.folder(place)
     run = Run(folder)
     found, note = run.record, folder / ".packed"
@@ -227,7 +239,8 @@ def _note(
     book.add(record)
     if report is not None:
         values = [value for value, *_ in record["auc"]["test"].values()]
-        report(f"{link.study}, seed {link.seed}: mean test AUC {sum(values) / len(values):.3f}")
+        left = "" if not waiting else f", {waiting} run{'s' * (waiting > 1)} left"
+        report(f"{link.study}, seed {link.seed}: mean test AUC {sum(values) / len(values):.3f}{left}")
 
 
 def _test_auc(found: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -47,9 +47,9 @@ from deepauc.paper.medical_chest_plan import (
     study_names,
     with_settings,
 )
-from deepauc.paper.medical_readers import note_readers
+from deepauc.paper.medical_readers import given_readers, note_readers
 from deepauc.paper.medical_recipes import AUGMENTS, auc_m, auc_stage, ce, network_of
-from deepauc.paper.medical_tasks import decoded_once, joined, root_of
+from deepauc.paper.medical_tasks import decoded_once, given_root, joined, root_of
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.studies.study import chosen_names
@@ -111,7 +111,9 @@ class ChestStudy:
             if len(set(seeds)) != len(seeds) or min(seeds) < 0:
                 raise ValueError(f"seeds are distinct whole numbers of at least 0, not {seeds}.")
             plan = replace(plan, seeds=seeds)
-        chosen_names(study_names(plan, self.labels), cells, f"run of {plan.name}")  # before the images are read
+        # Before the images are read, and before days of training.
+        chosen_names(study_names(plan, self.labels), cells, f"run of {plan.name}")
+        given_readers(given_root(place), self.labels)
         task = self.load(place, plan)
         return run_chest(
             plan, task, place, cells=cells, pack=pack, device=device, max_minutes=max_minutes, report=report
@@ -152,13 +154,13 @@ def run_chest(
     cells: only runs whose name begins with, or fits, one of these, and what they start from.
     """
     _require_both_classes(task)
+    readers = given_readers(given_root(place), task.label_names)
     links = chest_links(plan, task)
     if plan.masked:
         links += policy_links(plan, task)
     names = chosen_names(tuple(dict.fromkeys(link.study for link in links)), cells, f"run of {plan.name}")
     links = [link for link in links if link.study in names]
     records = run_links(plan.records, links, place, device=device, pack=pack, max_minutes=max_minutes, report=report)
-    readers = root_of(place) / "readers.csv" if place.data is not None else None
     book = RecordBook(place.results / plan.records)
     every = [record for study in book.studies() for record in book.final(study)]
     beaten = note_readers(plan.records, every, task.label_names, readers, place)

@@ -76,7 +76,8 @@ def _sections(results: Path, name: str) -> list[str]:
         policy = next(record["hard_policy"] for record in second if record.get("hard_policy"))
         about += " Uncertain labels in stage 2: " + ", ".join(f"{key} {value}" for key, value in policy.items()) + "."
     if views := {record["views"] for record in second if "views" in record}:
-        about += f" Views: {', '.join(sorted(views))}."
+        networks = dict.fromkeys(record["network"] for record in second)
+        about += f" Views: {', '.join(sorted(views))}. Networks: {', '.join(networks)}."
     rows = [_row(second, labels, loss, apart) for apart in (False, True) for loss in LOSSES]
     header = ("stage 2", "loss", *labels, "mean", "minus CE", "ensemble, mean", "readers beaten")
     beaten = _readers(results / name / "readers.json")
@@ -84,19 +85,24 @@ def _sections(results: Path, name: str) -> list[str]:
         [*row, beaten.get(f"{loss}, {text}", "-")] for row, (loss, text) in zip(rows, _keys(), strict=True) if row
     ]
     parts = [HEADINGS.get(name, "## Chest X-rays: five labels"), PAPER, about]
-    parts.append(markdown_table(header, filled) if filled else _some_runs(second))
+    parts.append(markdown_table(header, filled) if filled else "No loss has runs of all labels yet.")
+    parts += _in_no_row(second, labels)
     parts += _ensemble_tables(second, labels)
     return parts + _policies(records)
 
 
-def _some_runs(records: Sequence[Mapping[str, Any]]) -> str:
-    """Run by run, as long as no loss has all labels."""
+def _in_no_row(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Run by run, the labels of a network and seed that has not yet all of them with this loss."""
+    whole = {(loss, run) for loss in LOSSES for run in _by_run(records, labels, loss, True)}
     rows = [
         [record["study"], str(record["seed"]), *(f"{label} {value:.3f}" for label, (value, *_) in auc.items())]
         for record in records
-        if len(auc := record["auc"]["test"]) == 1
+        if len(auc := record["auc"]["test"]) == 1 and (record["loss"], (record["network"], record["seed"])) not in whole
     ]
-    return f"No loss has runs of all labels yet.\n\n{markdown_table(('run', 'seed', 'test AUC'), rows)}"
+    if not rows:
+        return []
+    return ["Runs of single labels, as long as a network has not all of them:",
+            markdown_table(("run", "seed", "test AUC"), rows)]  # fmt: skip
 
 
 def _labels(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -223,7 +229,13 @@ def _readers(path: Path) -> dict[str, str]:
         return {}
     counts = json.loads(path.read_text(encoding="utf-8"))
     total = counts["readers"]
-    return {key: f"{value['mean']:.1f} of {total}" for key, value in counts.items() if isinstance(value, dict)}
+    found = {}
+    for key, value in counts.items():
+        if isinstance(value, dict):
+            read = sum(count is not None for count in value["per_label"])
+            some = "" if read == len(value["per_label"]) else f" ({read} label{'s' * (read > 1)} read)"
+            found[key] = f"{value['mean']:.1f} of {total}{some}"
+    return found
 
 
 def _policies(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -71,6 +71,16 @@ ABOUT = (
     "every training part and in no other. ISIC 2020: the true table of 33,126 rows, five folds by patient, no pixels."
 )
 
+OF_THE_PAPER = {
+    "melanoma": (
+        "`paper`: EfficientNet-B5 at 384 px on the competition's private part, no TTA, whatever the row's network. "
+        "The rows are of other images: those of `train.csv`, each scored by the network of the fold that has not "
+        "seen its patient."
+    ),
+    "ddsm": "`paper`: its figure for this task; which positives it dropped from the test part is not known.",
+    "pcam": "`paper`: its figure for this task; which positives it dropped from the training part is not known.",
+}
+
 
 def page(results: Path, name: str = "medical") -> str:
     """The whole page as markdown."""
@@ -117,6 +127,8 @@ def _introduction(name: str, book: RecordBook) -> str:
     lines = [f"Made by `deepauc study table {name}` from `results/{name}/`; `deepauc study run {name}` makes those."]
     if name == "medical":
         lines += ["", ABOUT, "", PUBLISHED]
+    else:
+        lines += ["", OF_THE_PAPER[name]]
     finals = [record for study in book.studies() for record in book.final(study)]
     if finals:
         machines = ", ".join(sorted({record["hardware"] for record in finals}))

@@ -8,16 +8,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.data.medical.csv_columns import CsvColumns, read_columns
 from deepauc.metrics.readers import readers_beaten
 from deepauc.paper.medical_scores import joined_scores, read_scores
 from deepauc.studies.sources import Place
@@ -27,30 +28,37 @@ COLUMNS = ("label", "reader", "fpr", "tpr")
 Floats = npt.NDArray[np.float64]
 
 
+def given_readers(folder: Path | None, label_names: Sequence[str]) -> tuple[Floats, Floats] | None:
+    """The points of readers.csv in the folder of the images; None where there is none."""
+    path = None if folder is None else folder / "readers.csv"
+    return read_readers(path, label_names) if path is not None and path.is_file() else None
+
+
 def read_readers(path: Path, label_names: Sequence[str]) -> tuple[Floats, Floats]:
     """(FPR, TPR), each (readers, labels); NaN where a reader has no line for a label."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        if list(reader.fieldnames or []) != list(COLUMNS):
-            raise ValueError(
-                f"{path} needs the columns {', '.join(COLUMNS)}, not {', '.join(reader.fieldnames or [])}."
-            )
-        lines = list(reader)
-    names = sorted({line["reader"] for line in lines})
-    fpr, tpr = (np.full((len(names), len(label_names)), math.nan) for _ in range(2))
-    for number, line in enumerate(lines, start=2):
-        if line["label"] not in label_names:
-            raise ValueError(f"{path}, line {number}: {line['label']!r} is none of {', '.join(label_names)}.")
-        place = names.index(line["reader"]), list(label_names).index(line["label"])
-        if not math.isnan(fpr[place]):
-            raise ValueError(f"{path}, line {number}: {line['reader']} has a point for {line['label']} already.")
-        try:
-            fpr[place], tpr[place] = float(line["fpr"]), float(line["tpr"])
-        except (TypeError, ValueError):
-            raise ValueError(f"{path}, line {number}: fpr and tpr are numbers between 0 and 1.") from None
-        if not (0 <= fpr[place] <= 1 and 0 <= tpr[place] <= 1):
-            raise ValueError(f"{path}, line {number}: fpr and tpr are numbers between 0 and 1.")
+    table = read_columns(path, COLUMNS)
+    table.one_of("label", label_names)
+    table.require([bool(name) for name in table["reader"]], "reader", "give the reader a name or a number")
+    pairs = list(zip(table["reader"], table["label"], strict=True))
+    first = {pair: row for row, pair in reversed(list(enumerate(pairs)))}
+    once = [first[pair] == row for row, pair in enumerate(pairs)]
+    table.require(once, "reader", "this reader has a point for this label already")
+    names, labels = sorted(set(table["reader"])), list(label_names)
+    at = tuple(np.array([(names.index(reader), labels.index(label)) for reader, label in pairs]).T)
+    fpr, tpr = (np.full((len(names), len(labels)), math.nan) for _ in range(2))
+    fpr[at], tpr[at] = _rates(table, "fpr"), _rates(table, "tpr")
     return fpr, tpr
+
+
+def _rates(table: CsvColumns, column: str) -> Floats:
+    rates = np.full(len(table), math.nan)
+    for row, cell in enumerate(table[column]):
+        try:
+            rates[row] = float(cell.replace(",", "."))  # 0,5 of a table with semicolons
+        except ValueError:
+            continue
+    table.require((rates >= 0) & (rates <= 1), column, "fpr and tpr are numbers between 0 and 1")
+    return rates
 
 
 def disease_ensembles(
@@ -75,23 +83,28 @@ def disease_ensembles(
 
 
 def note_readers(
-    set_name: str, records: Sequence[Mapping[str, Any]], label_names: Sequence[str], path: Path | None, place: Place
+    set_name: str,
+    records: Sequence[Mapping[str, Any]],
+    label_names: Sequence[str],
+    readers: tuple[Floats, Floats] | None,
+    place: Place,
 ) -> dict[str, Any] | None:
-    """Readers beaten by the ensemble of each loss, also in RESULTS/SET/readers.json; None without points."""
-    if path is None or not path.is_file():
+    """Readers beaten by the ensemble of each loss, also in RESULTS/SET/readers.json; None without points.
+
+    The mean is over the labels that somebody has read; `per_label` is None for the others.
+    """
+    if readers is None:
         return None
-    fpr, tpr = read_readers(path, label_names)
+    fpr, tpr = readers
     counts: dict[str, Any] = {"phase": "readers", "labels": list(label_names), "readers": len(fpr)}
     for loss in dict.fromkeys(r["loss"] for r in records if "loss" in r):
         for apart in (True, False):
             found = disease_ensembles(records, label_names, loss, apart=apart)
             if found:
-                beaten = [
-                    int(readers_beaten(*both, fpr[:, number], tpr[:, number]).per_label[0])
-                    for number, both in enumerate(found)
-                ]
-                key = f"{loss}, {'each disease' if apart else 'all at once'}"
-                counts[key] = {"per_label": beaten, "mean": float(np.mean(beaten))}
+                each = [readers_beaten(*both, fpr[:, at], tpr[:, at]) for at, both in enumerate(found)]
+                beaten = [int(one.per_label[0]) if one.readers[0] else None for one in each]
+                mean = fmean(count for count in beaten if count is not None)
+                counts[f"{loss}, {'each disease' if apart else 'all at once'}"] = {"per_label": beaten, "mean": mean}
     folder = place.results / set_name
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "readers.json", (json.dumps(counts, indent=1) + "\n").encode())

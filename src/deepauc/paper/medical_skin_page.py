@@ -70,12 +70,13 @@ def skin_sections(book: RecordBook, cells: SkinCells) -> list[str]:
             parts += [f"### {TITLES[loss]}", markdown_table(HEADER, _fusion_rows(folds, patients[loss]))]
     ensembles = _ensemble_rows(book, cells)
     if ensembles:
-        parts += [
-            "### Ensembles within a fold",
+        text = (
             "Means after a sigmoid, of scores with TTA where there is any, of the networks that have all folds. The "
-            "first row is the best single network, by its mean over the very folds it is tested on.",
-            markdown_table(HEADER, ensembles),
-        ]
+            "first row is the best single network, by its mean over the very folds it is tested on."
+        )
+        if others := _alike(_with_all_folds(book, cells))[1]:
+            text += f" Left out, since their test images are others than those of the first: {', '.join(others)}."
+        parts += ["### Ensembles within a fold", text, markdown_table(HEADER, ensembles)]
     return parts
 
 
@@ -150,16 +151,37 @@ def fusion_gains(book: RecordBook, cells: SkinCells) -> dict[tuple[str, str], Co
     return found
 
 
-def _members(book: RecordBook, cells: SkinCells) -> tuple[dict[str, Folds], list[int], str] | None:
-    """Networks by name, the folds that all of them have, and the best single one; None with fewer than two."""
+def _with_all_folds(book: RecordBook, cells: SkinCells) -> dict[str, Folds]:
+    """Networks by name: a network that has seen only some of the folds yet would take the others' away from all."""
     members: dict[str, Folds] = {}
     for network in cells.networks:
         for loss in LOSSES:
             if folds := _folds(book.final(f"{cells.name}-{network}-{loss}")):
                 members[f"{network}-{loss}"] = folds
-    # A network that has seen only some of the folds yet would take the others' away from all.
     most = max((len(folds) for folds in members.values()), default=0)
-    members = {name: folds for name, folds in members.items() if len(folds) == most}
+    return {name: folds for name, folds in members.items() if len(folds) == most}
+
+
+def _alike(members: dict[str, Folds]) -> tuple[dict[str, Folds], list[str]]:
+    """Those with the test images of the first, by labels and patients in their order, and the names of the others."""
+    first = next(iter(members.values()), {})
+    alike = {
+        name: folds
+        for name, folds in members.items()
+        if all(_same_images(folds[fold], first[fold]) for fold in folds if fold in first)
+    }
+    return alike, [name for name in members if name not in alike]
+
+
+def _same_images(one: TestScores, other: TestScores) -> bool:
+    return np.array_equal(one.labels, other.labels) and np.array_equal(
+        np.asarray(one.groups, dtype=object), np.asarray(other.groups, dtype=object)
+    )
+
+
+def _members(book: RecordBook, cells: SkinCells) -> tuple[dict[str, Folds], list[int], str] | None:
+    """Networks by name, the folds that all of them have, and the best single one; None with fewer than two."""
+    members, _ = _alike(_with_all_folds(book, cells))
     common = sorted(set.intersection(*(set(folds) for folds in members.values()))) if members else []
     if len(members) < 2 or not common:
         return None

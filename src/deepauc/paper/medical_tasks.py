@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +21,7 @@ import numpy as np
 import torch
 
 from deepauc.data.imbalance import imbalance_task, tuning_task
+from deepauc.data.medical.csv_columns import column_names
 from deepauc.data.medical.ddsm import load_ddsm
 from deepauc.data.medical.ham10000 import load_ham10000_sheets
 from deepauc.data.medical.isic2020 import load_isic2020_table
@@ -37,7 +41,9 @@ from deepauc.training.run import Run
 FOLDS = 5
 SPLIT_SEED = 0
 TTA = 30  # Table 4
+TELL_EVERY = 60.0  # seconds, while images are decoded
 _TEST_2018 = "ISIC_2018/"
+_tell: ContextVar[Callable[[str], None] | None] = ContextVar("_tell", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,23 +80,59 @@ class MedicalSource:
         return kept_scores(run, task, tta=0 if self.metadata else self.tta, device=device)
 
 
-def root_of(place: Place) -> Path:
-    """The folder of the data: --data, else the environment variable DEEPAUC_DATA."""
+def given_root(place: Place) -> Path | None:
+    """The folder of the data: --data, else the environment variable DEEPAUC_DATA, else None."""
     root = place.data or os.environ.get("DEEPAUC_DATA")
-    if not root:
+    return Path(root) if root else None
+
+
+def root_of(place: Place) -> Path:
+    """As `given_root`; an error where nobody has named it."""
+    root = given_root(place)
+    if root is None:
         raise ValueError("where are the images? Name their folder: --data DIR, or set DEEPAUC_DATA.")
-    return Path(root)
+    return root
 
 
 def decoded_once(task: Task, place: Place) -> Task:
     """The task with its images in memory where they fit, else in a packed copy beside the runs, made at first use."""
     if fits_in_memory(task.source):
-        return replace(task, source=InMemoryInputs(task.source))
+        return replace(task, source=InMemoryInputs(task.source, progress=_decoding()))
     assert task.ids is not None
     key = hashlib.sha256(f"{task.source.shape}{task.ids.tolist()}".encode()).hexdigest()[:12]
     folder = place.runs / "packed" / f"{task.name.replace('/', '-')}-{key}"
-    packed = open_packed(folder) if folder.exists() else pack(task.source, folder)
-    return replace(task, source=packed)
+    if folder.exists():
+        return replace(task, source=open_packed(folder))
+    if (tell := _tell.get()) is not None:
+        tell(f"decoding {len(task):,} images once, into {folder}")
+    return replace(task, source=pack(task.source, folder, progress=_decoding()))
+
+
+@contextmanager
+def telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """While a task is loaded in here, `tell` hears once a minute how far its images are decoded; it may take hours."""
+    token = _tell.set(tell)
+    try:
+        yield
+    finally:
+        _tell.reset(token)
+
+
+def _decoding() -> Callable[[int, int], None] | None:
+    tell, began = _tell.get(), time.monotonic()
+    if tell is None:
+        return None
+    told = began
+
+    def advance(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if done < total and now - told >= TELL_EVERY:
+            told = now
+            left = (now - began) / done * (total - done) / 60
+            tell(f"decoded {done:,} of {total:,} images, about {left:.0f} min left")
+
+    return advance
 
 
 def _medmnist(positive: int) -> Callable[[MedicalSource, int, bool, Place], Task]:
@@ -140,7 +182,7 @@ def _melanoma(source: MedicalSource, seed: int, tuning: bool, place: Place) -> T
 
 
 def _ddsm(source: MedicalSource, seed: int, tuning: bool, place: Place) -> Task:
-    """Train whole, a tenth of it for tuning; the seed is the network's and of the test positives that are dropped."""
+    """Train whole, a tenth of it for tuning; the seed is the network's alone, the test part is the same for all."""
     task = _read_ddsm(root_of(place), source.size or 224, source.test_imratio or None, place)
     return tuning_task(task, seed=seed) if tuning else task
 
@@ -231,16 +273,28 @@ def _read_isic2020(path: Path) -> Task:
 @cache
 def _read_melanoma(root: Path, size: int, place: Place) -> Task:
     resized = root / f"jpeg-melanoma-{size}x{size}"
-    outside = [_outside(folder) for folder in sorted(root.glob("outside/*")) if (folder / "train.csv").is_file()]
-    return decoded_once(load_melanoma(resized if resized.is_dir() else root, size=size, outside=outside), place)
+    outside = [_outside(folder) for folder in sorted(root.glob("outside/[!.]*")) if folder.is_dir()]
+    if resized.is_dir():
+        return decoded_once(load_melanoma(resized, size=size, outside=outside), place)
+    if not any((root / name).is_dir() for name in ("jpeg/train", "train")):
+        raise ValueError(
+            f"{root} has no images of {size} pixels: neither {resized.name}/train/ nor the competition's jpeg/train/."
+        )
+    # Resized editions leave duplicates out: with one beside them, the competition's files have the same rows as it.
+    table = min(root.glob("jpeg-melanoma-*/train.csv"), default=None)
+    return decoded_once(load_melanoma(root, size=size, outside=outside, table=table), place)
 
 
 def _outside(folder: Path) -> OutsideImages:
-    with (folder / "train.csv").open(encoding="utf-8-sig") as file:
-        header = file.readline().strip().split(",")
-    isic = "MEL" in header and "image" in header
+    table = folder / "train.csv"
+    if not table.is_file():
+        raise ValueError(
+            f"{folder} has no train.csv, a table with the columns image_name and target, or image and MEL. Give its "
+            "table that name, or take the folder away."
+        )
+    isic = {"image", "MEL"} <= set(column_names(table))
     columns = {"image_column": "image", "target_column": "MEL"} if isic else {}
-    return OutsideImages(name=folder.name, table=folder / "train.csv", folder=folder / "train", **columns)
+    return OutsideImages(name=folder.name, table=table, folder=folder / "train", **columns)
 
 
 @cache

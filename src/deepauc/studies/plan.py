@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deepauc.data.task import Task
+from deepauc.models.build import require_files
 from deepauc.studies.choices import Choices
 from deepauc.studies.first_stages import own_stages
 from deepauc.studies.folds import is_for_choosing
@@ -108,10 +109,17 @@ class Planner(Choices):
     """Reads records, never test scores: what is tuned, what is selected, what is missing."""
 
     def __init__(
-        self, studies: Sequence[Study], book: RecordBook, place: Place, *, parents: Sequence[Study] = ()
+        self,
+        studies: Sequence[Study],
+        book: RecordBook,
+        place: Place,
+        *,
+        parents: Sequence[Study] = (),
+        trains_here: bool = True,
     ) -> None:
+        """trains_here: pretrained weights have to be on this machine, not on those of a cluster."""
         super().__init__((*parents, *studies), book)
-        self.studies, self.shelf = list(studies), TaskShelf(place)
+        self.studies, self.shelf, self.trains_here = list(studies), TaskShelf(place), trains_here
         self._runs: dict[tuple[str, str, str, int], PlannedRun] = {}
 
     def run(self, study: Study, phase: Phase, config: Config, seed: int) -> PlannedRun:
@@ -179,6 +187,8 @@ class Planner(Choices):
         for run in runs:
             record = self.book.find(study.name, run.phase, run.id)
             if run.id not in diverged and (record is None or not run.told_by(record)):
+                if self.trains_here:
+                    require_files(run.recipe.model)
                 yield run
 
     def waiting(self) -> dict[str, str]:
@@ -211,7 +221,7 @@ class Planner(Choices):
         """What can begin now in the first group that has anything: tuning first, then final runs; no run twice.
 
         leave_out: ids of runs that failed, or for which there is no time. A task that does not load takes its study
-        out of the plan; `unavailable` has the message.
+        out of the plan, and so do weights that are not here; `unavailable` has the message.
         """
         for group in dict.fromkeys(study.group or study.name for study in self.studies):
             runs: dict[str, PlannedRun] = {}

@@ -94,7 +94,7 @@ def run_studies(
         began = time.monotonic()
         deadline = None if max_minutes is None else began + 60 * max_minutes
         book = RecordBook(place.results / set_name)
-        planner = Planner(studies, book, place, parents=parents)
+        planner = Planner(studies, book, place, parents=parents, trains_here=crew is None)
         at_once = crew.slots if crew is not None else jobs if pack == 1 else 1
         session = _Session(set_name, planner, book, place, target, deadline, report, began, at_once, crew)
         _do_all(session, planner, pack=pack, jobs=jobs)

@@ -182,6 +182,14 @@ def test_missing_and_broken_files(chexpert):
         load_chexpert(folder)
 
 
+def test_a_folder_around_the_edition_names_the_edition(chexpert, tmp_path):
+    with pytest.raises(ValueError, match=r"has no train.csv. Name the edition's folder, unpacked: it holds train.csv"):
+        load_chexpert(tmp_path)
+    folder = chexpert()
+    with pytest.raises(ValueError, match=rf"has no train.csv. Name {folder}\."):
+        load_chexpert(tmp_path)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -73,6 +73,7 @@ def load_chexpert(
     if not names or isinstance(labels, str) or not set(names) <= set(OBSERVATIONS):
         raise ValueError(f"labels must be some of CheXpert's observations: {', '.join(OBSERVATIONS)}.")
     folder = Path(os.path.abspath(root))
+    _require_edition(folder)
     train, valid = (_read_table(folder, part, names, views) for part in ("train", "valid"))
     values = np.concatenate([resolve(train.labels, "keep", not_mentioned=not_mentioned), valid.labels])
     files = train.files + valid.files
@@ -95,6 +96,15 @@ def load_chexpert(
         },
         ids=np.array(files),
     )
+
+
+def _require_edition(folder: Path) -> None:
+    """ValueError for a folder that is not the edition's own, with the one that is meant where it can be seen."""
+    if (folder / "train.csv").is_file():
+        return
+    inside = min(folder.glob("CheXpert-v1.0*/train.csv"), default=None)
+    hint = "the edition's folder, unpacked: it holds train.csv, valid.csv, train/ and valid/"
+    raise ValueError(f"{folder} has no train.csv. Name {hint if inside is None else inside.parent}.")
 
 
 @dataclass(frozen=True, kw_only=True)

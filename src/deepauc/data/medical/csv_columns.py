@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.cells import read_cells
+from deepauc.data.cells import read_cells, separator_of
 from deepauc.data.problems import shown
 from deepauc.data.task import Array, Floats
 
@@ -91,7 +91,7 @@ class CsvColumns:
 
 def read_columns(path: Path, wanted: Sequence[str], *, optional: Sequence[str] = ()) -> CsvColumns:
     """Columns of a csv (also .gz) file, which must have all of `wanted`; those of `optional` that it has come too."""
-    have = [name for name in optional if name in _header(path)] if optional else []
+    have = [name for name in optional if name in column_names(path)] if optional else []
     cells = read_cells(path, [*wanted, *have])
     if cells.problems:
         first = cells.problems[0]
@@ -109,14 +109,18 @@ def one_part_each(groups: Array, parts: Mapping[str, npt.NDArray[np.int64]], *, 
                 raise ValueError(f"{where}: {what} {shown(group)} is in {other} and in {part}; it may be in one only.")
 
 
-def _header(path: Path) -> list[str]:
+def column_names(path: Path) -> list[str]:
+    """The first line of a csv (also .gz) file, separated as `read_cells` reads it."""
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file.")
     try:
         open_text = gzip.open if path.suffix.lower() == ".gz" else open
         with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            return next(csv.reader([stream.readline(1 << 20)]), [])
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
+            line = stream.readline(1 << 20)
+            return next(csv.reader([line], delimiter=separator_of(path, line)), [])
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error.reason}). Save the table as csv with UTF-8 encoding.") from None
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from None
 
 

@@ -61,12 +61,15 @@ def load_melanoma(
     size: int | tuple[int, int] = 256,
     outside: Sequence[OutsideImages] = (),
     split: Split = "none",
+    table: str | os.PathLike[str] | None = None,
 ) -> Task:
     """Melanoma against the rest, RGB, decoded when asked for and resized to `size`.
 
-    root: holds train.csv, and jpeg/train/ (competition) or train/ (resized edition). outside: collections that are
-    merged into the training part; `melanoma_folds` never holds them out. split: `none` leaves all in train, for folds;
-    `published` holds the last fifth of a resized edition's own folds out as the test part (12 to 14 of 0 to 14).
+    root: holds train.csv, and jpeg/train/ (competition) or train/ (resized edition). table: a resized edition's
+    train.csv for root's images, so that both have the same rows: the competition's own still has duplicates. outside:
+    collections that are merged into the training part; `melanoma_folds` never holds them out. split: `none` leaves all
+    in train, for folds; `published` holds the last fifth of a resized edition's own folds out as the test part (12 to
+    14 of 0 to 14).
     Groups are patients; metadata: age, sex and site. The row ids are image names, those of outside sets NAME/IMAGE.
     """
     if split not in get_args(Split):
@@ -75,27 +78,27 @@ def load_melanoma(
     images = next((place for place in (folder / "jpeg" / "train", folder / "train") if place.is_dir()), None)
     if images is None:
         raise ValueError(f"{folder} has neither jpeg/train/ (competition) nor train/ (resized edition).")
-    table = read_melanoma_table(folder / "train.csv")
-    own, fold = np.arange(len(table)), table.columns.get(FOLD)
+    rows = read_melanoma_table(folder / "train.csv" if table is None else Path(table))
+    own, fold = np.arange(len(rows)), rows.columns.get(FOLD)
     parts = {"train": own}
     if fold is not None:
         numbers = np.array([int(cell) for cell in fold])
         folds = {str(number): np.flatnonzero(numbers == number) for number in np.unique(numbers)}
-        one_part_each(table.text(PATIENT), folds, where=str(table.path), what="patient")
+        one_part_each(rows.text(PATIENT), folds, where=str(rows.path), what="patient")
         if split == "published":
             test = np.isin(numbers, _published_test_folds(np.unique(numbers)))
             parts = {"train": own[~test], "test": own[test]}
     elif split == "published":
-        raise ValueError(f"{table.path} has no column {FOLD!r}; the published split comes with the resized editions.")
+        raise ValueError(f"{rows.path} has no column {FOLD!r}; the published split comes with the resized editions.")
 
     outsiders = [_read_outside(one) for one in outside]
     names = [name for one in outsiders for name in one.images]
-    _require_new(names, set(table[IMAGE]))
-    sources = [_Rows.of(table, images), *outsiders]
+    _require_new(names, set(rows[IMAGE]))
+    sources = [_Rows.of(rows, images), *outsiders]
     groups = np.concatenate([one.groups for one in sources])
     held_out = groups[parts.get("test", own[:0])]
     joining = np.flatnonzero(~np.isin(groups, held_out))  # an outside image of a held-out patient stays out
-    parts["train"] = np.concatenate([parts["train"], joining[joining >= len(table)]])
+    parts["train"] = np.concatenate([parts["train"], joining[joining >= len(rows)]])
     return Task(
         name=f"{folder.name}{''.join(f' + {one.name}' for one in outside)}",
         kind="binary",
