@@ -267,7 +267,7 @@ FIGURES = [
      rf"start \| {INTERVAL} \| {INTERVAL} \|", other_rates),
     (rf"a training loss of {AUC} with B5 and {AUC} with B3, .*? has {AUC}; on test {AUC} and {AUC}, where .*? has "
      rf"{AUC}\. .*? gets further: {AUC}, {INTERVAL}, and {AUC}, {INTERVAL}\.", efficientnets),
-    (rf"half and half is best: {INTERVAL} as ranks .*?, {INTERVAL} with AUC-M; a learned weight adds {AUC} and {AUC}\.",
+    (rf"a learned weight: {INTERVAL} as ranks .*?, {INTERVAL} with AUC-M, where the learned one adds {AUC} and {AUC}\.",
      half_and_half),
     (rf"below the best by {INTERVAL}\.", six),
     (r"In (\d+) of the (\d+) cells .*? pneumonia-R-paper and -R-ours, ([\d.]+) % and ([\d.]+) % of the steps",
