@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deepauc.data.packed_place import sync_folder
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """The file is either the old one or the new one, whatever happens: a full disk, a kill, a power cut."""
@@ -27,11 +29,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(
             error.errno, f"could not write ({error.strerror}); what was saved before is untouched", str(path)
         ) from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
