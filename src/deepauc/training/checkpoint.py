@@ -53,7 +53,8 @@ def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copied out of the mapped file: Windows replaces and deletes none that is still mapped.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         if metadata["sha256"] != _checksum(metadata["state"], tensors):
             raise ValueError("its checksum is wrong")
         return _rebuild(json.loads(metadata["state"]), tensors)
