@@ -1,6 +1,8 @@
 """One torch thread a worker (two workers on two cores), one state of its generator, the folder of real images."""
 
+import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,7 +117,6 @@ def hostile_report(run_folders, tmp_path_factory):
     """A run whose label, task, ids, patients, folder and metadata are what an attacker would call them."""
     import csv
     import json
-    import shutil
 
     from deepauc.reporting.report import write_report
     from deepauc.reporting.subgroups import Metadata
@@ -139,3 +140,23 @@ def hostile_report(run_folders, tmp_path_factory):
         csv.writer(file).writerows([rows[0][:3] + header, *rows[1:]])
     metadata = Metadata(ids, {HOSTILE[1]: [HOSTILE[i % 4] for i in range(len(ids))]})
     return write_report(run, metadata=metadata, cases=4, command=HOSTILE[0])
+
+
+@pytest.fixture
+def like_windows(monkeypatch):
+    """What Windows refuses of what Linux allows: opening a folder, and renaming onto anything that is there."""
+    opened, renamed = os.open, os.rename
+
+    def no_folder(path, *arguments, **options):
+        if os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    def onto_nothing(source, target, **options):
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, "it is there", str(target))
+        return renamed(source, target, **options)
+
+    monkeypatch.setattr(os, "open", no_folder)
+    monkeypatch.setattr(os, "rename", onto_nothing)
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # how a folder is removed there

@@ -1,8 +1,10 @@
 """The entry point: help, version, and one line with exit code 2 for whatever is wrong with the input."""
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import typer
@@ -123,6 +125,24 @@ def test_the_installed_command_refuses_in_plain_text(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"deepauc: --out {file} is a file: name a folder, which is made if it is not there.\n"
+
+
+def test_a_pipe_that_has_no_greek_letters(tmp_path):
+    """As on Windows, where a pipe has the country's encoding: escapes; a file of settings is UTF-8 all the same."""
+    table = tmp_path / "δ.csv"
+    table.write_text("age,ill\n" + "\n".join(f"{n},{int(n % 5 == 0)}" for n in range(60)), encoding="utf-8")
+    command = [sys.executable, "-m", "deepauc.cli.main"]
+    options = ["--feature-column", "age", "--label-column", "ill"]
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
+
+    def told(*words):
+        done = subprocess.run([*command, *words], capture_output=True, check=False, env=environment)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    assert rb"\u03b4.csv" in told("data", "check", str(table), *options)
+    plan = told("train", "--table", str(table), *options, "--print-config").decode("utf-8")
+    assert tomllib.loads(plan)["data"]["table"] == str(table)
 
 
 COMMANDS = ["demo", "train", "predict", "evaluate", "compare", "report", "export", "data", "study"]

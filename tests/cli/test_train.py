@@ -254,6 +254,7 @@ def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
         (("--table", "data.csv", *IMAGES, "--image-size", "8x"), "HEIGHTxWIDTH"),
         (("--table", "data.csv", *IMAGES, "--device", "gpu"), "write cpu, cuda"),
         (("--table", "data.csv", *IMAGES, "--device", "cuda:7"), "no such GPU"),
+        (("--table", "data.csv", *IMAGES, "--device", "mps"), "there is no such device on this machine; write cpu"),
         (("--table", "data.csv", *IMAGES, "--model", "resnet2"), "Did you mean"),
         (("--table", "data.csv", *IMAGES, "--model", "densenet121"), "The smallest images it takes are 29 x 29"),
         (("--table", "data.csv", *IMAGES, "--model", "densenet121", "--epochs", "1"), "it takes are 29 x 29"),

@@ -132,6 +132,12 @@ def test_all_or_nothing(tmp_path):
     assert export_task(made_task(), tmp_path / "empty").table.is_file()
 
 
+def test_an_empty_folder_is_filled_where_nothing_is_renamed_onto_it(tmp_path, like_windows):
+    (tmp_path / "empty").mkdir()
+    assert export_task(made_task(), tmp_path / "empty").table.is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
 @pytest.mark.data
 def test_breastmnist(tmp_path, data_root):
     path = data_root / "breastmnist.npz"

@@ -143,3 +143,14 @@ def test_what_a_dead_process_left_goes_and_what_a_living_one_holds_stays(tmp_pat
     pack(task(), tmp_path / "set")
     os.close(held)
     assert sorted(os.listdir(tmp_path)) == sorted(["set", *(folder.name for folder in left[1:])])
+
+
+def test_a_system_that_opens_no_folders_and_renames_onto_nothing(tmp_path, monkeypatch, like_windows):
+    monkeypatch.setattr(packed_place, "_exchanged", lambda one, other: False)
+    left = _folder(tmp_path, ".set.packing-held-or-not")
+    os.utime(left, (0, 0))
+    pack(task(), tmp_path / "set")
+    pack(task(seed=1), tmp_path / "set", overwrite=True)
+    packed = open_packed(tmp_path / "set")
+    assert np.array_equal(packed(np.arange(50)), task(seed=1).inputs(np.arange(50)))
+    assert sorted(os.listdir(tmp_path)) == [left.name, "set"]

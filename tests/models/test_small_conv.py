@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from deepauc.models import conv_norm, cuda_source
+from deepauc.models import conv_norm, cuda_source, small_conv
 from deepauc.models.conv_norm import conv_norm_act
 from deepauc.models.norm_gradient import norm_gradients
 from deepauc.models.resnet20 import ResNet20Spec
@@ -167,6 +167,9 @@ def test_devices_the_kernels_are_not_made_for(monkeypatch):
     assert not suits(torch.device("cuda", 0))
     capability = (9, 4)
     assert suits(torch.device("cuda", 0))
+    with monkeypatch.context() as windows:
+        windows.setattr(small_conv, "has_triton", lambda: False)
+        assert not suits(torch.device("cuda", 0))
     monkeypatch.setattr(torch.version, "hip", "7.2")
     assert not suits(torch.device("cuda", 0))
 

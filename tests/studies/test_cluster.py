@@ -171,6 +171,12 @@ def test_a_worker_waits_for_the_one_that_has_the_folder(tmp_path, monkeypatch):
     assert lock.read_text().split()[1] == str(os.getpid())
 
 
+def test_a_worker_without_a_mask_of_signals(tmp_path, monkeypatch):
+    monkeypatch.delattr(signal, "pthread_sigmask")  # as on Windows
+    study = a_study(method=ce, grid={}, seeds=(0,))
+    assert run([study], tmp_path, monkeypatch, Hands())[0].done == 1
+
+
 def test_what_a_cluster_cannot_be_asked_for(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="at least 1 CPU"):
         Cluster(cpus=0)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -402,6 +403,21 @@ def test_a_time_limit_rings_at_once_in_the_middle_and_at_the_last_moment(monkeyp
         monkeypatch.setattr(threading, "Timer", timer)
         with pytest.raises(OutOfTime), time_limit(time.monotonic() + 3600):
             pass
+
+
+def test_on_windows_a_time_limit_does_not_end_the_process(monkeypatch):
+    """There os.kill ends a process, whatever signal it is told."""
+    ended = []
+
+    def waits():
+        for _ in range(100):
+            time.sleep(0.05)
+
+    monkeypatch.setattr(os, "kill", lambda *told: ended.append(told))
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(OutOfTime), time_limit(time.monotonic() + 0.1):
+        waits()
+    assert ended == []
 
 
 def test_a_pack_that_would_not_end_in_time_is_not_begun(tmp_path):

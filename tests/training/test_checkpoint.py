@@ -72,6 +72,23 @@ def test_a_full_disk_keeps_the_old_file_and_leaves_no_rubbish(tmp_path, monkeypa
     assert os.listdir(tmp_path) == ["c"]
 
 
+def test_a_file_is_written_where_folders_cannot_be_opened(tmp_path, like_windows):
+    for content in (b"old", b"new"):
+        write_atomically(tmp_path / "c", content)
+    assert (tmp_path / "c").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["c"]
+
+
+def test_what_was_loaded_lets_go_of_the_file(tmp_path):
+    """On Windows a file that is mapped cannot be replaced: a resumed run could not have written its next checkpoint."""
+    path = tmp_path / "c"
+    save_state(path, {"x": torch.arange(1000.0)})
+    found = load_state(path)
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))  # seen through a mapping
+    assert torch.equal(found["x"], torch.arange(1000.0))
+
+
 def test_what_cannot_be_saved_is_an_error(tmp_path):
     with pytest.raises(TypeError, match="object"):
         save_state(tmp_path / "c", {"x": object()})

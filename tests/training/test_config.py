@@ -164,9 +164,17 @@ def test_every_fault_is_named_with_its_place(tmp_path, text, message):
 def test_no_such_file_and_no_text(tmp_path):
     with pytest.raises(ValueError, match="no such file"):
         read_settings(tmp_path / "none.toml")
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xff")
     with pytest.raises(ValueError, match="no TOML file"):
         read_settings(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_file_as_windows_writes_it(tmp_path, encoding):
+    """utf-8-sig: its editor; utf-16: what PowerShell makes of `--print-config > plan.toml`."""
+    text = 'seed = 3\n[data]\ntable = "δ/é.csv"\nlabel_columns = ["ill"]\n'
+    (tmp_path / "plan.toml").write_text(text, encoding=encoding, newline="\r\n")
+    assert read_settings(tmp_path / "plan.toml") == read_settings(written(tmp_path, text))
 
 
 def test_the_file_is_toml_that_others_can_read_too():

@@ -324,12 +324,16 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_the_rows(image_task, t
     assert (tmp_path / "a" / "checkpoint.safetensors").exists()
 
 
-def test_out_of_memory_names_a_batch_that_fits(image_task, tmp_path, monkeypatch):
+MPS_OUT_OF_MEMORY = "MPS backend out of memory (MPS allocated: 9.0 GB). Tried to allocate 1 GB on private pool."
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(MPS_OUT_OF_MEMORY)])
+def test_out_of_memory_names_a_batch_that_fits(image_task, tmp_path, monkeypatch, error):
     real = loop.backward_whole_batch
 
     def hungry(model, inputs, *rest):
         if len(inputs) > 5:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         return real(model, inputs, *rest)
 
     monkeypatch.setattr(loop, "backward_whole_batch", hungry)

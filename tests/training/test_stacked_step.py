@@ -13,7 +13,7 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
-from deepauc.training import fast_step
+from deepauc.training import fast_step, stacked_step
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
@@ -121,3 +121,17 @@ def test_which_runs_are_stacked(spec, device, precision, size, worth):
         trained=network, device=torch.device(device), task=SimpleNamespace(source=source), recipe=None
     )
     assert worth_stacking(trainer, SimpleNamespace(precision=precision)) is worth
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_without_triton_nothing_is_compiled_or_stacked(monkeypatch, there):
+    """As on Windows: what is left on a GPU are torch's own kernels, in a graph."""
+    for module in (fast_step, stacked_step):
+        monkeypatch.setattr(module, "has_triton", lambda: there)
+    monkeypatch.setattr(fast_step.FastEngine, "_place_images", lambda engine: None)
+    with torch.device("meta"):
+        model = TimmSpec(name="resnet18").build(in_channels=3, num_outputs=1)
+    task = SimpleNamespace(source=SimpleNamespace(shape=(32, 32, 3)))
+    trainer = SimpleNamespace(device=torch.device("cuda"), task=task, trained=model)
+    assert fast_step.FastEngine([trainer]).compiled is there
+    assert worth_stacking(trainer, SimpleNamespace(precision="bfloat16")) is there

@@ -16,6 +16,7 @@ from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training import copies, loop, run, timing
+from deepauc.training.folder import surroundings
 from deepauc.training.plan import Fingerprint, Plan, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Steps
@@ -252,3 +253,16 @@ def test_minutes_choose_the_network_too_but_never_with_epochs(image_task):
     assert names[-1] == "resnet20"
     assert names[0] == "small-cnn"
     assert timing._scaled(Constant(), 0.5) == Constant()
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cpu", []), ("mps", ["mps"]), ("cuda:1", ["cuda:1"])])
+def test_a_clock_waits_for_whatever_works_beside_the_host(monkeypatch, device, waits):
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: waited.append(str(device)))
+    timing._wait_for(torch.device(device))
+    assert waited == waits
+
+
+def test_the_record_names_what_a_run_was_trained_on():
+    assert "CPU" in surroundings(torch.device("cpu"))["hardware"]
+    assert surroundings(torch.device("mps"))["hardware"].endswith(", mps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -122,6 +123,19 @@ def printable(text: str) -> str:
 def harmless(text: str) -> str:
     """The text with control characters, but for tabs and ends of lines, as escapes: a name may come from a table."""
     return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def speak_of_anything() -> None:
+    """Letters that stdout's encoding lacks, as a pipe's on Windows lacks Greek ones, appear as escapes: no error."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # stderr does so by itself
+
+
+def write_file(text: str) -> None:
+    """What stdout is redirected into a file for, in UTF-8 whatever the system's encoding: so it will be read."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")
+    sys.stdout.write(text)
 
 
 def _write(text: str) -> None:

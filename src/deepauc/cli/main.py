@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from deepauc.cli.compare import compare
-from deepauc.cli.console import harmless
+from deepauc.cli.console import harmless, speak_of_anything
 from deepauc.cli.data import app as data_app
 from deepauc.cli.demo import demo
 from deepauc.cli.evaluate import evaluate
@@ -91,6 +91,7 @@ app.add_typer(study_app, name="study")
 def run(arguments: Sequence[str] | None = None) -> None:
     """Entry point: exit code 0, 2 with one line for bad input, 130 when interrupted; --debug shows the traceback."""
     invocation = Invocation()
+    speak_of_anything()
     try:
         # standalone_mode=False: errors come here, where all of them get the same treatment
         code = app(list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False, obj=invocation)

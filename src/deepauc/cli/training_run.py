@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 import typer
 
-from deepauc.cli.console import Output
+from deepauc.cli.console import Output, write_file
 from deepauc.cli.device import checked_device
 from deepauc.cli.table_report import refuse_table
 from deepauc.cli.training_progress import stage_lengths, training_progress
@@ -132,7 +131,7 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
         "All that `deepauc train --config THIS_FILE --out DIR` does. Paths are relative to where it is run.",
         *(f"{choice.name}: {choice.value}\n  because: {choice.reason}" for choice in job.choices),
     ]
-    sys.stdout.write(settings_toml(whole, comments=comments))
+    write_file(settings_toml(whole, comments=comments))
 
 
 def _prepared_job(settings: Settings, *, device: str | None, output: Output, folder: RunFolder | None = None) -> _Job:
@@ -193,7 +192,7 @@ def _pace(
 @contextmanager
 def _silence() -> Iterator[None]:
     """Nothing of what is written to stdout appears."""
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         yield
 
 

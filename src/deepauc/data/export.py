@@ -64,6 +64,8 @@ def export_task(
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
+        if place.exists():  # and empty: Windows renames onto nothing that is there
+            place.rmdir()
         os.rename(work, place)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)

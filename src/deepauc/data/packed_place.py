@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from deepauc.data.packed_manifest import MANIFEST_NAME
@@ -41,16 +41,15 @@ def work_folder(place: Path) -> Iterator[Path]:
     place.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(place)
     work = Path(tempfile.mkdtemp(prefix=_prefix(place), dir=place.parent))
-    held = os.open(work, os.O_RDONLY)
     try:
-        _lock(held)
-        work.chmod(0o755)  # others may read it, unlike a temporary folder
-        yield work
+        with _opened(work) as held:
+            if held is not None:
+                _lock(held)
+            work.chmod(0o755)  # others may read it, unlike a temporary folder
+            yield work
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    finally:
-        os.close(held)
 
 
 def move_into_place(work: Path, place: Path, *, overwrite: bool) -> None:
@@ -63,8 +62,8 @@ def move_into_place(work: Path, place: Path, *, overwrite: bool) -> None:
     elif _exchanged(work, place):
         old = work
     else:
-        old = Path(tempfile.mkdtemp(prefix=_prefix(place), dir=place.parent))
-        os.rename(place, old)  # onto the empty folder; processes that have it open keep what they mapped
+        old = work.with_name(f"{work.name}-old")
+        os.rename(place, old)  # processes that have it open keep what they mapped; Windows refuses as long as they do
         os.rename(work, place)
     sync_folder(place.parent)
     if old is not None:
@@ -73,11 +72,22 @@ def move_into_place(work: Path, place: Path, *, overwrite: bool) -> None:
 
 def sync_folder(folder: Path) -> None:
     """A folder's list of files, through to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    with _opened(folder) as descriptor:
+        if descriptor is not None:
+            os.fsync(descriptor)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int | None]:
+    """The folder's descriptor; None on Windows, which opens no folders: nothing to hold there, nor to be waited for."""
+    descriptor = None
+    with suppress(PermissionError):
+        descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _prefix(place: Path) -> str:
@@ -97,16 +107,12 @@ def _lock(descriptor: int) -> bool:
 
 def _remove_stale(place: Path) -> None:
     for left in place.parent.glob(f"{_prefix(place)}*"):
-        try:
-            descriptor = os.open(left, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
+        with suppress(OSError), _opened(left) as descriptor:
+            if descriptor is None:  # nobody can tell whether it is held
+                continue
             old = time.time() - os.fstat(descriptor).st_mtime > STALE_SECONDS
             if old and _lock(descriptor):
                 shutil.rmtree(left, ignore_errors=True)
-        finally:
-            os.close(descriptor)
 
 
 def _exchanged(one: Path, other: Path) -> bool:

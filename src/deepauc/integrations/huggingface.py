@@ -224,7 +224,7 @@ def _saved_names(checkpoint: Path) -> set[str]:
     if single.exists():
         with safe_open(single, framework="pt") as file:
             return set(file.keys())
-    return set(json.loads(index.read_text())["weight_map"]) if index.exists() else set()
+    return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"]) if index.exists() else set()
 
 
 class _QuotaLoader(DataLoader[Any]):

@@ -351,4 +351,6 @@ def _device(name: str) -> torch.device:
         raise ValueError(f"device is {name!r}; write 'cpu', or 'cuda' for a GPU.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {name!r}, but torch finds no GPU on this machine; write 'cpu'.")
+    if device.type == "mps":
+        raise ValueError("device is 'mps', whose numbers have 32 bits, and a table is trained in 64: write 'cpu'.")
     return device

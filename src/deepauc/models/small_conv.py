@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -326,11 +328,17 @@ class SmallConv2d(nn.Conv2d):
         return super().forward(input)
 
 
+@cache
+def has_triton() -> bool:
+    """Whether Triton is there, which writes these kernels and those of torch's compiler: torch for Windows has none."""
+    return find_spec("triton") is not None
+
+
 def suits(device: torch.device) -> bool:
     """Whether the kernels are made for this device: older ones have no products of bfloat16, ROCm other options."""
     if device.type != "cuda":
         return True
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+    return has_triton() and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def use_small_convs(model: nn.Module) -> int:

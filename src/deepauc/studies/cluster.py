@@ -25,9 +25,8 @@ from deepauc.studies.execution import Ended, OnEnd, one_by_one, packed, worker_t
 from deepauc.studies.plan import PlannedRun, same_shape
 from deepauc.studies.sources import Place
 from deepauc.training.checkpoint import write_atomically
+from deepauc.training.file_lock import lock
 from deepauc.training.folder import RunFolder, surroundings
-
-LOOK_SECONDS = 0.5  # between two looks at a lock that another worker holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +237,10 @@ def _take(told: Told, run: PlannedRun, place: Place, ended: OnEnd) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ray's workers are deaf to SIGINT, by which training is told to save its state and stop."""
+    """Ray's workers are deaf to SIGINT, by which training is told to save its state and stop; Windows has no mask."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         yield
@@ -252,23 +254,15 @@ def _locks(folders: Sequence[Path], until: float | None) -> Iterator[bool]:
 
     A lock goes with its process, however that ends; its file says which one it was.
     """
-    import fcntl  # Linux and macOS
-
     with ExitStack() as stack:
         for folder in sorted(folders):  # in one order for all: no two wait for each other
             folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(lock_path(folder).open("a+"))
-            while True:
-                if until is not None and time.time() >= until:
-                    yield False
-                    return
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(LOOK_SECONDS)
+            file = stack.enter_context(lock_path(folder).open("ab"))
+            if not lock(file, until=until):
+                yield False
+                return
             file.truncate(0)
-            file.write(f"{platform.node()} {os.getpid()}\n")
+            file.write(f"{platform.node()} {os.getpid()}\n".encode())
             file.flush()
         yield True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -255,7 +256,10 @@ def time_limit(deadline: float | None) -> Iterator[None]:
 
     def stop() -> None:
         fired.set()
-        os.kill(os.getpid(), signal.SIGINT)
+        if sys.platform == "win32":
+            signal.raise_signal(signal.SIGINT)  # os.kill would end the process
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
 
     timer = threading.Timer(max(deadline - time.monotonic(), 0.01), stop)
     timer.daemon = True

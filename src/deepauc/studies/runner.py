@@ -6,6 +6,7 @@ finished run is distilled into its record at once. A run that fails is reported 
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -268,7 +269,7 @@ class _Session:
                 {
                     **planned.about(self.set_name),
                     "phase": planned.phase,
-                    "failed": message.replace(f"{planned.folder(self.place)}/", ""),  # a path of this machine
+                    "failed": message.replace(f"{planned.folder(self.place)}{os.sep}", ""),  # a path of this machine
                     "identity": identity,
                     "recipe": planned.brief_recipe(),
                     **(around or surroundings(self.device)),

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deepauc.data.packed_place import sync_folder
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """The file is either the old one or the new one, whatever happens: a full disk, a kill, a power cut."""
@@ -27,11 +29,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(
             error.errno, f"could not write ({error.strerror}); what was saved before is untouched", str(path)
         ) from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
@@ -55,7 +53,8 @@ def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copied out of the mapped file: Windows replaces and deletes none that is still mapped.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         if metadata["sha256"] != _checksum(metadata["state"], tensors):
             raise ValueError("its checksum is wrong")
         return _rebuild(json.loads(metadata["state"]), tensors)

@@ -96,7 +96,7 @@ def read_settings(path: str | Path) -> Settings:
     if (size := path.stat().st_size) > MAX_BYTES:
         raise ValueError(f"{path} has {size:,} bytes, too large for a file of settings.")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(_text(path))
     except (ValueError, RecursionError, OSError) as error:
         raise ValueError(f"{path} is no TOML file: {error}.") from None
     try:
@@ -105,6 +105,12 @@ def read_settings(path: str | Path) -> Settings:
         raise ValueError(f"{path}: {error}") from None
     except RecursionError:
         raise ValueError(f"{path}: tables within tables, too deep to be settings.") from None
+
+
+def _text(path: Path) -> str:
+    """UTF-8, also with the mark that Windows' editor puts first; UTF-16 with its mark, as its PowerShell redirects."""
+    content = path.read_bytes()
+    return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
 
 
 def build(cls: type[T], content: Mapping[str, Any]) -> T:

@@ -17,6 +17,7 @@ from torch._functorch import config as functorch_config
 
 from deepauc.data.counter import hash_key
 from deepauc.data.task import ArrayInputs
+from deepauc.models.small_conv import has_triton
 from deepauc.models.small_conv_launch import launch_tag
 from deepauc.optim.pesg import PESG
 from deepauc.training.feed import images_on_device, rows_needed
@@ -69,7 +70,7 @@ class FastEngine:
         self.trainers = list(trainers)
         self.device = self.trainers[0].device
         self.captures = self.device.type == "cuda"
-        self.compiled = compiled and self.captures
+        self.compiled = compiled and self.captures and has_triton()
         self.start_up_seconds = 0.0
         # A study compiles many stages; past torch's limit of 8 it would silently run them uncompiled.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)

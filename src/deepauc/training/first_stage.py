@@ -16,6 +16,7 @@ import torch
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import SelectedInputs, Task
 from deepauc.training.distributed import all_ranks, join_ranks
+from deepauc.training.file_lock import lock
 from deepauc.training.folder import RunFolder
 from deepauc.training.loop import Engine, chosen_device, train
 from deepauc.training.packing import Job, train_together
@@ -177,10 +178,8 @@ def _uses_labels(stage: Stage) -> bool:
 @contextmanager
 def _locked(wanted: Collection[_Wanted]) -> Iterator[None]:
     """Nobody else trains these inside the block. The lock goes with the process, however that ends."""
-    import fcntl  # Linux and macOS
-
     with ExitStack() as stack:
         for path in sorted(one.lock for one in wanted):  # in one order for all: no two wait for each other
             path.parent.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(stack.enter_context(path.open("w")), fcntl.LOCK_EX)
+            lock(stack.enter_context(path.open("ab")))
         yield

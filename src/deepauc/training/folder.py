@@ -146,7 +146,8 @@ def surroundings(device: torch.device) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    hardware = (
-        torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    )
+    hardware = f"CPU, {torch.get_num_threads()} threads"
+    if device.type != "cpu":
+        on_cuda = device.type == "cuda"
+        hardware = torch.cuda.get_device_name(device) if on_cuda else f"{platform.machine()}, {device.type}"
     return {"versions": versions, "hardware": hardware, "code_version": code_version()}

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.folder import RunFolder
 
+_NO_MEMORY = ("allocate memory", "MPS backend out of memory")  # of a CPU, of Apple's GPUs: errors without a class
+
 
 class TrainingStopped(RuntimeError):
     """Training cannot go on; the message names step, cause and remedy."""
@@ -88,7 +90,7 @@ def stopped_at(
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise TrainingStopped(_out_of_memory(model, inputs, views=views)) from error
     except RuntimeError as error:
-        if "allocate memory" not in str(error):
+        if not any(words in str(error) for words in _NO_MEMORY):
             raise
         raise TrainingStopped(_out_of_memory(model, inputs, views=views)) from error
     except ValueError as error:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from deepauc.models.small_conv import use_small_convs
+from deepauc.models.small_conv import has_triton, use_small_convs
 from deepauc.models.stacked import can_stack, empty_copy, stacked
 from deepauc.models.stacked_weights import StackedWeights
 from deepauc.training.forward import Ends
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 def worth_stacking(trainer: Trainer, stage: Stage) -> bool:
-    """On a GPU, in bfloat16, small images, and a network that is not made for `small_conv`'s kernels."""
+    """On a GPU with Triton, in bfloat16, small images, and a network that is not made for `small_conv`'s kernels."""
     shape = trainer.task.source.shape
-    if trainer.device.type != "cuda" or stage.precision != "bfloat16" or len(shape) != 3:
+    if trainer.device.type != "cuda" or not has_triton() or stage.precision != "bfloat16" or len(shape) != 3:
         return False
     if shape[0] * shape[1] > LARGEST_IMAGE or not can_stack(trainer.trained):
         return False

@@ -280,8 +280,8 @@ def _scaled(schedule: Schedule, share: float) -> Schedule:
 
 
 def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def _paces(pace: Pace) -> str:
