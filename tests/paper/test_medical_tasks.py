@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepauc.data.medical.lazy_images import image_files
 from deepauc.data.splits import k_fold
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import build_model
@@ -136,6 +137,28 @@ def test_large_downloads_are_packed_once(tmp_path, monkeypatch):
         assert np.array_equal(packed.inputs([3, 1]), images[[3, 1]])
         assert packed.data_hash() == made.data_hash()
     assert len(list((tmp_path / "packed").iterdir())) == 1
+
+
+def test_a_replaced_image_is_decoded_anew(tmp_path, monkeypatch):
+    def write(shade):
+        pixels = np.random.default_rng(shade).integers(0, shade, (8, 8, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "1.png")
+
+    def decoded():
+        files = image_files(tmp_path, ["0.png", "1.png"], size=8, channels=3)
+        labels, ids = np.array([0, 1]), np.array(["0", "1"])
+        made = Task(name="files", kind="binary", source=files, labels=labels, label_names=("x",),
+                    parts={"train": np.arange(2)}, ids=ids)  # fmt: skip
+        return decoded_once(made, Place(runs=tmp_path)).inputs([1])[0]
+
+    monkeypatch.setattr("deepauc.paper.medical_tasks.fits_in_memory", lambda _: False)
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    write(255)
+    assert np.array_equal(decoded(), decoded())
+    before = decoded()
+    write(2)
+    assert not np.array_equal(decoded(), before)
+    assert len(list((tmp_path / "packed").iterdir())) == 2
 
 
 def test_decoding_is_told_of_once_a_minute(tmp_path, monkeypatch):

@@ -308,7 +308,8 @@ def _plan_text(entry: Entry, chosen: Sequence[Study]) -> str:
     from deepauc.cli.study_parts import tuning_and_final
 
     tuning, final = tuning_and_final(chosen)
-    return f"{entry.name}: {len(chosen)} studies, {tuning} tuning runs and {final} final runs where none is recorded."
+    studies = "1 study" if len(chosen) == 1 else f"{len(chosen)} studies"
+    return f"{entry.name}: {studies}, {tuning} tuning runs and {final} final runs where none is recorded."
 
 
 @contextmanager

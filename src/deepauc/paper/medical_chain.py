@@ -165,7 +165,8 @@ def _train(
 def _train_pack(together: Sequence[Link], place: Place, device: torch.device, report: Report | None) -> bool:
     """Whether it fitted into memory; one run alone that does not is an error."""
     if report is not None:
-        report(f"{len(together)} runs side by side: {together[0].study} to {together[-1].study}")
+        runs = f"{len(together)} runs side by side: {together[0].study} to {together[-1].study}"
+        report(runs if len(together) > 1 else f"{together[0].study}, seed {together[0].seed}")
     jobs = []
     for link in together:
         folder = link.folder(place)

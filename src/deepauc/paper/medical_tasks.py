@@ -25,6 +25,7 @@ from deepauc.data.medical.csv_columns import column_names
 from deepauc.data.medical.ddsm import load_ddsm
 from deepauc.data.medical.ham10000 import load_ham10000_sheets
 from deepauc.data.medical.isic2020 import load_isic2020_table
+from deepauc.data.medical.lazy_images import LazyImageFiles
 from deepauc.data.medical.medmnist import load_medmnist
 from deepauc.data.medical.melanoma import OutsideImages, load_melanoma, outside_rows
 from deepauc.data.medical.pathmnist import load_pathmnist_subset
@@ -95,11 +96,15 @@ def root_of(place: Place) -> Path:
 
 
 def decoded_once(task: Task, place: Place) -> Task:
-    """The task with its images in memory where they fit, else in a packed copy beside the runs, made at first use."""
+    """The task with its images in memory where they fit, else in a packed copy beside the runs, made at first use.
+
+    Image files of other sizes than those it was made of have a copy of their own.
+    """
     if fits_in_memory(task.source):
         return replace(task, source=InMemoryInputs(task.source, progress=_decoding()))
     assert task.ids is not None
-    key = hashlib.sha256(f"{task.source.shape}{task.ids.tolist()}".encode()).hexdigest()[:12]
+    files = task.source.sizes() if isinstance(task.source, LazyImageFiles) else ""
+    key = hashlib.sha256(f"{task.source.shape}{task.ids.tolist()}{files}".encode()).hexdigest()[:12]
     folder = place.runs / "packed" / f"{task.name.replace('/', '-')}-{key}"
     if folder.exists():
         return replace(task, source=open_packed(folder))
