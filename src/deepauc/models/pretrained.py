@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 # What timm's modules call the function that renames a published checkpoint's tensors.
 _RENAMING_FUNCTIONS = ("checkpoint_filter_fn", "_filter_torchvision_pretrained", "_filter_fn")
+_AT_RANDOM = "start at random: pretrained=False, in a study --set pretrained=false"
 
 
 def load_weights(model: nn.Module, file: Path, *, in_channels: int, num_outputs: int) -> None:
@@ -62,7 +63,7 @@ def cached_weights(config: Mapping[str, Any], *, name: str) -> Path:
     repository = config.get("hf_hub_id")
     if not repository:
         raise ValueError(
-            f"timm publishes no weights for {name}. Give a file as weights='file.safetensors', or set pretrained=False."
+            f"timm publishes no weights for {name}. Give a file as weights='file.safetensors', or {_AT_RANDOM}."
         )
     file_name = config.get("hf_hub_filename") or ""
     for candidate in dict.fromkeys([file_name, "model.safetensors"]):
@@ -73,7 +74,7 @@ def cached_weights(config: Mapping[str, Any], *, name: str) -> Path:
     raise ValueError(
         f"pretrained=True, but the weights of {name} are not on this machine. Where there is a connection, run "
         f"`hf download {repository} model.safetensors`; then copy the file and give weights='.../model.safetensors', "
-        "or set pretrained=False to start at random."
+        f"or {_AT_RANDOM}."
     )
 
 
