@@ -65,7 +65,7 @@ def measure(what: str, rows: int, path: Path) -> dict[str, Any]:
         label = evaluate_label(test, name="target", part="test", validation=validation)
         found |= {"auc_samples": label.resamples.auc, "other_samples": label.resamples.others}
     seconds = time.process_time() - start
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"what": what, "rows": rows, "seconds": seconds, "bytes": most - before, **found}
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deepauc.cli.study_parts import weights_not_here
 from deepauc.models import build
 from deepauc.paper import medical_chain
 from deepauc.paper.medical_chest import run_chest
@@ -42,6 +43,23 @@ def test_all_networks_have_their_weights_before_the_first_is_trained(cache, tmp_
         run_chest(replace(plan, networks=("test_resnt",), pretrained=False), task, place)
 
 
+def test_a_file_of_weights_that_is_not_there_is_told(tmp_path):
+    spec = build.TimmSpec(name=HERE, weights=str(tmp_path / "w.safetensors"))
+    with pytest.raises(ValueError, match="does not exist"):
+        spec.require_files()
+    (tmp_path / "w.safetensors").touch()
+    spec.require_files()  # what is in it is read when the network is built
+
+
+def test_studies_that_are_complete_need_no_weights(cache, tmp_path):
+    (study,) = [
+        Study(name="s", task=Spots(None), method=ce, fixed={"network": NOT_HERE, "pretrained": True}, seeds=(0,))
+    ]
+    assert len(weights_not_here([study], tmp_path)) == 1
+    RecordBook(tmp_path).add({"study": "s", "seed": 0, "phase": "final", "run": "r"})
+    assert weights_not_here([study], tmp_path) == []
+
+
 class Spots:
     """One small task for every seed."""
 
@@ -65,6 +83,8 @@ def test_a_study_without_its_weights_is_told_once_and_costs_no_run(cache, tmp_pa
     assert outcome.failed == []
     assert outcome.unavailable == {NOT_HERE: f"the weights of {NOT_HERE} are not on this machine"}
     book = RecordBook(tmp_path / "results" / "s")
-    assert [run.study.name for run in Planner(studies, book, place).ready()] == [HERE, HERE]
+    planner = Planner(studies, book, place)
+    assert [run.study.name for run in planner.ready()] == [HERE, HERE]
+    assert len(Planner(studies, book, place).expected(NOT_HERE)) == 2  # a display counts them, whatever they miss
     elsewhere = Planner(studies[1:], book, place, trains_here=False)  # a cluster's machines have weights of their own
     assert len(elsewhere.ready()) == 2

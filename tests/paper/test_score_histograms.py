@@ -51,6 +51,8 @@ def test_one_score_far_out_does_not_leave_all_others_in_one_bin():
     stretched = {"negative": [0, 1, 0, 99], "positive": [1, 0, 0, 9]}  # as records before had it
     assert separation(stretched) is None
     assert separation({**stretched, "negative": [0, 1, 50, 49]}) is not None
+    apart = {"negative": [99, 1, 0, 0], "positive": [0, 0, 1, 9]}  # narrow, but each in a bin of its own
+    assert separation(apart).apart > 10
 
 
 def test_nothing_to_compare():

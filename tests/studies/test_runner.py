@@ -49,6 +49,15 @@ def a_study(name="m", **changes):
     return Study(name=name, **{**given, **changes})
 
 
+def replace_needs(source, names):
+    """The source, which must wait for final runs of these studies."""
+
+    class Waiting(type(source)):
+        needs = names
+
+    return Waiting(imratio=source.imratio)
+
+
 def run(studies, folder, **options):
     place = Place(runs=folder / "runs", results=folder / "results")
     return run_studies("s", studies, place=place, **{"device": "cpu", **options}), RecordBook(folder / "results" / "s")
@@ -195,6 +204,9 @@ def test_a_final_run_that_diverges_leaves_a_record_and_is_not_tried_again(tmp_pa
     assert not any(str(tmp_path) in record["failed"] for record in book.diverged("m"))
     (shown,) = status_of(StudySet(name="s", title="", studies=(wild,)), (wild,), tmp_path / "results")
     assert (shown.final, shown.failed, shown.outdated) == (0, 2, 0)
+    later = a_study("later", task=replace_needs(wild.task, ("m",)))
+    planner = Planner([wild, later], book, Place(runs=tmp_path / "runs", results=tmp_path / "results"))
+    assert "some of m have diverged: without these it never begins" in planner.waiting()["later"]
     tamed = a_study(method=ce, grid={}, fixed={**SMALL, "lr": 0.1}, tuning={}, seeds=(0, 1))
     assert run([tamed], tmp_path)[0].done == 2
     (shown,) = status_of(StudySet(name="s", title="", studies=(tamed,)), (tamed,), tmp_path / "results")

@@ -134,7 +134,7 @@ def speak_of_anything() -> None:
 def write_file(text: str) -> None:
     """What stdout is redirected into a file for, in UTF-8 whatever the system's encoding: so it will be read."""
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
-        sys.stdout.reconfigure(encoding="utf-8")
+        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
     sys.stdout.write(text)
 
 

@@ -172,7 +172,7 @@ def run_study(
         chosen = tuple(replace(one, seeds=_declared(one, _numbers(seeds))) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_plan_text(entry, chosen))
-    for message in weights_not_here(chosen) if tasks is None else ():
+    for message in weights_not_here(chosen, results / entry.studies.name) if tasks is None else ():
         output.say(message)
     with telling(output.say), _told(output) as report:
         outcome = run_in_packs(

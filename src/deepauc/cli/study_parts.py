@@ -47,12 +47,15 @@ def refuse_what_does_not_apply(context: typer.Context, entry: Entry) -> None:
         raise ValueError(f"study {entry.name} has no {', '.join(unknown)}: {_why(entry)}")
 
 
-def weights_not_here(studies: Sequence[Study]) -> list[str]:
-    """Why networks cannot start from their weights, each once; known before any image is read."""
+def weights_not_here(studies: Sequence[Study], records: Path) -> list[str]:
+    """Why networks of studies that are not complete cannot start from their weights, each once; reads no image."""
     from deepauc.models.build import require_files
+    from deepauc.studies.records import RecordBook
 
     found: dict[str, None] = {}
-    for model in (one.recipe(one.configs[0], "final").model for one in studies):
+    book = RecordBook(records)
+    left = [one for one in studies if len(book.final(one.name)) < len(one.seeds)]
+    for model in (one.recipe(one.configs[0], "final").model for one in left):
         try:
             require_files(model)
         except ValueError as error:

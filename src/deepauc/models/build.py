@@ -14,7 +14,7 @@ from torch import nn
 from deepauc.models.activations import assert_no_relu, replace_relu
 from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
 from deepauc.models.factory import FactorySpec
-from deepauc.models.pretrained import cached_weights, load_weights
+from deepauc.models.pretrained import cached_weights, load_weights, require_file
 from deepauc.models.resnet20 import ResNet20Spec
 from deepauc.models.small import MLPSpec, SmallCNNSpec
 from deepauc.models.stem import use_small_stem
@@ -84,7 +84,9 @@ class TimmSpec:
     def require_files(self) -> None:
         """ValueError where there is no such network, or the weights it starts from are not here; builds nothing."""
         self._require_known()
-        if self.pretrained or self.weights is not None:
+        if self.weights is not None:
+            require_file(Path(self.weights))
+        elif self.pretrained:
             self._weights_file()
 
     def _weights_file(self) -> Path:

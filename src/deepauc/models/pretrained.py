@@ -53,6 +53,12 @@ def load_weights(model: nn.Module, file: Path, *, in_channels: int, num_outputs:
     model.load_state_dict(state, strict=False)
 
 
+def require_file(file: Path) -> None:
+    """ValueError where somebody's file of weights is not there."""
+    if not file.is_file():
+        raise ValueError(f"weights {str(file)!r} does not exist. Check the path, or leave weights out.")
+
+
 def cached_weights(config: Mapping[str, Any], *, name: str) -> Path:
     """timm's published weights of this network in Hugging Face's cache on this machine; the network is never asked.
 
@@ -84,8 +90,7 @@ def _read(file: Path) -> dict[str, Tensor]:
             f"weights {str(file)!r} is no .safetensors file. Other formats are pickles, which can run code when "
             "loaded: convert it first with safetensors.torch.save_file(state_dict, 'weights.safetensors')."
         )
-    if not file.is_file():
-        raise ValueError(f"weights {str(file)!r} does not exist. Check the path, or leave weights out.")
+    require_file(file)
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -111,7 +111,7 @@ def _run_missing(
     wanted: dict[str, Link] = {}
     for link in missing:
         _require(link, place, wanted)
-    for model in dict.fromkeys(link.recipe.model for link in wanted.values()):
+    for model in {link.recipe.model for link in wanted.values() if not RunFolder(link.folder(place)).done}:
         require_files(model)  # of all networks, before days of training with the first
     while waiting := [link for link in wanted.values() if not RunFolder(link.folder(place)).done]:
         ready = [link for link in waiting if link.parent is None or RunFolder(link.parent.folder(place)).done]

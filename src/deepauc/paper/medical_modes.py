@@ -20,7 +20,7 @@ ABOUT = (
     "The paper's claim: with AUC-M (and metadata) the training predictions make two well-separated patterns, with CE "
     "they are more mixed together. Here: raw scores of the last epoch. `class means apart`: in root mean square "
     "standard deviations of the two classes, mean ± standard deviation over folds (without those in which a few scores "
-    "far out leave most of either class in one bin of 40); `minus CE`: by fold, with a 95 % t-interval (folds share "
+    "far out leave most of both classes in one bin of 40); `minus CE`: by fold, with a 95 % t-interval (folds share "
     "training rows: it is too narrow). Two normals of one width and one weight have a single "
     f"mode up to {TWO_MODES_FROM:g}; `two modes`: the mean over folds is above that. `histograms overlap`: the area "
     "that the classes' histograms (40 bins, area 1 each) have in common. isic-M and -meta cells see age, sex and site "

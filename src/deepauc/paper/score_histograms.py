@@ -49,16 +49,18 @@ def binned_auc(histogram: Mapping[str, Any]) -> BinnedAuc | None:
 
 
 def separation(histogram: Mapping[str, Any]) -> Separation | None:
-    """The same for the distance of the classes; None where a class has no row, or most of each lies in a single bin."""
+    """The same for the distance of the classes; None where a class has no row, or most of both lies in one bin."""
     negative, positive = _counts(histogram)
     if not negative.sum() or not positive.sum():
         return None
     shares = [counts / counts.sum() for counts in (negative, positive)]
-    if all(share.max() > 0.5 for share in shares):
+    if np.minimum(*shares).max() > 0.5:
         return None  # a few scores far out have stretched the bins: what they hold says nothing of the others
     centres = np.arange(len(negative)) + 0.5  # in bins: a distance in standard deviations has no unit
     means = [float((share * centres).sum()) for share in shares]
     variances = [float((share * (centres - mean) ** 2).sum()) for share, mean in zip(shares, means, strict=True)]
+    if not sum(variances):
+        return None
     return Separation(
         apart=(means[1] - means[0]) / math.sqrt(sum(variances) / 2),
         overlap=float(np.minimum(*shares).sum()),

@@ -90,14 +90,16 @@ def evaluate_label(
     validation: Sample | Absent,
     probabilities: bool = False,
     curves: bool = True,
+    tell_resamples: bool = True,
 ) -> LabelEvaluation:
     """All of it for one label; what cannot be had is `Absent` with the reason, never an exception.
 
     validation: where thresholds and recalibration come from. probabilities: the scores are probabilities already, not
-    a network's raw output. curves: also curves, histograms and bands (the slow half).
+    a network's raw output. curves: also curves, histograms and bands (the slow half). tell_resamples: a caution where
+    fewer bootstrap samples than usual are drawn; of several labels one has it for all.
     """
     counts = count_rows(sample)
-    resamples, fewer = resamples_of(counts), fewer_told(counts)
+    resamples, fewer = resamples_of(counts), fewer_told(counts) if tell_resamples else None
     sample = sample.labelled()
     obstacle = _obstacle(sample, part)
     if obstacle is not None:
@@ -164,8 +166,8 @@ def _obstacle(sample: Sample, part: str) -> Absent | None:
         return Absent(f"{where} has no labelled row.")
     if (bad := int((~np.isfinite(sample.scores)).sum())) > 0:
         return Absent(
-            f"{bad} of {rows} scores in {where} are NaN or infinite: the network has diverged. Train again "
-            "with bounded scores (bound='sigmoid') or a lower lr."
+            f"{bad} of {rows} scores in {where} are NaN or infinite. Drop these rows, or find out why the model gave "
+            "none; a network that has diverged is trained again with bounded scores (bound='sigmoid') or a lower lr."
         )
     positives = int(sample.labels.sum())
     if positives in (0, rows):

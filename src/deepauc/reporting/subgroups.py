@@ -54,9 +54,10 @@ class Metadata:
                 f"no id of scores.csv (such as {str(ids[0])[:60]!r}) is among the metadata's ids "
                 f"(such as {str(self.ids[0])[:60] if len(self.ids) else ''!r}): {remedy}"
             )
+        every = {name: list(column) for name, column in self.columns.items()}
         return {
             name: np.array([_text(column[row]) if row >= 0 else "" for row in rows], dtype=np.str_)
-            for name, column in self.columns.items()
+            for name, column in every.items()
         }
 
 

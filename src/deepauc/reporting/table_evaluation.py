@@ -71,6 +71,7 @@ def evaluate_part(
                 validation=validation,
                 probabilities=probabilities,
                 curves=curves,
+                tell_resamples=number == 0,
             )
         )
         if progress is not None:

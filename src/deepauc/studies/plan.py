@@ -187,8 +187,6 @@ class Planner(Choices):
         for run in runs:
             record = self.book.find(study.name, run.phase, run.id)
             if run.id not in diverged and (record is None or not run.told_by(record)):
-                if self.trains_here:
-                    require_files(run.recipe.model)
                 yield run
 
     def waiting(self) -> dict[str, str]:
@@ -200,7 +198,12 @@ class Planner(Choices):
             if study.inherits is not None and self.inherited(study) is None:
                 reasons[study.name] = f"nothing is selected yet in {study.inherits.study}, whose settings it inherits"
             elif not self._needs_are_there(study):
+                lost = [name for name in study.task.needs if self.book.diverged(name)]
                 reasons[study.name] = f"final runs of {', '.join(study.task.needs)} come first"
+                if lost:
+                    reasons[study.name] += (
+                        f", and some of {', '.join(lost)} have diverged: without these it never begins"
+                    )
         return reasons
 
     def expected(self, group: str) -> list[PlannedRun]:
@@ -229,7 +232,10 @@ class Planner(Choices):
                 if (study.group or study.name) != group or study.name in self.unavailable:
                     continue
                 try:
-                    runs |= {run.id: run for run in self.missing(study) if run.id not in {*leave_out, *runs}}
+                    found = [run for run in self.missing(study) if run.id not in {*leave_out, *runs}]
+                    for model in {run.recipe.model for run in found} if self.trains_here else ():
+                        require_files(model)
+                    runs |= {run.id: run for run in found}
                 except (ValueError, OSError) as error:
                     self.unavailable[study.name] = str(error)
             if runs:
