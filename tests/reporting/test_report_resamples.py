@@ -11,6 +11,8 @@ from deepauc.reporting.evaluation import Sample, evaluate_label
 from deepauc.reporting.findings import Counts, Resamples, to_json
 from deepauc.reporting.label_sections import interval_table, label_topics
 from deepauc.reporting.resamples import fewer_told, resamples_of
+from deepauc.reporting.scores_file import ScoreTable
+from deepauc.reporting.table_evaluation import evaluate_part
 
 
 def counts(rows, positives=None, patients=None):
@@ -94,3 +96,12 @@ def test_a_report_of_more_rows_is_drawn_and_labelled_by_fewer_samples(monkeypatc
     assert any("500 samples" in block.text for block in blocks if isinstance(block, Paragraph))
     assert "(500 samples)" in repr(label_topics(found, "", other=None, objective=""))
     assert not any("fewer bootstrap samples" in text for text in before.cautions)
+
+
+def test_of_several_labels_one_says_it_for_all(monkeypatch):
+    monkeypatch.setattr(resamples, "FULL_ROWS", 300)
+    one, _ = judged(group=False)
+    labels, scores = (np.stack([column] * 3, axis=1) for column in (one.labels, one.scores))
+    table = ScoreTable("s.csv", ("a", "b", "c"), labels, scores, np.arange(len(labels)))
+    found = evaluate_part(table, None, curves=False, probabilities=False)
+    assert [sum("fewer bootstrap samples" in text for text in label.cautions) for label in found] == [1, 0, 0]
