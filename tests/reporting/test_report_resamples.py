@@ -102,6 +102,7 @@ def test_of_several_labels_one_says_it_for_all(monkeypatch):
     monkeypatch.setattr(resamples, "FULL_ROWS", 300)
     one, _ = judged(group=False)
     labels, scores = (np.stack([column] * 3, axis=1) for column in (one.labels, one.scores))
-    table = ScoreTable("s.csv", ("a", "b", "c"), labels, scores, np.arange(len(labels)))
+    lines = np.arange(len(labels))
+    table = ScoreTable(source="s.csv", label_names=("a", "b", "c"), labels=labels, scores=scores, lines=lines)
     found = evaluate_part(table, None, curves=False, probabilities=False)
     assert [sum("fewer bootstrap samples" in text for text in label.cautions) for label in found] == [1, 0, 0]
