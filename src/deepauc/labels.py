@@ -13,6 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from deepauc.names import in_one_form
+
 NON_FINITE_SCORES = (
     "scores hold NaN or infinity. If they come from a network in training, it has diverged: bound the scores before "
     "the loss (torch.sigmoid, or BatchScoreNorm), or lower lr; loss_fn.diagnose of scores before that shows when a, b "
@@ -28,7 +30,7 @@ NO_NAME = ("", "None", "nan", "<NA>", "NaT")
 
 
 def require_groups(groups: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The groups (patients), as text where they are objects; ValueError where one is missing.
+    """The groups (patients), as text where they are objects, in one form; ValueError where one is missing.
 
     array: the same as NumPy has it. As text all rows without a group would be one patient, `nan`.
     """
@@ -41,7 +43,7 @@ def require_groups(groups: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         missing = int((array != array).sum())  # noqa: PLR0124  (true for NaN alone)
     if missing:
         raise ValueError(f"groups are missing in {missing} rows; give every row a group (patient) of its own instead.")
-    return array
+    return in_one_form(array)
 
 
 def shape_message(scores_shape: tuple[int, ...], labels_shape: tuple[int, ...]) -> str | None:

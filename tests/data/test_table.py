@@ -207,14 +207,14 @@ def test_the_message_is_a_plain_table(tmp_path):
 
 
 def test_label_values(tmp_path):
-    accepted = ["0", "1", "0.0", "1.0", "True", "False", "true", "FALSE", " 1 ", "", "nan", "NaN"]
+    accepted = ["0", "1", "0.0", "1.0", "True", "False", "true", "FALSE", " 1 ", "１", "\u200b0", "", "nan", "NaN"]
     rows = "".join(f"{i},{cell}\n" for i, cell in enumerate(accepted))
     task, report = read_table(
         write(tmp_path, "f,y\n" + rows), feature_columns=["f"], label_columns=["y"], kind="binary"
     )
-    np.testing.assert_array_equal(task.labels, [0, 1, 0, 1, 1, 0, 1, 0, 1, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(task.labels, [0, 1, 0, 1, 1, 0, 1, 0, 1, 1, 0, np.nan, np.nan, np.nan])
     assert report.unlabelled == 3
-    refused = ["2", "-1", "yes", "no", "0.5", "1_0", "inf", "10", "malignant", "１"]
+    refused = ["2", "-1", "yes", "no", "0.5", "1_0", "inf", "10", "malignant", "١"]
     rows = "".join(f"{i},{cell}\n" for i, cell in enumerate(refused))
     problems = problems_of(
         write(tmp_path, "f,y\n100,0\n101,1\n" + rows), feature_columns=["f"], label_columns=["y"], kind="binary"

@@ -147,6 +147,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
             f"Caution. {found.rows_seen:,} of these rows are named like ones the run was trained or chosen on: an AUC "
             "over them would be too good. The run's own scores.csv has the test part; --parts says which rows it has."
         )
+    for text in _unseen_texts(found):
+        output.say(f"Caution. {text}")
     record: dict[str, Any] = {
         "scores": str(out),
         "rows": len(found.ids),
@@ -154,6 +156,7 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
         "meaning": found.meaning,
         "skipped_rows": list(found.skipped),
         "rows_seen_in_training": found.rows_seen,
+        "unseen_categories": {column: dict(unseen) for column, unseen in found.unseen.items()},
     }
     if alone:
         record["scores_without_labels"] = list(alone)
@@ -166,6 +169,20 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
     if found.split_caution is not None:
         record["split_caution"] = found.split_caution
     output.record(record)
+
+
+def _unseen_texts(found: TablePrediction) -> list[str]:
+    """Categories that no training row had, a sentence for each column."""
+    texts = []
+    for column, unseen in found.unseen.items():
+        rows = sum(unseen.values())
+        names = sorted(unseen, key=lambda name: -unseen[name])[:3]
+        shown = ", ".join(f"{name[:60]!r} ({unseen[name]:,})" for name in names) + ", ..." * (len(unseen) > len(names))
+        texts.append(
+            f"Column {column!r}: {rows:,} row{'s have' if rows != 1 else ' has'} a category that the training rows did "
+            f"not have: {shown}. {'They count' if rows != 1 else 'It counts'} as an empty cell."
+        )
+    return texts
 
 
 def _unjudged(alone: Sequence[str], strangers: Sequence[str]) -> str:

@@ -290,6 +290,7 @@ def _notes(job: _Job, trials: Sequence[Trial], command: str) -> dict[str, Any]:
         "plan": plan,
         "data": {**data_record(job.settings, job.prepared), "unlabelled_rows": asdict(job.unlabelled)},
         "leaks": job.prepared.leaks,
+        "possible_leaks": job.prepared.possible_leaks,
     }
 
 

@@ -55,10 +55,17 @@ def show_data(output: Output, prepared: Prepared) -> None:
         output.say(
             f"  few: {part} has {few} of a class of {name}; an AUC's interval needs two of each, and many to be narrow"
         )
+    for alike in report.alike:
+        output.say(f"  caution: {alike.text(word)}")
     for kind, count in prepared.leaks.items():
         what = word if kind == "patient" else kind
         output.say(f"  LEAK: {count:,} x the same {what} in two parts; the figures will be too good")
-    if not prepared.leaks:
+    if prepared.possible_leaks:
+        output.say(
+            f"  POSSIBLE LEAK: {prepared.possible_leaks:,} {word}{'s' * (prepared.possible_leaks != 1)} may be in two "
+            "parts under different names (see the caution above); the figures may be too good"
+        )
+    elif not prepared.leaks:
         output.say(
             "  leaks between parts: none found"
             + ("" if task.groups is not None else " (no groups are named, such as patients)")
@@ -144,6 +151,7 @@ def show_results(
             "seconds": record["results"]["seconds"],
             "plan": record.get("plan"),
             "leaks": record.get("leaks"),
+            "possible_leaks": record.get("possible_leaks"),
             "unlabelled": (record.get("data") or {}).get("unlabelled_rows"),
         }
     )

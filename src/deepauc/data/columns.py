@@ -13,6 +13,7 @@ from deepauc.data.compact import LARGEST, NumberColumn, TextColumn
 from deepauc.data.problems import Problem, ProblemKind, shown
 from deepauc.data.task import Floats
 from deepauc.labels import NO_NAME
+from deepauc.names import one_form
 
 # What a label may look like in a file. Nothing else is guessed at: "yes", "malignant" or 2 could mean anything.
 _LABELS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0, "": math.nan, "nan": math.nan}
@@ -32,7 +33,7 @@ def parse_labels(cells: Sequence[str], lines: Sequence[int], column: str) -> tup
     values = np.empty(len(cells), dtype=np.float32)
     problems: list[Problem] = []
     for row, cell in enumerate(cells):
-        value = _LABELS.get(cell.strip().lower())
+        value = _LABELS.get(one_form(cell).lower())
         if value is None:
             remedy = "write 1 for the positive class, 0 for the negative one, nothing where it is not known"
             problems.append(_problem(lines[row], column, "unknown label value", f"{shown(cell)}: {remedy}"))
@@ -47,8 +48,9 @@ def parse_parts(
     parts = np.empty(len(cells), dtype=np.int64)
     problems: list[Problem] = []
     for row, cell in enumerate(cells):
-        parts[row] = _PARTS.get(cell.strip().lower(), NO_PART)
-        if parts[row] == NO_PART and not (unlabelled[row] and not cell.strip()):
+        name = one_form(cell)
+        parts[row] = _PARTS.get(name.lower(), NO_PART)
+        if parts[row] == NO_PART and not (unlabelled[row] and not name):
             message = f"{shown(cell)}: write train, validation or test"
             problems.append(_problem(lines[row], column, "bad split value", message))
     return parts, problems
@@ -99,8 +101,8 @@ def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
 
 
 def parse_groups(cells: TextColumn, lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:
-    """Names, without the blanks around them; an empty one could be anybody's."""
-    groups = cells.stripped()
+    """Names in one form; an empty one could be anybody's."""
+    groups = cells.names()
     remedy = "name the patient or group (any name that occurs once will do for an unknown one)"
     return groups, [
         _problem(
@@ -118,7 +120,7 @@ def id_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, may_
     first: dict[str, int] = {}
     problems = []
     for cell, line in zip(cells, lines, strict=True):
-        name = cell.strip()
+        name = one_form(cell)
         if not name:
             message = "the cell is empty: give every row a name of its own"
             problems.append(_problem(line, column, "missing id", message))
@@ -133,7 +135,7 @@ def parse_metadata(cells: TextColumn) -> npt.NDArray[Any]:
     values, bad = _parse_numbers(cells)
     empty = np.array([not cell.strip() for cell in cells], dtype=bool)
     if (bad & ~empty).any() or empty.all():
-        return cells.stripped()
+        return cells.names()
     return np.where(empty, np.nan, values)
 
 

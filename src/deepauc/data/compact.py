@@ -15,6 +15,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.names import one_form
+
 Floats = npt.NDArray[np.float64]
 
 BLOCK_CELLS = 1 << 14  # held as Python strings at a time: few enough for a processor's cache
@@ -94,11 +96,11 @@ class TextColumn(Sequence[str]):
             start += len(block)
         return TextColumn(kept)
 
-    def stripped(self) -> npt.NDArray[Any]:
-        """An array of text (N,), without the blanks around each cell."""
+    def names(self) -> npt.NDArray[Any]:
+        """An array of text (N,), each cell in its one form: names of patients, rows, categories."""
         if not len(self):
             return np.empty(0, dtype=str)
-        return np.concatenate([np.array([cell.strip() for cell in block.cells()], dtype=str) for block in self.blocks])
+        return np.concatenate([np.array(list(map(one_form, block.cells())), dtype=str) for block in self.blocks])
 
 
 class NumberColumn:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from deepauc.data.group_word import group_word
 from deepauc.data.splits import Leak
+from deepauc.names import Alike
 
 ProblemKind = Literal[
     "missing file",
@@ -96,6 +97,7 @@ class TableReport:
     group_column: str | None = None
     disputed: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` whose labels differ
     shared: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` that several patients have
+    alike: tuple[Alike, ...] = ()  # names that may be one patient's, row's or category's
 
     @property
     def ok(self) -> bool:
@@ -130,6 +132,7 @@ class TableReport:
         lines += [f"leak: {named[leak.what]}{str(leak)[len(leak.what) :]}" for leak in self.leaks if leak.what in named]
         if same := sum(leak.what == "features" for leak in self.leaks):
             lines.append(f"identical features in two parts: {same:,} sets of rows")
+        lines += [f"caution: {alike.text(word)}" for alike in self.alike]
         if self.skipped:
             lines.append(f"skipped {len(self.skipped):,} rows: {', '.join(map(str, self.skipped))}")
         lines.append(format_problems(self.problems) if self.problems else "no problems")

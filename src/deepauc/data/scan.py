@@ -184,7 +184,7 @@ def scan_table(
         problems=problems,
     )
     if not allow_duplicates:
-        problems += _repeated_rows(scan, inputs.identity)
+        problems += [*_repeated_rows(scan, inputs.identity), *_files_of_one_name(scan)]
     problems += _patients_in_two_parts(scan)
     problems.sort(key=lambda problem: problem.row or 0)
     return scan
@@ -295,6 +295,23 @@ def _repeated_rows(scan: Scan, identity: Array) -> list[Problem]:
             message = f"{what} as in line {scan.lines[first]}{'' if same else ', with another label'}"
             line, column = int(scan.lines[row]), scan.columns.image
             problems.append(Problem(row=line, column=column, kind="duplicate row", message=message))
+    return problems
+
+
+def _files_of_one_name(scan: Scan) -> list[Problem]:
+    """Different image files whose names are the same in one form: a row is called by its file."""
+    if scan.images is None or scan.columns.image is None:
+        return []
+    cells = scan.cells.columns[scan.columns.image]
+    names, problems = cells.names(), list[Problem]()
+    if (names == np.array([cell.strip() for cell in cells], dtype=str)).all():
+        return []  # no name was changed; a file that is named twice is a repeated row
+    for first, *others in equal_sets(names):
+        for row in others:
+            if scan.images.paths[row] != scan.images.paths[first]:
+                message = f"not the file of line {scan.lines[first]}, but its name looks the same: rename one of them"
+                line, column = int(scan.lines[row]), scan.columns.image
+                problems.append(Problem(row=line, column=column, kind="duplicate id", message=message))
     return problems
 
 

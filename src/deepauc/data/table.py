@@ -21,6 +21,7 @@ from deepauc.data.problems import LargestGroup, Problem, TableError, TableReport
 from deepauc.data.scan import Mask, Scan, TableColumns, scan_table, whole_table_problems
 from deepauc.data.splits import Leak, equal_sets, leak_between
 from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
+from deepauc.names import Alike, find_alike, one_form
 
 Progress = Callable[[int, int], None]
 Sizes = Mapping[tuple[int, int], int]  # (height, width) -> how many files
@@ -229,7 +230,7 @@ def _kept(scan: Scan, size: Size | None, *, skip_bad: bool) -> tuple[Mask, tuple
 def _ids(scan: Scan, keep: Mask) -> Array:
     named = scan.columns.image or scan.columns.id
     if named is not None:
-        return scan.cells.columns[named].rows(keep).stripped()
+        return scan.cells.columns[named].rows(keep).names()
     lines = scan.lines[keep]
     return lines.astype(f"U{len(str(lines.max(initial=0)))}")
 
@@ -238,13 +239,13 @@ def _metadata(scan: Scan, keep: Mask) -> dict[str, Array]:
     found = {}
     for name in scan.columns.all_metadata:
         cells = scan.cells.pointed(name).rows(keep)
-        found[name] = cells.stripped() if name in scan.columns.categories else parse_metadata(cells)
+        found[name] = cells.names() if name in scan.columns.categories else parse_metadata(cells)
     return found
 
 
 def _id(scan: Scan, row: int) -> str:
     named = scan.columns.image or scan.columns.id
-    return str(scan.lines[row]) if named is None else scan.cells.columns[named][row].strip()
+    return str(scan.lines[row]) if named is None else one_form(scan.cells.columns[named][row])
 
 
 def _parts(scan: Scan, rows: Indices) -> dict[str, Indices]:
@@ -318,7 +319,21 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
         largest_group=None if scan.groups is None else largest_group(scan.groups[rows]),
         disputed=in_lines(filter(disputed, identical)),
         shared=in_lines(filter(shared, identical)),
+        alike=_alike(scan, keep) if names else (),
     )
+
+
+def _alike(scan: Scan, keep: Mask) -> tuple[Alike, ...]:
+    """Patients, rows and categories that may be written in several ways; copies of images are found by their pixels."""
+    columns, found = scan.columns, list[Alike | None]()
+    if scan.groups is not None:
+        found.append(find_alike(scan.groups[keep].tolist(), what="group", column=columns.group))
+    if columns.id is not None:
+        found.append(find_alike(_ids(scan, keep).tolist(), what="id", column=columns.id))
+    for name, column in _metadata(scan, keep).items():
+        if column.dtype.kind == "U":
+            found.append(find_alike(column.tolist(), what="category", column=name))
+    return tuple(one for one in found if one is not None)
 
 
 def largest_group(groups: Array) -> LargestGroup | None:

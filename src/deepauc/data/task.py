@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.labels import require_groups
+from deepauc.names import in_one_form
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -163,8 +164,9 @@ class Task:
             column = getattr(self, name)
             if name == "groups" and column is not None:
                 require_groups(column, np.asarray(column))
-            set_(self, name, None if column is None else _frozen(_column(column, name, rows).astype(str)))
-        set_(self, "metadata", {str(k): _frozen(_column(v, str(k), rows).copy()) for k, v in self.metadata.items()})
+            set_(self, name, None if column is None else _frozen(in_one_form(_column(column, name, rows).astype(str))))
+        metadata = {str(name): in_one_form(_column(one, str(name), rows)) for name, one in self.metadata.items()}
+        set_(self, "metadata", {name: _frozen(column.copy()) for name, column in metadata.items()})
         if self.weights is not None:
             weights = _column(self.weights, "weights", rows).astype(np.float32)
             if not (np.isfinite(weights).all() and (weights >= 0).all()):

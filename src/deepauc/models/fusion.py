@@ -6,12 +6,15 @@ Scores of AUC losses have no common scale, so both are brought to [0, 1] before 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from deepauc.names import one_form
 
 Array = npt.NDArray[Any]
 Scale = Literal["sigmoid", "rank"]
@@ -51,10 +54,23 @@ class CategoricalColumn:
         return (*names, f"{self.name} missing")[: len(names) + self.missing_seen]
 
     def encode(self, column: Array) -> npt.NDArray[np.float64]:
-        cells = np.array(_texts(column), dtype=object)
-        one_hot = np.stack([cells == category for category in self.categories], axis=1).astype(np.float64)
+        place = self._places()
+        places = np.array([place.get(cell, -1) for cell in _texts(column)], dtype=np.int64)
+        one_hot = (places[:, None] == np.arange(len(self.categories))).astype(np.float64)
         unknown = 1.0 - one_hot.sum(axis=1, keepdims=True)
         return np.hstack([one_hot, unknown])[:, : len(self.categories) + self.missing_seen]
+
+    def unseen(self, column: Array) -> dict[str, int]:
+        """Categories that the training rows did not have, and how many of these rows hold each."""
+        place = self._places()
+        return dict(Counter(cell for cell in _texts(column) if cell and cell not in place))
+
+    def _places(self) -> dict[str, int]:
+        """Category -> its feature; an older encoder may have two that are one category today, which has the first."""
+        places: dict[str, int] = {}
+        for number, category in enumerate(self.categories):
+            places.setdefault(_text(category), number)
+        return places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +234,7 @@ def _text(cell: object) -> str:
 
     (A column of codes reads as numbers when all its cells are, and whole numbers become floats when one is missing.)
     """
-    text = str(cell).strip()
+    text = one_form(str(cell))
     try:
         number = math.nan if "_" in text else float(text)  # float() takes 1_000 for a number
     except ValueError:

@@ -94,6 +94,11 @@ def leak_texts(leaks: LeakFinding) -> list[str]:
             f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two parts: the "
             "values in this report are too good. The command deepauc data check names them."
         )
+    if leaks.possible:
+        found.append(
+            f"Possible leak: {leaks.possible:,} {leaks.group_word}{'s' * (leaks.possible != 1)} may be in two parts "
+            "under different names. If so, the values in this report are too good."
+        )
     kinds = dict(leaks.recorded or {})
     if leaks.patients_in_two_parts:
         kinds.pop("patient", None)  # the same ones, counted at training
@@ -121,11 +126,8 @@ def leaks_section(findings: RunFindings) -> Section:
             )
         )
     elif leaks.patients_in_two_parts == 0:
-        blocks.append(
-            Paragraph(
-                f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two parts (read off scores.csv)."
-            )
-        )
+        text = f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two parts"
+        blocks.append(Paragraph(f"{text}{' under one name' * bool(leaks.possible)} (read off scores.csv)."))
     blocks += [Caution(text) for text in leak_texts(leaks)]
     if leaks.recorded is None:
         blocks.append(
@@ -134,7 +136,9 @@ def leaks_section(findings: RunFindings) -> Section:
             )
         )
     elif not leaks.recorded:
-        blocks.append(Paragraph(f"Recorded at training: no {word} and no identical input was found in two parts."))
+        blocks.append(
+            Paragraph(f"Recorded at training: no name of a {word} and no identical input was found in two parts.")
+        )
     return Section(anchor="leaks", title="Leak check", blocks=tuple(blocks))
 
 

@@ -224,12 +224,16 @@ class SubgroupFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class LeakFinding:
-    """patients_in_two_parts: from scores.csv, None where it names no patients. recorded: what training wrote down."""
+    """patients_in_two_parts: from scores.csv, None where it names no patients. recorded: what training wrote down.
+
+    possible: patients who are in two parts if names that may be meant alike are one patient's.
+    """
 
     patients: int | None
     patients_in_two_parts: int | None
     recorded: Mapping[str, int] | None  # kind -> how many; empty: looked for and not found
     group_word: str = "patient"
+    possible: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,7 +197,9 @@ def _data(run: Run, record: Mapping[str, Any]) -> str:
         found = ", ".join(
             f"{count:,} x the same {word if kind == 'patient' else kind}" for kind, count in leaks.items()
         )
-        lines.append(f"- in two parts: {found or 'nothing found'}")
+        possible = record.get("possible_leaks")
+        maybe = f"; {possible:,} {word}s may be, under different names" if possible else ""
+        lines.append(f"- in two parts: {found or 'nothing found'}{maybe}")
     if data.get("table"):
         lines.append(f"- what the table holds is listed again by `{_check(data, record['task']['labels'])}`")
     elif data.get("packed"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.data.group_word import group_word
+from deepauc.names import Alike, count_possible_leaks, find_alike
 from deepauc.reporting.evaluation import attempt, count_rows
 from deepauc.reporting.findings import (
     Absent,
@@ -96,7 +98,7 @@ def evaluate_run(
         history=_history(run, record),
         leaks=_leaks(table, record),
         cases=() if judged is None else _cases(judged, cases),
-        notes=table.notes,
+        notes=(*table.notes, *_names_alike(table, record)),
         finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         record=record,
     )
@@ -238,18 +240,38 @@ def _history(run: Run, record: Mapping[str, Any]) -> History | Absent:
 
 
 def _leaks(table: ScoreTable, record: Mapping[str, Any]) -> LeakFinding:
-    patients = both = None
+    patients, both, possible = None, None, 0
     if table.groups is not None and table.parts is not None:
         numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, table.parts)]
         pairs = np.unique(np.stack(numbers, axis=1), axis=0)
         counts = np.unique(pairs[:, 0], return_counts=True)[1]
         patients, both = int(counts.size), int((counts > 1).sum())
+        possible = count_possible_leaks(table.groups, table.parts)
     return LeakFinding(
         patients=patients,
         patients_in_two_parts=both,
         recorded=_recorded_leaks(record.get("leaks")),
         group_word=table.group_word,
+        possible=possible,
     )
+
+
+def _names_alike(table: ScoreTable, record: Mapping[str, Any]) -> list[str]:
+    """Cautions on names of rows (images are called by their files, and copies found by pixels) and of categories."""
+    data, found = _mapping(record.get("data")), list[Alike | None]()
+    if table.ids is not None and data.get("id_column"):
+        found.append(find_alike(table.ids.tolist(), what="id", column=str(data["id_column"])))
+    with suppress(AttributeError, KeyError, TypeError, ValueError):  # a damaged record is no reason for no report
+        found += [
+            Alike(
+                what="category",
+                column=str(one["column"]),
+                count=int(one["count"]),
+                examples=tuple(tuple(map(str, names)) for names in one["examples"]),
+            )
+            for one in data.get("alike_categories") or ()
+        ]
+    return [one.text() for one in found if one is not None]
 
 
 def _recorded_leaks(found: Any) -> Mapping[str, int] | None:

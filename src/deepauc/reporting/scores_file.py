@@ -18,6 +18,7 @@ from deepauc.data.cells import read_cells, separator_of
 from deepauc.data.compact import NumberColumn
 from deepauc.data.group_word import group_word
 from deepauc.labels import NO_NAME
+from deepauc.names import find_alike, loose_form, one_form
 
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]
@@ -100,7 +101,7 @@ def read_scores(
     positive class where they are words or class numbers. Anything else is refused, or, in the records of a run, where
     it marks an uncertain or a soft label, counted as missing (`other_labels_missing`).
     """
-    path = Path(path)
+    path, positive = Path(path), None if positive is None else one_form(positive)
     header = table_header(path)
     asked = bool(label_columns or score_columns)
     names, label_columns, score_columns = _pairs(path, header, label_columns, score_columns)
@@ -121,9 +122,12 @@ def read_scores(
         notes.append(f"{', '.join(alone)}: there is no column of labels for it, so it is not judged.")
     labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels_missing, notes) for c in label_columns]
     scores = [_scores(path, c, cells.numbers(c), lines) for c in score_columns]
-    columns = {name: None if column is None else cells.columns[column].stripped() for name, column in extra.items()}
+    columns = {name: None if column is None else cells.columns[column].names() for name, column in extra.items()}
     word = group_word(extra["groups"])
     groups = _groups(columns["groups"], word, notes)
+    if columns["groups"] is not None:
+        alike = find_alike(columns["groups"].tolist(), what="group", column=extra["groups"])
+        notes += [] if alike is None else [alike.text(word)]
     if group_column is not None and groups is None:
         raise ValueError(
             f"{path}: column {group_column!r} is empty in every row: leave --group-column out, or fill it in."
@@ -213,7 +217,7 @@ def _labels(
     values = np.full(len(cells), np.nan)
     others = 0
     for row, cell in enumerate(cells):
-        text = cell.strip()
+        text = one_form(cell)
         value = _label(text, positive)
         if value is not None:
             values[row] = value
@@ -235,17 +239,17 @@ def _require_positives(
     path: Path, column: str, cells: Sequence[str], values: Floats, positive: str, notes: list[str]
 ) -> None:
     """ValueError where no label is the positive one, or some are it but for capitals; a note of what is negative."""
-    negatives = Counter(cell.strip() for cell, value in zip(cells, values.tolist(), strict=True) if value == 0)
+    negatives = Counter(one_form(cell) for cell, value in zip(cells, values.tolist(), strict=True) if value == 0)
     there = ", ".join(f"{text[:30]} ({count:,})" for text, count in negatives.most_common(6))
     there += f" and {len(negatives) - 6:,} others" if len(negatives) > 6 else ""
     if not (values == 1).any():
         raise ValueError(
             f"{path}: no label in column {column!r} is {positive!r}; check --positive. There are: {there}."
         )
-    if alike := [text for text in negatives if text.lower() == positive.lower()]:
+    if alike := [text for text in negatives if loose_form(text) == loose_form(positive)]:
         raise ValueError(
-            f"{path}: column {column!r} has {alike[0]!r} too, which is --positive {positive!r} but for capitals, and "
-            "would count as negative: write them alike."
+            f"{path}: column {column!r} has {alike[0]!r} too, which is --positive {positive!r} but for capitals or "
+            "letters that look alike, and would count as negative: write them alike."
         )
     if len(negatives) > 1:
         notes.append(f"{column}: all but {positive!r} counts as negative: {there}.")

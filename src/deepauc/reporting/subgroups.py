@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.cells import read_cells
+from deepauc.names import one_form
 from deepauc.reporting.evaluation import Sample, attempt, part_interval
 from deepauc.reporting.findings import Absent, SubgroupFinding, SubgroupRow
 from deepauc.reporting.scores_file import MISSING, ScoreTable, table_header
@@ -38,7 +39,7 @@ class Metadata:
         """The columns as text in the order of these ids, "" where an id is not there."""
         place: dict[str, int] = {}
         for number, one in enumerate(self.ids):
-            if place.setdefault(str(one).strip(), number) != number:
+            if place.setdefault(one_form(str(one)), number) != number:
                 raise ValueError(
                     f"the metadata name {str(one)[:60]!r} twice; ids must be unique (name another --id-column)."
                 )
@@ -134,7 +135,7 @@ def _numbers(texts: Strings) -> npt.NDArray[np.float64] | None:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None or value != value else str(value).strip()  # noqa: PLR0124  (NaN alone differs)
+    return "" if value is None or value != value else one_form(str(value))  # noqa: PLR0124  (NaN alone differs)
 
 
 def _row(table: ScoreTable, number: int, name: str, chosen: npt.NDArray[np.bool_]) -> SubgroupRow:

@@ -18,6 +18,7 @@ from deepauc.data.cells import read_cells
 from deepauc.data.decode import ImageFileInputs
 from deepauc.data.image_files import examine_column
 from deepauc.models.grad_cam import grad_cam
+from deepauc.names import one_form
 from deepauc.reporting.document import Block, Caution, Heading, Paragraph, Section, Thumbnail, Thumbnails, shown
 from deepauc.reporting.findings import Case, RunFindings
 from deepauc.training.bundle import Bundle
@@ -124,17 +125,17 @@ def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: Image
         )
         raise ValueError(f"{folder} {why}: name that of the images, --image-column COLUMN.")
     cells = read_cells(Path(table.path), [column])
-    lines = {cell.strip(): line for cell, line in zip(cells.columns[column], cells.lines, strict=True)}
+    files = {one_form(cell): (cell, line) for cell, line in zip(cells.columns[column], cells.lines, strict=True)}
     names = list(dict.fromkeys(case.id for case in cases))
-    if missing := [name for name in names if name not in lines]:
+    if missing := [name for name in names if name not in files]:
         raise ValueError(
             f"--thumbnails: {len(missing)} of {len(names)} ids are not in column {column!r} of {table.path}, "
             f"the first {shown(missing[0])!r}. Name the table the run was trained on: an id is what that column says."
         )
     # Only these files are opened, however long the table is.
     found = examine_column(
-        names,
-        [lines[name] for name in names],
+        [files[name][0] for name in names],
+        [files[name][1] for name in names],
         column,
         folder=Path(table.path).parent,
         allow_outside=table.allow_outside,

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from deepauc.data.task import PART_NAMES, Array, Task
+from deepauc.names import one_form
 from deepauc.training.choice import Choice
 from deepauc.training.folder import RunFolder
 from deepauc.training.run import Run
@@ -19,9 +20,12 @@ NO_PART = "none"
 
 
 def known_parts(run: Path) -> dict[str, str]:
-    """id -> part of the rows that a run has scored."""
+    """id -> part of the rows that a run has scored; ids in one form, in which an older run may not have them."""
+    parts: dict[str, str] = {}
     with (run / "scores.csv").open(encoding="utf-8", newline="") as file:
-        return {str(row.get("id")): str(row.get("part")) for row in csv.DictReader(file)}
+        for row in csv.DictReader(file):
+            parts.setdefault(one_form(str(row.get("id"))), str(row.get("part")))  # train comes before the other parts
+    return parts
 
 
 def names_rows(run: Path) -> bool:

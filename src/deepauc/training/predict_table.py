@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +35,8 @@ class TablePrediction:
     parts: those that the rows had in training, where they were asked for. rows_seen: how many rows are named like ones
     that a run was trained or chosen on. caution: where thresholds and probabilities of a run belong to scores made
     otherwise than these; split_caution: where the runs had rows of this table in different parts. learned_weights:
-    what each run counts, where that was to be learned.
+    what each run counts, where that was to be learned. unseen: of the metadata, the categories that a run's training
+    rows did not have, with how many rows hold each: they count as empty cells.
     """
 
     ids: Array  # (n,)
@@ -52,6 +53,7 @@ class TablePrediction:
     rows_seen: int = 0
     split_caution: str | None = None
     learned_weights: Mapping[str, tuple[float, ...]] | None = None  # label -> one a run
+    unseen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # column -> category -> rows
 
     def __post_init__(self) -> None:
         """Columns are written row by row: one that is longer or shorter would stand beside other rows' ids."""
@@ -212,11 +214,21 @@ def predict_table(
         rows_seen=known.seen,
         split_caution=known.conflict,
         learned_weights=average.shares if isinstance(average, ValidationWeights) else None,
+        unseen=_unseen(encoded, inputs),
     )
 
 
 def _metadata_columns(bundle: Bundle) -> tuple[NumericColumn | CategoricalColumn, ...]:
     return MetadataEncoder.from_dict(bundle.metadata).columns if bundle.metadata else ()
+
+
+def _unseen(encoded: Sequence[NumericColumn | CategoricalColumn], inputs: TableInputs) -> dict[str, Mapping[str, int]]:
+    """column -> category -> rows, of those that a run does not know."""
+    found: dict[str, Mapping[str, int]] = {}
+    for column in encoded:
+        if isinstance(column, CategoricalColumn) and (unseen := column.unseen(inputs.metadata[column.name])):
+            found[column.name] = {**found.get(column.name, {}), **unseen}
+    return found
 
 
 def _copies_meaning(copies: Sequence[Copies | None]) -> str:

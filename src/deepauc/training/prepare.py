@@ -16,6 +16,7 @@ from deepauc.data.problems import TableReport
 from deepauc.data.splits import check_leaks, equal_sets, input_digests, split_by_fractions
 from deepauc.data.table import read_table
 from deepauc.data.task import Array, Task, feature_columns
+from deepauc.names import count_possible_leaks
 from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.encoded_metadata import encoding_choice, metadata_task, require_categories
@@ -29,12 +30,16 @@ ReadingProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A task with its parts, what the check of its rows has found, and how many leaks there are, by kind."""
+    """A task with its parts, what the check of its rows has found, and how many leaks there are, by kind.
+
+    possible_leaks: patients that are in two parts if names that may be meant alike are one patient's.
+    """
 
     task: Task
     report: TableReport
     split: Choice
     leaks: dict[str, int]
+    possible_leaks: int = 0
     metadata: Choice | None = None  # how its columns were taken, where they are the inputs
     packed: PackedRecord | None = None  # where there is no table
 
@@ -63,7 +68,15 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
         encoded, encoder = metadata_task(task)
         require_categories(task, encoder)
         task, metadata = encoded, encoding_choice(encoder)
-    return Prepared(task=task, report=report, split=split, leaks=_leaks(task, same), metadata=metadata, packed=packed)
+    return Prepared(
+        task=task,
+        report=report,
+        split=split,
+        leaks=_leaks(task, same),
+        possible_leaks=_possible_leaks(task) if any(one.what == "group" for one in report.alike) else 0,
+        metadata=metadata,
+        packed=packed,
+    )
 
 
 def _from_table(
@@ -206,6 +219,17 @@ def _leaks(task: Task, digests: Array | None) -> dict[str, int]:
     return {"patient": count} if count else {}
 
 
+def _possible_leaks(task: Task) -> int:
+    """How many patients are in two parts only under names that differ."""
+    if task.groups is None:
+        return 0
+    parts = np.full(len(task), "", dtype="U10")  # rows in no part are in nobody's way
+    for name, rows in task.parts.items():
+        parts[rows] = name
+    inside = parts != ""
+    return count_possible_leaks(task.groups[inside], parts[inside])
+
+
 def _counts(task: Task) -> str:
     return ", ".join(f"{part} {len(task.labelled(part)):,}" for part in task.parts)
 
@@ -238,4 +262,5 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "groups": report.groups,
         "skipped_rows": list(report.skipped),
         "sets_of_identical_inputs": len(report.duplicates),
+        "alike_categories": [asdict(one) for one in report.alike if one.what == "category"],
     }

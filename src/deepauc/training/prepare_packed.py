@@ -13,6 +13,7 @@ from deepauc.data.problems import TableReport
 from deepauc.data.splits import equal_sets, input_digests
 from deepauc.data.table import largest_group
 from deepauc.data.task import Array, Indices, Task
+from deepauc.names import Alike, find_alike
 from deepauc.training.config import DataSettings
 from deepauc.training.in_memory import kept_in_memory
 
@@ -105,4 +106,15 @@ def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
         leaks=(),  # of the parts as they are trained on: `prepare` looks for them
         largest_group=None if task.groups is None else largest_group(task.groups),
         disputed=tuple(tuple(where.tolist()) for where in identical if disputed(where)),
+        alike=_alike(task),
     )
+
+
+def _alike(task: Task) -> tuple[Alike, ...]:
+    """Patients, and rows of numbers, that may be written in several ways."""
+    found = []
+    if task.groups is not None:
+        found.append(find_alike(task.groups.tolist(), what="group", column=task.group_column))
+    if task.ids is not None and len(task.source.shape) == 1:
+        found.append(find_alike(task.ids.tolist(), what="id"))
+    return tuple(one for one in found if one is not None)

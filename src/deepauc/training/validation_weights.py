@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.learned_weights import LearnedWeights, learn_weights
+from deepauc.names import one_form
 from deepauc.training.known_rows import known_parts, names_rows
 
 Floats = npt.NDArray[np.float64]
@@ -143,7 +144,7 @@ def _validation_rows(
         reader = csv.DictReader(file)
         ends = [""] if "score" in (reader.fieldnames or ()) else [f":{name}" for name in names]
         for row in reader:
-            name = str(row.get("id"))
+            name = one_form(str(row.get("id")))
             if row.get("part") != "validation" or name not in shared:
                 continue
             if name in found:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from deepauc.data.cells import read_cells, separator_of
 from deepauc.data.problems import shown
 from deepauc.data.task import Array, Floats
+from deepauc.names import one_form
 
 _AGE = re.compile(r"(\d{1,4})(?:\.0+)?([YMD]?)")
 _YEARS = {"": 1.0, "Y": 1.0, "M": 1 / 12, "D": 1 / 365.25}
@@ -23,7 +24,7 @@ _OLDEST = 150
 
 
 class CsvColumns:
-    """Named columns of text, without the blanks around them, and the line of each row for messages."""
+    """Named columns of text in one form, and the line of each row for messages."""
 
     def __init__(self, path: Path, columns: Mapping[str, Sequence[str]], lines: Sequence[int]) -> None:
         self.path = path
@@ -96,7 +97,7 @@ def read_columns(path: Path, wanted: Sequence[str], *, optional: Sequence[str] =
     if cells.problems:
         first = cells.problems[0]
         raise ValueError(f"{path}, line {first.row}: {first.message} ({len(cells.problems):,} such rows).")
-    columns = {name: [cell.strip() for cell in column] for name, column in cells.columns.items()}
+    columns = {name: [one_form(cell) for cell in column] for name, column in cells.columns.items()}
     return CsvColumns(path, columns, cells.lines)
 
 
