@@ -250,7 +250,7 @@ def test_control_characters_reach_no_terminal(deepauc, tmp_path):
     assert "\x1b" not in out
     assert problem_lines(out)[0][2:] == (
         "patient in two splits",
-        r"p\x1b[31m\np is in train here and in test in line 4",
+        r"p\x1b[31m p is in train here and in test in line 4",
     )
     assert r"leak: group p\x1b[31m\np is in 2 parts" in out
 

@@ -206,6 +206,16 @@ def test_the_message_is_a_plain_table(tmp_path):
     assert lines[3] == "4    file    missing file         'x.png': there is no such file"
 
 
+def test_images_are_called_by_one_form_of_their_names_and_opened_by_the_true_one(tmp_path):
+    for number, name in enumerate(("e\u0301.png", "b\u200b.png", "é.png")):
+        picture(tmp_path / name, seed=number)
+    table = write(tmp_path, "file,target\ne\u0301.png,0\nb\u200b.png,1\n")
+    task, _ = read_table(table, **IMAGES)
+    assert task.ids.tolist() == ["é.png", "b.png"]
+    table = write(tmp_path, "file,target\ne\u0301.png,0\nb\u200b.png,1\né.png,1\n")
+    assert found(problems_of(table, **IMAGES)) == [(4, "file", "duplicate id")]
+
+
 def test_label_values(tmp_path):
     accepted = ["0", "1", "0.0", "1.0", "True", "False", "true", "FALSE", " 1 ", "１", "\u200b0", "", "nan", "NaN"]
     rows = "".join(f"{i},{cell}\n" for i, cell in enumerate(accepted))

@@ -140,7 +140,7 @@ def test_ids_are_escaped(run_folders, table, spots_task, tmp_path, parse_page):
     page = parse_page(written.html.read_text(encoding="utf-8"))
     assert len(page.all("img")) == 2
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
-    assert page.all("img")[0]["alt"].startswith(evil.replace("\u202e", "\\u202e"))
+    assert page.all("img")[0]["alt"].startswith(evil.replace("\u202e", ""))  # an id has no format characters
     line = next(row for row in written.markdown.read_text(encoding="utf-8").splitlines() if "thumbnail-0.png" in row)
     assert "\\<img" in line
     assert "\\](x)" in line
