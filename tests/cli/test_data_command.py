@@ -252,7 +252,7 @@ def test_control_characters_reach_no_terminal(deepauc, tmp_path):
         "patient in two splits",
         r"p\x1b[31m p is in train here and in test in line 4",
     )
-    assert r"leak: group p\x1b[31m\np is in 2 parts" in out
+    assert r"leak: group p\x1b[31m p is in 2 parts" in out
 
 
 # --- named data sets -------------------------------------------------------------------------------------------------
