@@ -36,7 +36,19 @@ from deepauc.training.schedule import Steps
 
 RESULTS = ("history.csv", "scores.csv", "model.safetensors", "bundle.json")
 ROWS = 120
-STUDY = ("smoke", "--cells", "*-ce,*-auc_m", "--configs", "2", "--tune-epochs", "2", "--set", "epochs=3")
+STUDY_FILE = Path(__file__).parents[1] / "experiments" / "paper.py"
+STUDY = (
+    str(STUDY_FILE),
+    "smoke",
+    "--cells",
+    "*-ce,*-auc_m",
+    "--configs",
+    "2",
+    "--tune-epochs",
+    "2",
+    "--set",
+    "epochs=3",
+)
 STUDY_RUNS = 2 * (2 + 2)  # two studies, each with two settings to tune and two training sets to refit
 RECIPE = Recipe(
     model=SmallCNNSpec(widths=(4, 8)),

@@ -49,7 +49,8 @@ from deepauc.paper.medical_chest_plan import (
 )
 from deepauc.paper.medical_readers import given_readers, note_readers
 from deepauc.paper.medical_recipes import AUGMENTS, auc_m, auc_stage, ce, network_of
-from deepauc.paper.medical_tasks import decoded_once, given_root, joined, root_of
+from deepauc.paper.medical_tasks import given_root, joined, root_of
+from deepauc.studies.decoded import decoded_once
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.studies.study import chosen_names
@@ -75,6 +76,14 @@ class ChestStudy:
     @property
     def names(self) -> tuple[str, ...]:
         return study_names(self.plan, self.labels)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.plan.seeds
+
+    @property
+    def records(self) -> str:
+        return self.plan.records
 
     def chosen(self, cells: Sequence[str]) -> tuple[str, ...]:
         """Names that begin with one of these (`densenet121`, `R-all`), or fit it (`*-auc_m`)."""
