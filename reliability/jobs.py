@@ -18,6 +18,7 @@ from deepauc.data.augment import Augment
 from deepauc.data.packed import pack
 from deepauc.data.table import read_table
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.demo import digits
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.models.build import SmallCNNSpec
@@ -25,7 +26,6 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
-from deepauc.paper import digits
 from deepauc.paper.catalogue import entries
 from deepauc.studies.records import RecordBook
 from deepauc.training import checkpoint, folder

@@ -19,7 +19,7 @@ import torch
 
 from deepauc.data.imbalance import imbalance_task, tuning_task
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.paper import digits
+from deepauc.demo import digits
 from deepauc.paper.recipes import METHODS, PAPER, TITLES
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import RecordBook

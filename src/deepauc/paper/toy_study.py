@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from deepauc.paper import toy_report
-from deepauc.paper.toy import ToySettings, run_toy
+from deepauc.demo import toy_report
+from deepauc.demo.toy import ToySettings, run_toy
 from deepauc.studies.sources import Place
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.folder import surroundings
