@@ -1,9 +1,9 @@
 """CheXpert (D5), and chest X-rays of NIH at 96 px in its place.
 
-    deepauc study run chexpert --data FOLDER_WITH_CheXpert      # train.csv, valid.csv, optionally readers.csv
-    deepauc study run chexpert --data FOLDER --cells densenet121 --set views=all --set gamma=1/300
-    deepauc study run chest --data DIR                          # nih_cxr14_96.npz
-    deepauc study run chest-printed --data DIR                  # the same with CheXpert's own settings
+    deepauc study run experiments/medical.py chexpert --data FOLDER  # train.csv, valid.csv, optionally readers.csv
+    deepauc study run experiments/medical.py chexpert --data FOLDER --cells densenet121 --set gamma=1/300
+    deepauc study run experiments/medical.py chest --data DIR  # nih_cxr14_96.npz
+    deepauc study run experiments/medical.py chest-printed --data DIR  # with CheXpert's own settings
 
 Stage 1: cross-entropy on the five diseases at once, uncertain labels smoothed. Stage 2, with a fresh classifier: each
 loss for all diseases at once, and for each disease on its own, always from the same stage-1 network; hard labels by a

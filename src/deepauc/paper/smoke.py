@@ -1,6 +1,6 @@
 """A cell of the benchmark tables in small: scikit-learn's digits at 10 %, a small network, four losses, on a CPU.
 
-    deepauc study run smoke && deepauc study table smoke
+    deepauc study run experiments/paper.py smoke && deepauc study table experiments/paper.py smoke
 
 Protocol as in `benchmark_tables`: tune on 90 % of one training set, refit on all of it, five training sets. It needs
 no images from elsewhere; the point is that every part works together, not the figures.

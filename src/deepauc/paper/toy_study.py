@@ -1,4 +1,4 @@
-"""A1, the paper's Figure 1, as a study: `deepauc study run toy` writes its record and pictures, on a CPU."""
+"""A1, the paper's Figure 1, as the study `toy` of experiments/paper.py: its record and pictures, on a CPU."""
 
 from __future__ import annotations
 
