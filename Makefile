@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 # Threads that wait must not spin: beside another program on two cores that made training eight times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test lint types rooms unit bench fuzz chaos soak docs release-check clean
+.PHONY: setup demo studies test lint types rooms unit bench fuzz chaos soak docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -22,6 +22,9 @@ setup: $(VENV)/.installed  ## .venv with the package and everything the tests ne
 
 demo: setup  ## the main job on embedded data; the report goes to demo-output/
 	OMP_NUM_THREADS=2 $(BIN)/deepauc demo --out demo-output
+
+studies: setup  ## the studies that experiments/ declares
+	@for file in paper best plan medical; do $(BIN)/deepauc study list experiments/$$file.py || exit; done
 
 test: setup lint types rooms unit  ## lint, types, import rules, tests
 

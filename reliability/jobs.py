@@ -18,6 +18,7 @@ from deepauc.data.augment import Augment
 from deepauc.data.packed import pack
 from deepauc.data.table import read_table
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.demo import digits
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.models.build import SmallCNNSpec
@@ -25,7 +26,6 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
-from deepauc.paper import digits
 from deepauc.paper.catalogue import entries
 from deepauc.studies.records import RecordBook
 from deepauc.training import checkpoint, folder
@@ -36,7 +36,19 @@ from deepauc.training.schedule import Steps
 
 RESULTS = ("history.csv", "scores.csv", "model.safetensors", "bundle.json")
 ROWS = 120
-STUDY = ("smoke", "--cells", "*-ce,*-auc_m", "--configs", "2", "--tune-epochs", "2", "--set", "epochs=3")
+STUDY_FILE = Path(__file__).parents[1] / "experiments" / "paper.py"
+STUDY = (
+    str(STUDY_FILE),
+    "smoke",
+    "--cells",
+    "*-ce,*-auc_m",
+    "--configs",
+    "2",
+    "--tune-epochs",
+    "2",
+    "--set",
+    "epochs=3",
+)
 STUDY_RUNS = 2 * (2 + 2)  # two studies, each with two settings to tune and two training sets to refit
 RECIPE = Recipe(
     model=SmallCNNSpec(widths=(4, 8)),

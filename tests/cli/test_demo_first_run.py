@@ -11,7 +11,7 @@ from deepauc.cli import demo_first_run, training_run
 from deepauc.cli.console import Output
 from deepauc.cli.demo_first_run import FirstRunSettings, require_replaceable, run_first
 from deepauc.cli.main import run as deepauc
-from deepauc.paper.digits_table import write_digits_table
+from deepauc.demo.digits_table import write_digits_table
 from deepauc.training.run import Run
 
 SETTINGS = FirstRunSettings(epochs=2, model="small-cnn")

@@ -1,6 +1,7 @@
 """`deepauc study`: list, run, status, table; one line and exit code 2 for bad input."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from deepauc.cli.main import run
 from deepauc.cli.study import _options
 from deepauc.studies.records import RecordBook
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+PAPER, MEDICAL, PLAN = (EXPERIMENTS / name for name in ("paper.py", "medical.py", "plan.py"))
 TINY = ["--configs", "2", "--tune-epochs", "1", "--set", "epochs=1", "--seeds", "0,1", "--device", "cpu"]
 
 
@@ -20,9 +23,12 @@ def call(capsys, *arguments):
 
 
 def test_list(capsys):
-    code, out, _ = call(capsys, "list", "--json")
+    code, out, _ = call(capsys, "list", PAPER, "--json")
     assert code == 0
     found = json.loads(out)
+    code, out, _ = call(capsys, "list", MEDICAL, "--json")
+    assert code == 0
+    found |= json.loads(out)
     assert {"paper-tables", "ablations", "toy", "smoke"} <= set(found)
     assert "C10-R-1-paper-auc_m" in found["paper-tables"]["cells"]
     assert "path-R-best-auc_m" in found["medical"]["cells"]
@@ -33,18 +39,18 @@ def test_list(capsys):
 def test_run_status_and_table(capsys, tmp_path):
     places = ["--runs", tmp_path / "runs", "--results", tmp_path / "results"]
     cells = ["--cells", "digits-S-10-paper-auc_m,digits-S-10-paper-ce"]
-    code, out, _ = call(capsys, "run", "smoke", *cells, *TINY, *places)
+    code, out, _ = call(capsys, "run", PAPER, "smoke", *cells, *TINY, *places)
     assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("smoke: 2 studies, 4 tuning runs and 4 final runs")
     assert len(lines) == 1 + 8 + 1  # one line a run
     assert lines[-1].startswith("8 runs recorded")
-    code, out, _ = call(capsys, "run", "smoke", *cells, *TINY, *places, "--json")
+    code, out, _ = call(capsys, "run", PAPER, "smoke", *cells, *TINY, *places, "--json")
     assert (code, json.loads(out)["done"]) == (0, 0)
-    code, out, _ = call(capsys, "status", "smoke", "--results", tmp_path / "results", "--json")
+    code, out, _ = call(capsys, "status", PAPER, "smoke", "--results", tmp_path / "results", "--json")
     status = {one["study"]: one for one in json.loads(out)["smoke"]}
     assert (status["digits-S-10-paper-ce"]["final"], status["digits-S-10-paper-ce"]["other"]) == (2, 0)
-    code, out, _ = call(capsys, "table", "smoke", "--results", tmp_path / "results")
+    code, out, _ = call(capsys, "table", PAPER, "smoke", "--results", tmp_path / "results")
     assert code == 0
     assert (tmp_path / "results" / "smoke.md").read_text().startswith("# Smoke")
     record = json.loads((tmp_path / "results" / "smoke" / "digits-S-10-paper-ce-0.json").read_text())
@@ -54,16 +60,16 @@ def test_run_status_and_table(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "smokee"], "did you mean 'smoke'"),
-        (["table", "smokee"], "did you mean 'smoke'"),
-        (["status", "smokee"], "did you mean 'smoke'"),
-        (["run", "smoke", "--cells", "digits-S-10-paper-cf"], "did you mean"),
-        (["run", "smoke", "--set", "epoch=3"], "did you mean 'epochs'"),
-        (["run", "smoke", "--set", "epochs"], "KEY=VALUE"),
-        (["run", "smoke", "--set", "lr=0.1"], "lr is set in two"),
-        (["run", "smoke", "--seeds", "0,x"], "whole numbers"),
-        (["run", "smoke", "--seeds", "0,0"], "distinct"),
-        (["run", "smoke", "--seeds", "0,99"], "--seeds 99: "),
+        (["run", PAPER, "smokee"], "did you mean 'smoke'"),
+        (["table", PAPER, "smokee"], "did you mean 'smoke'"),
+        (["status", PAPER, "smokee"], "did you mean 'smoke'"),
+        (["run", PAPER, "smoke", "--cells", "digits-S-10-paper-cf"], "did you mean"),
+        (["run", PAPER, "smoke", "--set", "epoch=3"], "did you mean 'epochs'"),
+        (["run", PAPER, "smoke", "--set", "epochs"], "KEY=VALUE"),
+        (["run", PAPER, "smoke", "--set", "lr=0.1"], "lr is set in two"),
+        (["run", PAPER, "smoke", "--seeds", "0,x"], "whole numbers"),
+        (["run", PAPER, "smoke", "--seeds", "0,0"], "distinct"),
+        (["run", PAPER, "smoke", "--seeds", "0,99"], "--seeds 99: "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, message):
@@ -77,25 +83,37 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["toy", "--curves", "--jobs", "1"], "study toy has no --jobs, --curves: it is run whole"),
-        (["toy", "--task-gpus", "2", "--task-cpus", "2"], "study toy has no --task-gpus, --task-cpus"),
-        (["divergence", "--retries", "3", "--pack", "2"], "study divergence has no --pack, --retries"),
-        (["divergence", "--cells", "raw", "--set", "lr=1"], "study divergence has no --cells, --set"),
-        (["chest", "--jobs", "2", "--cluster", "local"], "study chest has no --jobs, --cluster: nothing is tuned"),
+        ([PAPER, "toy", "--curves", "--jobs", "1"], "study toy has no --jobs, --curves: it is run whole"),
+        ([PAPER, "toy", "--task-gpus", "2", "--task-cpus", "2"], "study toy has no --task-gpus, --task-cpus"),
+        ([PAPER, "divergence", "--retries", "3", "--pack", "2"], "study divergence has no --pack, --retries"),
+        ([PAPER, "divergence", "--cells", "raw", "--set", "lr=1"], "study divergence has no --cells, --set"),
         (
-            ["chexpert", "--configs", "2", "--tune-epochs", "1", "--tune-sets", "1"],
+            [MEDICAL, "chest", "--jobs", "2", "--cluster", "local"],
+            "study chest has no --jobs, --cluster: nothing",
+        ),
+        (
+            [MEDICAL, "chexpert", "--configs", "2", "--tune-epochs", "1", "--tune-sets", "1"],
             "no --configs, --tune-epochs, --tune",
         ),
-        (["chexpert", "--cells", "densenet122"], "did you mean 'densenet1"),
-        (["chexpert", "--set", "view=all"], "did you mean 'views'"),
-        (["chexpert", "--set", "views=lateral"], "views must be 'frontal' or 'all'"),
-        (["chest", "--set", "gamma=much"], "of another kind"),
-        (["chest", "--seeds", "1,1"], "distinct"),
-        (["smoke", "--task-gpus", "1"], "--task-gpus: for the tasks of --cluster"),
-        (["ablations", "--configs", "2", "--tune-sets", "1"], "--configs, --tune-sets: nothing is tuned in these"),
-        (["smoke", "--configs", "1", "--tune-epochs", "2"], "nothing to tune: leave out --tune-epochs, or allow 2"),
-        (["smoke", "--tune-sets", "2"], "--tune-sets 2: of training sets to tune on, these cells have 1 at most"),
-        (["plan", "--seeds", "0", "--curves"], "--seeds, --curves: these cells only choose a setting"),
+        ([MEDICAL, "chexpert", "--cells", "densenet122"], "did you mean 'densenet1"),
+        ([MEDICAL, "chexpert", "--set", "view=all"], "did you mean 'views'"),
+        ([MEDICAL, "chexpert", "--set", "views=lateral"], "views must be 'frontal' or 'all'"),
+        ([MEDICAL, "chest", "--set", "gamma=much"], "of another kind"),
+        ([MEDICAL, "chest", "--seeds", "1,1"], "distinct"),
+        ([PAPER, "smoke", "--task-gpus", "1"], "--task-gpus: for the tasks of --cluster"),
+        (
+            [PAPER, "ablations", "--configs", "2", "--tune-sets", "1"],
+            "--configs, --tune-sets: nothing is tuned in",
+        ),
+        (
+            [PAPER, "smoke", "--configs", "1", "--tune-epochs", "2"],
+            "leave out --tune-epochs, or allow 2",
+        ),
+        (
+            [PAPER, "smoke", "--tune-sets", "2"],
+            "--tune-sets 2: of training sets to tune on, these cells have 1 at most",
+        ),
+        ([PLAN, "--seeds", "0", "--curves"], "--seeds, --curves: these cells only choose a setting"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(capsys, tmp_path, arguments, message):
@@ -111,7 +129,7 @@ def test_weights_that_are_not_here_are_told_before_the_images_are_read(capsys, t
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     cells = ["--cells", "melanoma-B5-384,melanoma-B6-384-ce,melanoma-meta-ce"]
     places = ["--results", tmp_path / "results", "--runs", tmp_path / "runs", "--root", tmp_path]
-    code, out, _ = call(capsys, "run", "melanoma", *cells, *places)
+    code, out, _ = call(capsys, "run", MEDICAL, "melanoma", *cells, *places)
     lines = out.splitlines()
     assert code == 2
     assert [line.split(" are not on this machine")[0] for line in lines[1:3]] == [
@@ -119,18 +137,18 @@ def test_weights_that_are_not_here_are_told_before_the_images_are_read(capsys, t
     ]
     assert lines[3].startswith("Not run: melanoma-B5-384-ce: ")
     assert "not on this machine" not in "".join(lines[3:])
-    _, out, _ = call(capsys, "run", "melanoma", *cells, *places, "--set", "pretrained=false")
+    _, out, _ = call(capsys, "run", MEDICAL, "melanoma", *cells, *places, "--set", "pretrained=false")
     assert "not on this machine" not in out
 
 
 def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     place = ["--results", tmp_path]
-    code, out, _ = call(capsys, "status", "chest", *place)
+    code, out, _ = call(capsys, "status", MEDICAL, "chest", *place)
     assert code == 0
     assert f"chest: 0 of 150 runs recorded in {tmp_path / 'chest'}" in out
     assert "policy-smooth_ones" in out
     for name, record in (("toy", "toy/toy.json"), ("divergence", "divergence.jsonl")):
-        code, out, _ = call(capsys, "status", name, *place)
+        code, out, _ = call(capsys, "status", PAPER, name, *place)
         assert (code, out) == (0, f"{name}: no record in {tmp_path / record}\n")
     book = RecordBook(tmp_path / "chest")
     for seed in (0, 1):
@@ -139,8 +157,9 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.json").write_text("{}")
     (tmp_path / "divergence.jsonl").write_text("{}\n{}\n")
-    code, out, _ = call(capsys, "status", *place)
+    code, out, _ = call(capsys, "status", MEDICAL, *place)
     assert code == 0
+    out += call(capsys, "status", PAPER, *place)[1]
     for line in (
         f"chest: 2 of 150 runs recorded in {tmp_path / 'chest'}",
         f"chest, with gamma=0.1: 1 recorded in {tmp_path / 'chest' / 'gamma=0.1'}",
@@ -149,10 +168,10 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
         f"divergence: 2 runs recorded in {tmp_path / 'divergence.jsonl'}",
     ):
         assert line in out.splitlines()
-    code, out, _ = call(capsys, "status", "chest", "--cells", "R-Edema", "--json", *place)
+    code, out, _ = call(capsys, "status", MEDICAL, "chest", "--cells", "R-Edema", "--json", *place)
     found = {one["study"]: one["final"] for one in json.loads(out)["chest"]["runs"]}
     assert found == {"R-Edema-ce": 0, "R-Edema-focal": 0, "R-Edema-auc_s": 0, "R-Edema-auc_m": 2}
-    code, out, _ = call(capsys, "list", "--json")
+    code, out, _ = call(capsys, "list", MEDICAL, "--json")
     assert "densenet161-Pleural_Effusion-auc_m" in json.loads(out)["chexpert"]["cells"]
 
 
@@ -168,12 +187,12 @@ def test_a_fraction_is_a_number():
 def test_packs_by_image_size_keep_the_order_and_the_time(monkeypatch, tmp_path):
     """On a GPU, where nobody says: those of one size together, the others' selections within reach."""
     from deepauc.cli import study_parts
-    from deepauc.paper.catalogue import find
     from deepauc.studies import runner
+    from deepauc.studies.load import load_studies
     from deepauc.studies.sources import Place
     from deepauc.training import loop
 
-    entry = find("medical")
+    entry = load_studies(MEDICAL).find("medical")
     chosen = entry.studies.chosen(["breast-R-ours-ce", "ham-R-64-ce", "ham-D-32-ce", "isic-M-ce"])
     calls = []
 
@@ -200,8 +219,9 @@ def test_packs_by_image_size_keep_the_order_and_the_time(monkeypatch, tmp_path):
     for device, pack in (("cuda", None), ("cuda", 2), ("cpu", 2)):
         with pytest.raises(ValueError, match="--jobs 2: these runs go side by side"):
             study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
+    smoke = load_studies(PAPER).find("smoke")
     with pytest.raises(ValueError, match="or take --pack 1"):  # the runner's own default on a GPU
-        study_parts.run_in_packs(find("smoke"), find("smoke").studies.studies, device="cuda", pack=None, **options)
+        study_parts.run_in_packs(smoke, smoke.studies.studies, device="cuda", pack=None, **options)
     assert not calls
     for device, pack in (("cuda", 1), ("cpu", None)):
         study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
@@ -211,8 +231,10 @@ def test_packs_by_image_size_keep_the_order_and_the_time(monkeypatch, tmp_path):
 @pytest.mark.parametrize("own", [True, False])
 def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, monkeypatch, own):
     from deepauc.cli import study_parts
-    from deepauc.paper import catalogue
+    from deepauc.studies.entry import Entry
+    from deepauc.studies.load import StudyFile
     from deepauc.studies.runner import Outcome
+    from deepauc.studies.study import StudySet
 
     left = [2, 0]  # of the first call, of the second
 
@@ -222,12 +244,13 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
     def packs(*_, **__):
         return Outcome(out_of_time=bool(left.pop(0)))
 
-    kind = {"run": own_run} if own else {"studies": catalogue.find("smoke").studies, "page_after_run": True}
-    entry = catalogue.Entry(name="some", title="Some", table=lambda _: "# Some", **kind)
-    monkeypatch.setattr(catalogue, "find", {"some": entry}.get)
+    studies = StudySet(name="some", title="Some", studies=())
+    kind = {"run": own_run} if own else {"studies": studies, "page_after_run": True}
+    entry = Entry(name="some", title="Some", table=lambda _: "# Some", **kind)
+    monkeypatch.setattr("deepauc.studies.load.load_studies", lambda path: StudyFile(path, {"some": entry}))
     monkeypatch.setattr(study_parts, "run_in_packs", packs)
     for page in (False, True):
-        code, out, _ = call(capsys, "run", "some", "--results", tmp_path)
+        code, out, _ = call(capsys, "run", "some.py", "--results", tmp_path)
         assert code == 0
         assert ("The time is up: the same call goes on from here." in out) is not page
         assert (f"Written: {tmp_path / 'some.md'}" in out) is page
@@ -237,13 +260,23 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
 def test_a_failed_run_is_told_and_the_exit_code_is_1(capsys, tmp_path):
     places = ["--runs", tmp_path / "runs", "--results", tmp_path / "results"]
     wild = ["--cells", "digits-S-10-paper-auc_m", "--set", "bound=none", "--set", "weight_decay=1e30"]
-    code, out, _ = call(capsys, "run", "smoke", *wild, *TINY, *places)
+    code, out, _ = call(capsys, "run", PAPER, "smoke", *wild, *TINY, *places)
     assert code == 1
     assert "Failed: digits-S-10-paper-auc_m tuning" in out
 
 
 def test_where_nothing_can_be_run_the_exit_code_is_2_and_no_page_is_written(capsys, tmp_path):
-    words = ("run", "pcam", "--root", tmp_path / "nowhere", "--device", "cpu", "--results", tmp_path / "results")
+    words = (
+        "run",
+        MEDICAL,
+        "pcam",
+        "--root",
+        tmp_path / "nowhere",
+        "--device",
+        "cpu",
+        "--results",
+        tmp_path / "results",
+    )
     code, out, _ = call(capsys, *words)
     assert (code, "Not run: " in out) == (2, True)
     assert not (tmp_path / "results" / "pcam.md").exists()
@@ -251,7 +284,7 @@ def test_where_nothing_can_be_run_the_exit_code_is_2_and_no_page_is_written(caps
 
 def test_a_page_is_not_replaced_by_one_without_records(capsys, tmp_path):
     (tmp_path / "smoke.md").write_text("my page")
-    code, _, errors = call(capsys, "table", "smoke", "--results", tmp_path)
+    code, _, errors = call(capsys, "table", PAPER, "smoke", "--results", tmp_path)
     assert (code, "is " + str(tmp_path) + " the right folder?" in errors) == (2, True)
     assert (tmp_path / "smoke.md").read_text() == "my page"
 

@@ -2,7 +2,7 @@
 
 Python blocks of a page share their names; `deepauc` lines of a shell block run in this process, training in short. A
 block that cannot run says why in a comment above it (`<!-- not executed: reason -->`) or what it needs
-(`<!-- needs: package -->`). A toml block that later ones read says as which file (`<!-- file: name -->`).
+(`<!-- needs: package -->`). A block that later ones read says as which file (`<!-- file: name -->`).
 """
 
 import importlib.util
@@ -41,7 +41,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        found = re.search(r"file: ([\w-]+\.toml) -->", self.marks)
+        found = re.search(r"file: ([\w-]+\.(?:toml|py)) -->", self.marks)
         return found[1] if found else None
 
 
@@ -70,6 +70,8 @@ def run_shell(block: Block) -> None:
 
 
 def shorter(words: list[str]) -> list[str]:
+    if words[1:3] == ["study", "run"] and not words[3].startswith("experiments/"):
+        return ["--set", "epochs=1", "--seeds", "0,1"]
     if words[1] != "train" or "--config" in words:
         return []
     return [*SHORT, *(["--model", "small-cnn"] if "--image-column" in words else [])]
@@ -78,26 +80,27 @@ def shorter(words: list[str]) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")  # what lies in the folder of a reader's clone
     names: dict[str, object] = {"__name__": "page"}
     for block in blocks_of(page):
         if block.reason is not None:
             continue
         if block.needs is not None and importlib.util.find_spec(block.needs) is None:
             continue
-        if block.language == "python":
+        if block.file is not None:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
             run_python(page, block, names)
         elif block.language == "sh":
             run_shell(block)
         else:
             assert block.language in ("text", "toml"), f"{page.name}:{block.line}: {block.language or 'no language'}"
-            if block.file is not None:
-                Path(block.file).write_text(block.text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_records_and_files_that_a_page_names_are_there(page):
     text = re.sub(BLOCK, "", page.read_text(encoding="utf-8"))
-    named = re.findall(r"`((?:results|examples|benchmarks|tests|src|docs)/[\w./-]+\.(?:md|py|json))`", text)
+    named = re.findall(r"`((?:results|examples|experiments|benchmarks|tests|src|docs)/[\w./-]+\.(?:md|py|json))`", text)
     missing = [name for name in named if not (ROOT / name).exists()]
     assert not missing
 

@@ -16,7 +16,8 @@ A_FILE = re.compile(r"[\w./-]+(?:\.(?:py|md|toml)|/)")
 
 
 def place(name):
-    return ROOT / name if name.startswith(("tests/", "docs/", "pyproject")) else ROOT / "src/deepauc" / name
+    at_the_top = name.startswith(("tests/", "docs/", "experiments/", "pyproject"))
+    return ROOT / name if at_the_top else ROOT / "src/deepauc" / name
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())

@@ -578,5 +578,7 @@ def test_the_table_of_unbounded_scores_is_the_measured_one():
 
 
 def test_the_cell_to_begin_with_is_one_cell():
-    (cell,) = re.findall(r"study run paper-tables --cells (\S+)", (ROOT / "docs" / "reproduce.md").read_text())
+    (cell,) = re.findall(
+        r"study run experiments/paper.py paper-tables --cells (\S+)", (ROOT / "docs" / "reproduce.md").read_text()
+    )
     assert {study.name.rsplit("-", 2)[0] for study in paper_tables().chosen([cell])} == {"C10-R-1"}

@@ -10,9 +10,9 @@ from statistics import fmean
 
 import pytest
 
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.paper.plan_changes import BASE, NOW, PLANNED, SETS
 from deepauc.paper.plan_page import WITH_COPIES, Found, differences, recorded, same_network
-from deepauc.paper.toy import mean_interval
 from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
 from deepauc.training.plan_length import LEAST_EPOCHS, MOST_EPOCHS, STEPS
 

@@ -6,11 +6,11 @@ from scipy import stats
 
 from deepauc.data.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
+from deepauc.demo.toy import ToySettings
 from deepauc.paper import ablation_page, toy_study
 from deepauc.paper.ablation_tasks import ChangedSource, RankingSource
 from deepauc.paper.ablations import ablations, claims, ranking_of
 from deepauc.paper.study_figures import ablation_pictures
-from deepauc.paper.toy import ToySettings
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.run import Run

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from deepauc.studies.study import cut_all
 from deepauc.training.first_stage import first_stage, seen_task
 from deepauc.training.stream import Stream
 
+MEDICAL = str(Path(__file__).parents[2] / "experiments" / "medical.py")
 SMALL = {
     "network": "S",
     "epochs": 1,
@@ -122,7 +124,9 @@ def test_the_last_complete_lever_counts_in_the_tasks_own_steps(tmp_path):
 def status_of_breast(results, capsys):
     """Final runs that are asked for and outdated ones, as `study status` tells them."""
     with pytest.raises(SystemExit) as ended:
-        run_command(["study", "status", "medical", "--cells", "breast-R-best", "--results", str(results), "--json"])
+        run_command(
+            ["study", "status", MEDICAL, "medical", "--cells", "breast-R-best", "--results", str(results), "--json"]
+        )
     assert ended.value.code == 0
     found = {one["study"]: one for one in json.loads(capsys.readouterr().out)["medical"]}
     return {loss: tuple(found[f"breast-R-best-{loss}"][name] for name in ("final", "outdated")) for loss in LOSSES}
@@ -161,7 +165,7 @@ def test_from_grey_images_to_the_page_in_one_command(tmp_path, capsys):
     places = ["--root", tmp_path, "--runs", tmp_path / "runs", "--results", tmp_path / "results"]
     options = [f"--set={name}={value}" for name, value in SMALL.items()]
     with pytest.raises(SystemExit) as ended:
-        run_command(list(map(str, ["study", "run", "medical", "--cells", "breast-R-best", "--seeds", "0,1",
+        run_command(list(map(str, ["study", "run", MEDICAL, "medical", "--cells", "breast-R-best", "--seeds", "0,1",
                                    "--device", "cpu", *options, *places])))  # fmt: skip
     assert ended.value.code == 0, capsys.readouterr()
     assert "0 tuning runs and 4 final runs" in capsys.readouterr().out

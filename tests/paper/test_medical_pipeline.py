@@ -16,7 +16,7 @@ from deepauc.models.fusion import fuse
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
 from deepauc.paper import medical_page, medical_scores
-from deepauc.paper.catalogue import find
+from deepauc.paper.catalogue import entries
 from deepauc.paper.medical_scores import TestScores, kept_scores, pooled, read_scores
 from deepauc.paper.medical_skin_page import SkinCells, skin_sections
 from deepauc.paper.medical_studies import melanoma
@@ -131,7 +131,7 @@ def test_copies_are_scored_on_the_study_s_device_not_on_any_gpu(done, monkeypatc
 def test_the_page_has_fusion_and_ensembles_with_the_right_numbers(done):
     place, _, _ = done
     book = RecordBook(place.results / "melanoma")
-    text = find("melanoma").table(place.results)
+    text = entries()["melanoma"].table(place.results)
     for row in ("image + metadata, 0.5 : 0.5, sigmoid", "image + metadata, 0.5 : 0.5, rank", "image, TTA", "all (3)",
                 "AUC-M B5-384 + metadata, with B6-512-ce, ranks", ".9505"):  # fmt: skip
         assert row in text
@@ -171,7 +171,7 @@ def test_networks_with_other_test_images_are_in_no_ensemble(done, tmp_path):
     text = "\n".join(skin_sections(book, cells))
     assert "others than those of the first: B6-512-ce." in text
     assert "all (2)" in text
-    assert "others than those of the first" not in find("melanoma").table(place.results)
+    assert "others than those of the first" not in entries()["melanoma"].table(place.results)
 
 
 def test_pages_without_records_say_so(tmp_path):
@@ -179,7 +179,7 @@ def test_pages_without_records_say_so(tmp_path):
         text = medical_page.page(tmp_path, name)
         assert "No final run is recorded yet." in text
         assert "`paper`: " in text
-    assert "Not run yet" in find("chexpert").table(tmp_path)
+    assert "Not run yet" in entries()["chexpert"].table(tmp_path)
 
 
 def test_pooled_folds_keep_patients_and_order_apart():

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from deepauc.cli.study_parts import weights_not_here
 from deepauc.models import build
 from deepauc.paper import medical_chain
 from deepauc.paper.medical_chest import run_chest
 from deepauc.paper.medical_chest_plan import STAND_IN
 from deepauc.paper.medical_recipes import ce
-from deepauc.studies.plan import Planner
+from deepauc.studies.plan import Planner, weights_not_here
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import run_studies
 from deepauc.studies.sources import Place

@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from deepauc.studies.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
 
+PAPER = str(Path(__file__).parents[2] / "experiments" / "paper.py")
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
 OF_A_MOMENT = ("seconds", "hardware", "code_version")  # of a record: they are those of the machine and its source tree
 
@@ -200,7 +202,7 @@ def test_the_command_says_where_and_with_what(tmp_path, monkeypatch):
     small = ["--cells", "*-ce", "--configs", "1", "--seeds", "0", "--set", "epochs=1"]
     options = ["--cluster", "node0:6379", "--task-gpus", "0.5", "--task-cpus", "2", "--retries", "1", "--quiet"]
     with pytest.raises(SystemExit) as leaving:
-        main(["study", "run", "smoke", *small, *options])
+        main(["study", "run", PAPER, "smoke", *small, *options])
     assert not leaving.value.code
     assert asked == [(Cluster(address="node0:6379", gpus=0.5, cpus=2, retries=1), None)]
     assert len(list((tmp_path / "results" / "smoke").glob("*.json"))) == 1  # relative folders are those of the command

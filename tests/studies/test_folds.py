@@ -144,7 +144,7 @@ def test_first_stages_of_folds_read_neither_the_fold_nor_removed_positives(tmp_p
 
 
 def _balanced_rows():
-    from deepauc.paper import digits
+    from deepauc.demo import digits
 
     return digits.load()[2]
 

@@ -21,8 +21,8 @@ from deepauc.cli.demo_first_run import FirstRunSettings
 
 if TYPE_CHECKING:
     from deepauc.data.export import Exported
-    from deepauc.paper.digits import DigitsSettings
-    from deepauc.paper.toy import ToySettings
+    from deepauc.demo.digits import DigitsSettings
+    from deepauc.demo.toy import ToySettings
 
 
 def demo(
@@ -37,8 +37,8 @@ def demo(
 
     The paper's Figure 1, four losses on scikit-learn's digits, and a first `deepauc train` from csv to report.
     """
-    from deepauc.paper.digits import DigitsSettings
-    from deepauc.paper.toy import ToySettings
+    from deepauc.demo.digits import DigitsSettings
+    from deepauc.demo.toy import ToySettings
 
     write_demo(
         out,
@@ -70,7 +70,7 @@ def write_demo(
     """
     import torch
 
-    from deepauc.paper.digits_table import write_digits_table
+    from deepauc.demo.digits_table import write_digits_table
     from deepauc.training.folder import surroundings
 
     if out.exists() and not out.is_dir():
@@ -111,8 +111,8 @@ def write_demo(
 
 
 def _toy_part(out: Path, settings: ToySettings, output: Output) -> Part:
-    from deepauc.paper import toy_report
-    from deepauc.paper.toy import run_toy
+    from deepauc.demo import toy_report
+    from deepauc.demo.toy import run_toy
 
     start = time.perf_counter()
     results = []
@@ -142,8 +142,8 @@ def _toy_part(out: Path, settings: ToySettings, output: Output) -> Part:
 
 
 def _digits_part(out: Path, settings: DigitsSettings, output: Output) -> Part:
-    from deepauc.paper import digits_report
-    from deepauc.paper.digits import run_digits
+    from deepauc.demo import digits_report
+    from deepauc.demo.digits import run_digits
 
     start = time.perf_counter()
     title = f"2. Digits at imratio {settings.imratio:.0%}: {settings.seeds} training sets"

@@ -1,4 +1,4 @@
-"""`deepauc study`: many runs, one table. Declared in `deepauc.paper`, run here, told from small records."""
+"""`deepauc study`: many runs, one table. Declared in a Python file, run here, told from small records."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from deepauc.cli.console import Output
 from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 
 if TYPE_CHECKING:
-    from deepauc.paper.catalogue import Entry
+    from deepauc.studies.entry import Entry
     from deepauc.studies.runner import Outcome, Step
     from deepauc.studies.study import Study
 
 app = typer.Typer(rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="From `study list`.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Python file that defines STUDIES; it is executed.")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="One of FILE's, if it has several.")]
 Results = Annotated[Path, typer.Option(metavar="DIR", help="Records and tables.")]
 Cells = Annotated[
     list[str] | None,
@@ -32,20 +33,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON a
 
 @app.callback(invoke_without_command=True)
 def study(context: typer.Context) -> None:
-    """The paper's tables, ablations and figures: tune, select, refit, compare."""
+    """Studies that a Python file declares: tune, select, refit, compare."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 @app.command("list")
-def list_studies(as_json: AsJson = False) -> None:
-    """The studies there are."""
-    from deepauc.cli.study_parts import run_counts
-    from deepauc.paper.catalogue import entries
+def list_studies(file: File, as_json: AsJson = False) -> None:
+    """List the studies that FILE declares."""
+    from deepauc.studies.load import load_studies
 
     output = Output(as_json=as_json)
-    found = entries()
-    counts = {name: run_counts(entry) for name, entry in found.items()}
+    found = load_studies(file).entries
+    counts = {name: entry.run_counts for name, entry in found.items()}
     rows = [
         [name, *(str(count or "-") for count in (len(entry.cells), *counts[name])), entry.title]
         for name, entry in found.items()
@@ -67,7 +67,8 @@ def list_studies(as_json: AsJson = False) -> None:
 @app.command("run", cls=ShortHelp)
 def run_study(
     context: typer.Context,
-    name: Name,
+    file: File,
+    name: Name = None,
     cells: Cells = None,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Run folders.")] = Path("runs"),
     results: Results = Path("results"),
@@ -116,7 +117,7 @@ def run_study(
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Train what is missing. Cuts are recorded; the same call again does only what is left."""
+    """Train what is missing; call again to go on. Cuts are recorded."""
     del help_all  # it has shown itself by now
     from dataclasses import replace
 
@@ -126,15 +127,15 @@ def run_study(
         refuse_without_effect,
         run_in_packs,
         run_own,
-        weights_not_here,
     )
-    from deepauc.paper.catalogue import find
-    from deepauc.paper.medical_tasks import telling
     from deepauc.studies.cluster import Cluster
+    from deepauc.studies.decoded import telling
+    from deepauc.studies.load import load_studies
+    from deepauc.studies.plan import weights_not_here
     from deepauc.studies.sources import Place
     from deepauc.studies.study import cut_all
 
-    output, entry = Output(quiet=quiet, as_json=as_json), find(name)
+    output, entry = Output(quiet=quiet, as_json=as_json), load_studies(file).find(name)
     place = Place(data=data, runs=runs, results=results)
     if entry.studies is None:
         refuse_what_does_not_apply(context, entry)
@@ -198,19 +199,20 @@ def run_study(
 
 @app.command("status")
 def status(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="From `study list`; default: all.")] = None,
+    file: File,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One of FILE's; default: all.")] = None,
     cells: Cells = None,
     results: Results = Path("results"),
     as_json: AsJson = False,
 ) -> None:
     """How far the studies are, from their records: which are asked for, by other code, cut, outdated."""
     from deepauc.cli.study_parts import tell_own_status
-    from deepauc.paper.catalogue import entries, find
+    from deepauc.studies.load import load_studies
     from deepauc.studies.status import status_of
 
-    output = Output(as_json=as_json)
+    output, declared = Output(as_json=as_json), load_studies(file)
     record: dict[str, Any] = {}
-    for entry in [find(name)] if name else entries().values():
+    for entry in [declared.find(name)] if name else declared.entries.values():
         if entry.studies is None:
             record[entry.name] = tell_own_status(entry, _split(cells), results, output, whole=name is not None)
             continue
@@ -242,16 +244,17 @@ def status(
 
 @app.command("table")
 def table(
-    name: Name,
+    file: File,
+    name: Name = None,
     results: Results = Path("results"),
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write RESULTS/NAME.md and its pictures from the records, and print the page."""
-    from deepauc.paper.catalogue import find
+    from deepauc.studies.load import load_studies
 
     output = Output(quiet=quiet, as_json=as_json)
-    output.record(_write_page(find(name), results, output))
+    output.record(_write_page(load_studies(file).find(name), results, output))
 
 
 def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
@@ -262,13 +265,22 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     if path.exists() and not any((results / record).exists() for record in (entry.name, f"{entry.name}.json")):
         raise ValueError(f"{path} is there, and no record it could be made from: is {results} the right folder?")
     pictures = entry.pictures(results)  # first: the page shows those that are there
-    text = entry.table(results)
+    text = _page(entry, results)
     results.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (text.rstrip() + "\n").encode())
     output.say(text)
     for written in (path, *pictures):
         output.result(f"Written: {written}")
     return {"table": str(path), "pictures": [str(picture) for picture in pictures], "text": text}
+
+
+def _page(entry: Entry, results: Path) -> str:
+    from deepauc.reporting.study_page import study_page
+
+    if entry.table is not None:
+        return entry.table(results)
+    assert entry.studies is not None
+    return study_page(entry.studies, results)
 
 
 def _split(cells: list[str] | None) -> list[str]:
@@ -305,7 +317,7 @@ def _options(given: list[str]) -> dict[str, Any]:
 
 
 def _plan_text(entry: Entry, chosen: Sequence[Study]) -> str:
-    from deepauc.cli.study_parts import tuning_and_final
+    from deepauc.studies.entry import tuning_and_final
 
     tuning, final = tuning_and_final(chosen)
     studies = "1 study" if len(chosen) == 1 else f"{len(chosen)} studies"

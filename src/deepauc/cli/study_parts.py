@@ -13,29 +13,14 @@ import typer
 from deepauc.cli.console import Output
 
 if TYPE_CHECKING:
-    from deepauc.paper.catalogue import Entry
     from deepauc.studies.cluster import Cluster
+    from deepauc.studies.entry import Entry
     from deepauc.studies.runner import Outcome, Step
     from deepauc.studies.sources import Place
     from deepauc.studies.study import Study
 
-_OWN = ("name", "runs", "results", "data", "device", "max_minutes", "quiet", "as_json", "help_all")
+_OWN = ("file", "name", "runs", "results", "data", "device", "max_minutes", "quiet", "as_json", "help_all")
 _LINKED = (*_OWN, "cells", "seeds", "pack", "options")
-
-
-def run_counts(entry: Entry) -> tuple[int, int]:
-    """Tuning and final runs of a whole study; none where it counts its runs in another way."""
-    if entry.linked is not None:
-        return 0, len(entry.linked.names) * len(entry.linked.plan.seeds)
-    return (0, 0) if entry.studies is None else tuning_and_final(entry.studies.studies)
-
-
-def tuning_and_final(studies: Sequence[Study]) -> tuple[int, int]:
-    """How many runs are declared."""
-    from deepauc.studies.folds import is_for_choosing
-
-    tuning = sum(len(one.configs) * len(one.tuning_seeds) for one in studies if one.tuned)
-    return tuning, sum(len(one.seeds) for one in studies if not is_for_choosing(one.task))
 
 
 def refuse_what_does_not_apply(context: typer.Context, entry: Entry) -> None:
@@ -45,22 +30,6 @@ def refuse_what_does_not_apply(context: typer.Context, entry: Entry) -> None:
     given = [name for name in flags if _was_given(context, name)]
     if unknown := [flags[name] for name in given if name not in taken]:
         raise ValueError(f"study {entry.name} has no {', '.join(unknown)}: {_why(entry)}")
-
-
-def weights_not_here(studies: Sequence[Study], records: Path) -> list[str]:
-    """Why networks of studies that are not complete cannot start from their weights, each once; reads no image."""
-    from deepauc.models.build import require_files
-    from deepauc.studies.records import RecordBook
-
-    found: dict[str, None] = {}
-    book = RecordBook(records)
-    left = [one for one in studies if len(book.final(one.name)) < len(one.seeds)]
-    for model in (one.recipe(one.configs[0], "final").model for one in left):
-        try:
-            require_files(model)
-        except ValueError as error:
-            found[str(error)] = None
-    return list(found)
 
 
 def refuse_without_cluster(context: typer.Context) -> None:
@@ -126,6 +95,7 @@ def run_own(
 ) -> dict[str, Any]:
     """All of a study, or of linked runs the part that was asked for."""
     if entry.linked is None:
+        assert entry.run is not None
         return entry.run(place, device=device, max_minutes=max_minutes, report=report)
     return entry.linked.run(
         place,
@@ -142,12 +112,12 @@ def run_own(
 def tell_own_status(entry: Entry, cells: list[str], results: Path, output: Output, *, whole: bool) -> Any:
     """How many runs are recorded, of how many; whole: run by run, where they have names."""
     if entry.linked is not None:
-        seeds = len(entry.linked.plan.seeds)
+        seeds = len(entry.linked.seeds)
         found = entry.linked.recorded(results, cells)
         rows = [[name, f"{count} of {seeds}"] for name, count in found.items()]
         if whole:
             output.table(["runs", "recorded"], rows, title=f"{entry.name}: {entry.title}")
-        where = results / entry.linked.plan.records
+        where = results / entry.linked.records
         output.result(f"{entry.name}: {sum(found.values())} of {seeds * len(found)} runs recorded in {where}")
         others = entry.linked.with_other_settings(results)
         for folder, count in others.items():

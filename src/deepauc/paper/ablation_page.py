@@ -8,12 +8,12 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.paper.ablation_tasks import SET
 from deepauc.paper.ablations import Claim, ablations, claims
 from deepauc.paper.benchmark_tables import CELLS
 from deepauc.paper.recipes import RECIPES
 from deepauc.paper.study_figures import picture_links
-from deepauc.paper.toy import mean_interval
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.study import Study

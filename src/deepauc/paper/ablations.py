@@ -1,7 +1,7 @@
 """The ablations A2 to A5 of section 5, each declared beside the claim it checks.
 
-    deepauc study run ablations --cells A3-D --device cuda        # A2, A3, A4 (with its ranking), A5; D or R
-    deepauc study table ablations                                 # claims with intervals; A6 too; pictures
+    deepauc study run experiments/paper.py ablations --cells A3-D --device cuda  # A2 to A5; D or R
+    deepauc study table experiments/paper.py ablations  # claims with intervals; A6 too; pictures
 
 Settings are fixed, not tuned: the normalised loss, lr 0.1, gamma 1/500, otherwise as the benchmark tables; five
 training sets, test AUC of every fifth epoch. D: DenseNet121, the paper's network; R: ResNet20 in its place, whose

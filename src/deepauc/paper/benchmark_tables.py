@@ -1,7 +1,7 @@
 """The paper's two benchmark tables (section 4.1 and appendix): four sets, two networks, two imratios, four losses.
 
-    deepauc study run paper-tables --cells C10-R-1 --device cuda
-    deepauc study table paper-tables
+    deepauc study run experiments/paper.py paper-tables --cells C10-R-1 --device cuda
+    deepauc study table experiments/paper.py paper-tables
 
 Selection: validation AUC at the last epoch, averaged over three training sets at 1 % and on one at 10 %; then a refit
 on all training images with five random training sets. At 1 % a validation part holds 25 positives, and the standard

@@ -9,10 +9,10 @@ from itertools import groupby
 from statistics import fmean, stdev
 from typing import Literal
 
+from deepauc.metrics.mean_interval import MeanInterval, mean_interval
 from deepauc.paper.benchmark_settings import learning_rate_inherited
 from deepauc.paper.benchmark_tables import CELLS, LOSSES, REMARKS, Cell
 from deepauc.paper.recipes import RECIPES, TITLES
-from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.reporting.tables import markdown_table
 from deepauc.studies.records import Record, RecordBook
 

@@ -12,12 +12,12 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
+from deepauc.metrics.mean_interval import MeanInterval, mean_interval
 from deepauc.models.fusion import ensemble
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.benchmark_verdict import interval_text
 from deepauc.paper.best import TITLES
 from deepauc.paper.best_levers import CELLS, FOLLOWERS, LOSSES, ranks_from_text
-from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import Record, RecordBook
 

@@ -1,8 +1,8 @@
 """How the setting of `best` is chosen, lever by lever, and the cells in which it is then used unchanged.
 
-    deepauc study run best --cells levers --device cuda --max-minutes 25     # the selection, in portions
-    deepauc study run best --cells C10-R-1 --device cuda                     # the five reported training sets
-    deepauc study table best                                                 # results/best.md
+    deepauc study run experiments/best.py --cells levers --device cuda --max-minutes 25  # the selection, in portions
+    deepauc study run experiments/best.py --cells C10-R-1 --device cuda  # the five reported training sets
+    deepauc study table experiments/best.py  # results/best.md
 
 Selection: C10 at 1 %, ResNet20, training sets 100 and 101, which are not among the five reported, each cut into five
 folds; a fold's first stage sees the other four only. Ten validation AUCs a setting, one a fold, averaged (scores of

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from statistics import fmean
 
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.benchmark_verdict import Difference, interval_text, pooled, side_text
 from deepauc.paper.best import TITLES
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.paper.best_levers import CELLS, LOSSES
-from deepauc.paper.toy import mean_interval
 from deepauc.reporting.tables import markdown_table
 from deepauc.studies.records import Record, RecordBook
 

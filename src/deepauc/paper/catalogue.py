@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from deepauc.studies.entry import Entry
 from deepauc.studies.sources import Place
-from deepauc.studies.study import Study, StudySet
-from deepauc.training.plain import valid_name
-
-if TYPE_CHECKING:
-    from deepauc.paper.medical_chest import ChestStudy
-
-
-class OwnRun(Protocol):
-    """The work of a study that is no set of `Study`. The result's entry `left`: what there was no time for.
-
-    report: told in a line what is going on.
-    """
-
-    def __call__(
-        self,
-        place: Place,
-        *,
-        device: str | None = None,
-        max_minutes: float | None = None,
-        report: Callable[[str], None] | None = None,
-    ) -> dict[str, Any]: ...
-
-
-def _no_run(
-    place: Place,
-    *,
-    device: str | None = None,
-    max_minutes: float | None = None,
-    report: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
-    del place, device, max_minutes, report
-    raise ValueError("this study is made of records of other studies: there is nothing to run.")
 
 
 def _run_toy(
@@ -70,37 +38,6 @@ def _divergence_runs(results: Path) -> tuple[int, int | None, Path]:
     from deepauc.paper import divergence
 
     return len(divergence.records(results)), None, results / f"{divergence.NAME}.jsonl"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """studies: None where `run` is a function of its own. table: results folder to markdown. pictures: to files.
-
-    page_after_run: `study run` ends with the page, so that one command goes from the images to the table; with a `run`
-    of its own it always does. Not where the time is up: the call that ends the work writes it. pack: of a study on a
-    GPU where nobody says; None is the runner's own default. settled: the studies as they are run, and further ones that
-    they inherit from, by what is in the results folder. linked: runs that start from other runs; `run` is theirs.
-    own_runs: where neither studies nor linked runs are, how many runs are recorded, of how many (None: that depends on
-    the machine), and in which file.
-    """
-
-    name: str
-    title: str
-    table: Callable[[Path], str]
-    studies: StudySet | None = None
-    run: OwnRun = _no_run
-    pictures: Callable[[Path], list[Path]] = lambda _: []
-    page_after_run: bool = False
-    pack: Callable[[Study], int] | None = None
-    settled: Callable[[Sequence[Study], Path], tuple[tuple[Study, ...], tuple[Study, ...]]] | None = None
-    linked: ChestStudy | None = None
-    own_runs: Callable[[Path], tuple[int, int | None, Path]] | None = None
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        if self.linked is not None:
-            return self.linked.names
-        return () if self.studies is None else tuple(study.name for study in self.studies.studies)
 
 
 @cache
@@ -175,7 +112,6 @@ def entries() -> dict[str, Entry]:
             Entry(
                 name=study.plan.name,
                 title=title,
-                run=study.run,
                 linked=study,
                 table=partial(medical_chest_page.chest_page, name=study.plan.name),
             )
@@ -208,8 +144,3 @@ def entries() -> dict[str, Entry]:
         ),
     ]
     return {entry.name: entry for entry in found}
-
-
-def find(name: str) -> Entry:
-    """A study by name; an unknown one is an error that names the nearest."""
-    return entries()[valid_name(name, list(entries()), "study")]

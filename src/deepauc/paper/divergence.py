@@ -1,6 +1,6 @@
 """Which settings diverge: AUC losses on raw, sigmoid and normalised scores, over learning rates and momenta.
 
-    deepauc study run divergence && deepauc study table divergence
+    deepauc study run experiments/paper.py divergence && deepauc study table experiments/paper.py divergence
 
 The menu's recipe (`best`) without first stage, margin 1, 32 positives in 128, from random weights at a constant
 learning rate, for a few steps of the plain loop. A run ends with its validation AUC, or where the loss or the

@@ -1,6 +1,6 @@
 """`best` on the medical stand-ins: a first stage on the task's own training images, then AUC-M, and CE from its menu.
 
-    deepauc study run medical --cells '*-best-*' --device cuda
+    deepauc study run experiments/medical.py medical --cells '*-best-*' --device cuda
 
 The levers are those of `best_levers`; what its search on C10 at 1 % has chosen so far is taken over: the setting of the
 last complete lever in RESULTS/best, else the defaults of `best`. Nothing is tuned on a medical task. Lengths are in the

@@ -9,12 +9,12 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
+from deepauc.metrics.mean_interval import MeanInterval, mean_interval
 from deepauc.paper.medical_losses import LOSSES
 from deepauc.paper.medical_printed import NETWORKS as PRINTED_NETWORKS
 from deepauc.paper.medical_printed import SKIN_NAME
 from deepauc.paper.medical_scores import Floats, TestScores, against, joined_scores, pooled, read_scores
 from deepauc.paper.medical_studies import HAM_NETWORKS, MELANOMA_NETWORKS
-from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.studies.records import Record, RecordBook
 
 SEEDS = 5  # training sets, or folds

@@ -1,9 +1,9 @@
 """CheXpert (D5), and chest X-rays of NIH at 96 px in its place.
 
-    deepauc study run chexpert --data FOLDER_WITH_CheXpert      # train.csv, valid.csv, optionally readers.csv
-    deepauc study run chexpert --data FOLDER --cells densenet121 --set views=all --set gamma=1/300
-    deepauc study run chest --data DIR                          # nih_cxr14_96.npz
-    deepauc study run chest-printed --data DIR                  # the same with CheXpert's own settings
+    deepauc study run experiments/medical.py chexpert --data FOLDER  # train.csv, valid.csv, optionally readers.csv
+    deepauc study run experiments/medical.py chexpert --data FOLDER --cells densenet121 --set gamma=1/300
+    deepauc study run experiments/medical.py chest --data DIR  # nih_cxr14_96.npz
+    deepauc study run experiments/medical.py chest-printed --data DIR  # with CheXpert's own settings
 
 Stage 1: cross-entropy on the five diseases at once, uncertain labels smoothed. Stage 2, with a fresh classifier: each
 loss for all diseases at once, and for each disease on its own, always from the same stage-1 network; hard labels by a
@@ -49,7 +49,8 @@ from deepauc.paper.medical_chest_plan import (
 )
 from deepauc.paper.medical_readers import given_readers, note_readers
 from deepauc.paper.medical_recipes import AUGMENTS, auc_m, auc_stage, ce, network_of
-from deepauc.paper.medical_tasks import decoded_once, given_root, joined, root_of
+from deepauc.paper.medical_tasks import given_root, joined, root_of
+from deepauc.studies.decoded import decoded_once
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.studies.study import chosen_names
@@ -75,6 +76,14 @@ class ChestStudy:
     @property
     def names(self) -> tuple[str, ...]:
         return study_names(self.plan, self.labels)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.plan.seeds
+
+    @property
+    def records(self) -> str:
+        return self.plan.records
 
     def chosen(self, cells: Sequence[str]) -> tuple[str, ...]:
         """Names that begin with one of these (`densenet121`, `R-all`), or fit it (`*-auc_m`)."""

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
+from deepauc.metrics.mean_interval import MeanInterval, mean_interval
 from deepauc.paper.medical_cells import comparison_text
 from deepauc.paper.medical_readers import disease_ensembles
 from deepauc.paper.medical_scores import RESAMPLES, read_scores
 from deepauc.paper.recipes import TITLES
-from deepauc.paper.toy import MeanInterval, mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import RecordBook
 

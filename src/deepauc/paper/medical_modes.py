@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.paper.medical_cells import CELLS, Cell
 from deepauc.paper.recipes import TITLES
 from deepauc.paper.score_histograms import TWO_MODES_FROM, Separation, separation
 from deepauc.paper.study_figures import draw_scores
-from deepauc.paper.toy import mean_interval
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
 

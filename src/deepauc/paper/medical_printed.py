@@ -1,7 +1,7 @@
 """The paper's recipes on the stand-ins as it prints them: another task, image size and number of epochs, no more.
 
-    deepauc study run medical --cells breast-printed,path-printed,ham-printed --device cuda
-    deepauc study run chest-printed --device cuda                # D5: `medical_chest_plan`
+    deepauc study run experiments/medical.py medical --cells breast-printed,path-printed,ham-printed --device cuda
+    deepauc study run experiments/medical.py chest-printed --device cuda  # D5: `medical_chest_plan`
 
 D7 on BreastMNIST and D8 on PathMNIST: DenseNet121 (images of 28 px with a border of 2, it takes none below 29), flips,
 the whole grids, no copies of test images. D6 on HAM10000: EfficientNets, Adam between 3e-5 and 2.4e-4, the whole grids,

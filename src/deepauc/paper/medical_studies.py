@@ -1,8 +1,8 @@
 """The medical studies: melanoma, DDSM+ and PatchCamelyon for those who have them, and stand-ins for all (`medical`).
 
-    deepauc study run melanoma --data FOLDER --device cuda       # 5 folds, two stages, TTA(30), metadata, ensembles
-    deepauc study run medical --cells ham --device cuda          # the same on HAM10000 at 64 px
-    deepauc study table medical
+    deepauc study run experiments/medical.py melanoma --data FOLDER --device cuda  # 5 folds, TTA(30), ensembles
+    deepauc study run experiments/medical.py medical --cells ham --device cuda  # the same on HAM10000 at 64 px
+    deepauc study table experiments/medical.py medical
 
 `-printed`: the paper's settings for the task it stands in for, another task, image size and length apart
 (`medical_printed`). The other cells differ in the network too (ResNet20, and DenseNet121 at 32 px on HAM10000: five

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from deepauc.metrics.comparison import Comparison
+from deepauc.metrics.mean_interval import MeanInterval
 from deepauc.paper.benchmark_settings import settings_text
 from deepauc.paper.medical_best import LENGTHS
 from deepauc.paper.medical_cells import (
@@ -24,7 +25,6 @@ from deepauc.paper.medical_chest_plan import PRINTED_STAND_IN, STAND_IN, expecte
 from deepauc.paper.medical_scores import delong_interval
 from deepauc.paper.medical_skin_page import SkinCells, ensemble_gain, fusion_gains
 from deepauc.paper.recipes import TITLES
-from deepauc.paper.toy import MeanInterval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import RecordBook
 

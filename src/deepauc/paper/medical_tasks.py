@@ -6,12 +6,8 @@ all. Otherwise the seed is that of the network, and of the positives that are dr
 
 from __future__ import annotations
 
-import hashlib
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,26 +21,22 @@ from deepauc.data.medical.csv_columns import column_names
 from deepauc.data.medical.ddsm import load_ddsm
 from deepauc.data.medical.ham10000 import load_ham10000_sheets
 from deepauc.data.medical.isic2020 import load_isic2020_table
-from deepauc.data.medical.lazy_images import LazyImageFiles
 from deepauc.data.medical.medmnist import load_medmnist
 from deepauc.data.medical.melanoma import OutsideImages, load_melanoma, outside_rows
 from deepauc.data.medical.pathmnist import load_pathmnist_subset
 from deepauc.data.medical.pcam import load_pcam
-from deepauc.data.packed import open_packed, pack
 from deepauc.data.task import ArrayInputs, Indices, Task
 from deepauc.paper.medical_scores import kept_scores
+from deepauc.studies.decoded import decoded_once
 from deepauc.studies.sources import Place, fold_task
 from deepauc.training.encoded_metadata import metadata_task
-from deepauc.training.in_memory import InMemoryInputs, fits_in_memory
 from deepauc.training.plain import valid_name
 from deepauc.training.run import Run
 
 FOLDS = 5
 SPLIT_SEED = 0
 TTA = 30  # Table 4
-TELL_EVERY = 60.0  # seconds, while images are decoded
 _TEST_2018 = "ISIC_2018/"
-_tell: ContextVar[Callable[[str], None] | None] = ContextVar("_tell", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,51 +85,6 @@ def root_of(place: Place) -> Path:
     if root is None:
         raise ValueError("where are the images? Name their folder: --data DIR, or set DEEPAUC_DATA.")
     return root
-
-
-def decoded_once(task: Task, place: Place) -> Task:
-    """The task with its images in memory where they fit, else in a packed copy beside the runs, made at first use.
-
-    Image files of other sizes than those it was made of have a copy of their own.
-    """
-    if fits_in_memory(task.source):
-        return replace(task, source=InMemoryInputs(task.source, progress=_decoding()))
-    assert task.ids is not None
-    files = task.source.sizes() if isinstance(task.source, LazyImageFiles) else ""
-    key = hashlib.sha256(f"{task.source.shape}{task.ids.tolist()}{files}".encode()).hexdigest()[:12]
-    folder = place.runs / "packed" / f"{task.name.replace('/', '-')}-{key}"
-    if folder.exists():
-        return replace(task, source=open_packed(folder))
-    if (tell := _tell.get()) is not None:
-        tell(f"decoding {len(task):,} images once, into {folder}")
-    return replace(task, source=pack(task.source, folder, progress=_decoding()))
-
-
-@contextmanager
-def telling(tell: Callable[[str], None]) -> Iterator[None]:
-    """While a task is loaded in here, `tell` hears once a minute how far its images are decoded; it may take hours."""
-    token = _tell.set(tell)
-    try:
-        yield
-    finally:
-        _tell.reset(token)
-
-
-def _decoding() -> Callable[[int, int], None] | None:
-    tell, began = _tell.get(), time.monotonic()
-    if tell is None:
-        return None
-    told = began
-
-    def advance(done: int, total: int) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if done < total and now - told >= TELL_EVERY:
-            told = now
-            left = (now - began) / done * (total - done) / 60
-            tell(f"decoded {done:,} of {total:,} images, about {left:.0f} min left")
-
-    return advance
 
 
 def _medmnist(positive: int) -> Callable[[MedicalSource, int, bool, Place], Task]:

@@ -1,7 +1,7 @@
 """A CPU plan of `deepauc train`, changed in one thing at a time, on five real sets: the evidence for `plan.py`.
 
-    deepauc study run plan --device cuda     # the recipes are a CPU's; where they are run does not matter
-    deepauc study table plan                 # results/plan.md
+    deepauc study run experiments/plan.py --device cuda  # the recipes are a CPU's; where they are run does not matter
+    deepauc study table experiments/plan.py  # results/plan.md
 
 Two rounds. The first changes what was planned before there was any evidence (`BASE`), the second what was planned after
 it (`NOW`), which differs where few rows are positive. Everything is written out here, network and lengths too, so that

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.paper.plan_changes import (
     BASE,
     CHANGES,
@@ -19,7 +20,6 @@ from deepauc.paper.plan_changes import (
     cost_of,
     planned,
 )
-from deepauc.paper.toy import mean_interval
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import RecordBook
 from deepauc.training.recipe import Recipe

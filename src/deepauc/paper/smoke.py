@@ -1,6 +1,6 @@
 """A cell of the benchmark tables in small: scikit-learn's digits at 10 %, a small network, four losses, on a CPU.
 
-    deepauc study run smoke && deepauc study table smoke
+    deepauc study run experiments/paper.py smoke && deepauc study table experiments/paper.py smoke
 
 Protocol as in `benchmark_tables`: tune on 90 % of one training set, refit on all of it, five training sets. It needs
 no images from elsewhere; the point is that every part works together, not the figures.
@@ -19,7 +19,7 @@ import torch
 
 from deepauc.data.imbalance import imbalance_task, tuning_task
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.paper import digits
+from deepauc.demo import digits
 from deepauc.paper.recipes import METHODS, PAPER, TITLES
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import RecordBook

@@ -1,4 +1,4 @@
-"""A1, the paper's Figure 1, as a study: `deepauc study run toy` writes its record and pictures, on a CPU."""
+"""A1, the paper's Figure 1, as the study `toy` of experiments/paper.py: its record and pictures, on a CPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from deepauc.paper import toy_report
-from deepauc.paper.toy import ToySettings, run_toy
+from deepauc.demo import toy_report
+from deepauc.demo.toy import ToySettings, run_toy
 from deepauc.studies.sources import Place
 from deepauc.training.checkpoint import write_atomically
 from deepauc.training.folder import surroundings

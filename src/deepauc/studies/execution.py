@@ -21,6 +21,7 @@ import torch
 
 from deepauc.data.task import Task
 from deepauc.studies.first_stages import FirstStages
+from deepauc.studies.load import Parcel
 from deepauc.studies.plan import PlannedRun, TaskShelf
 from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
@@ -28,7 +29,6 @@ from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import Unheard
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
-from deepauc.training.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +166,9 @@ def _in_pool(
         while waiting or going:
             while waiting and len(going) < jobs and (until is None or time.time() < until):
                 run = waiting.pop(0)
-                arguments = (run.recipe, run.study.task, run.seed, run.phase, place, run.folder(place))
+                parcel = Parcel.of((run.recipe, run.study.task, run.seed, run.phase, place, run.folder(place)))
                 try:
-                    going[pool.submit(_work, *arguments, str(device), until)] = run
+                    going[pool.submit(_work, parcel, str(device), until)] = run
                 except BrokenProcessPool:
                     return list(going.values()), [run, *waiting]
             if not going:
@@ -191,20 +191,13 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _work(
-    recipe: Recipe,
-    source: TaskSource,
-    seed: int,
-    phase: Phase,
-    place: Place,
-    folder: Path,
-    device: str,
-    until: float | None,
-) -> tuple[str | None, float]:
+def _work(parcel: Parcel, device: str, until: float | None) -> tuple[str | None, float]:
     """In a worker: message (None if all went well) and seconds."""
     start = time.monotonic()
     deadline = None if until is None else start + until - time.time()
+    folder: Path
     try:
+        recipe, source, seed, phase, place, folder = parcel.open()
         with time_limit(deadline):
             task = worker_task(source, seed, phase, place)
             _train_alone(Job(recipe=recipe, task=task, seed=seed, run_dir=folder), place, torch.device(device))

@@ -243,6 +243,19 @@ class Planner(Choices):
         return []
 
 
+def weights_not_here(studies: Sequence[Study], records: Path) -> list[str]:
+    """Why networks of studies that are not complete cannot start from their weights, each once; reads no image."""
+    found: dict[str, None] = {}
+    book = RecordBook(records)
+    left = [one for one in studies if len(book.final(one.name)) < len(one.seeds)]
+    for model in (one.recipe(one.configs[0], "final").model for one in left):
+        try:
+            require_files(model)
+        except ValueError as error:
+            found[str(error)] = None
+    return list(found)
+
+
 def run_id(recipe: Recipe, task: Task, seed: int) -> str:
     """What a run folder is called: a hash of recipe, data and seed.
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from deepauc.studies.cluster import Answer, Cluster, Order, carry_out
+from deepauc.studies.load import Parcel
 
 STORE_BYTES = 200_000_000  # of a cluster started here: what tasks are sent and return is small
 
@@ -30,11 +31,11 @@ class RayCrew:
         self.slots, self.threads = min(slots), cluster.cpus
         self._going: dict[Any, Order] = {}
         options = {"num_cpus": cluster.cpus, "num_gpus": gpus, "max_retries": cluster.retries}
-        self._task = ray.remote(**options)(carry_out)
+        self._task = ray.remote(**options)(unpack_and_carry_out)
         self._retries = cluster.retries
 
     def begin(self, order: Order) -> None:
-        self._going[self._task.remote(order)] = order
+        self._going[self._task.remote(Parcel.of(order))] = order
 
     def next_ended(self) -> tuple[Order, Answer | str]:
         import ray
@@ -50,6 +51,11 @@ class RayCrew:
             return order, "its worker was killed: the machine ran out of memory"
         except RayError as error:
             return order, f"its worker was lost {self._retries + 1} times ({type(error).__name__})"
+
+
+def unpack_and_carry_out(parcel: Parcel) -> Answer:
+    """The task: a worker first loads the file that declares the studies, which must be there under the same path."""
+    return carry_out(parcel.open())
 
 
 @contextmanager

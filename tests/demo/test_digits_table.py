@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 
 from deepauc.data.splits import check_leaks
 from deepauc.data.table import read_table
-from deepauc.paper.digits_table import digits_task, write_digits_table
+from deepauc.demo.digits_table import digits_task, write_digits_table
 
 
 @pytest.fixture

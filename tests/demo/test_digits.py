@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
 from deepauc.data.imbalance import make_imbalanced
-from deepauc.paper.digits import (
+from deepauc.demo.digits import (
     METHODS,
     DigitsSettings,
     load,
@@ -88,7 +88,7 @@ def test_training_leaves_the_global_generator_alone():
 
 def test_validation_never_reads_a_test_image(monkeypatch):
     """With the test images replaced by NaN the validation AUC is the same number."""
-    from deepauc.paper import digits
+    from deepauc.demo import digits
 
     images, labels, train_rows, test_rows = load()
     expected = validation_auc(METHODS[0], seed=100, settings=QUICK)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deepauc.paper.toy import SETS, WINDOW, Floats, MeanInterval, ToyResult, mean_interval
+from deepauc.demo.toy import SETS, WINDOW, Floats, ToyResult
+from deepauc.metrics.mean_interval import MeanInterval, mean_interval
 from deepauc.reporting.plots import BoundaryPanel, Curve, boundaries, curves
 from deepauc.reporting.tables import markdown_table, percent_text
 

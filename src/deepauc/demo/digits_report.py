@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.demo.digits import DigitsResult, Method
 from deepauc.metrics.intervals import Estimate
-from deepauc.paper.digits import DigitsResult, Method
-from deepauc.paper.toy import mean_interval
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.reporting.plots import IntervalColumn, intervals
 from deepauc.reporting.tables import auc_text, markdown_table, percent_text
 

@@ -1,0 +1,8 @@
+"""What `deepauc train` plans by itself, change by change, in cross-validation.
+
+deepauc study run experiments/plan.py --device cuda
+"""
+
+from deepauc.paper.catalogue import entries
+
+STUDIES = [entries()["plan"]]

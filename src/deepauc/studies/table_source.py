@@ -1,0 +1,93 @@
+"""A user's own table as the task of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from deepauc.data.imbalance import tuning_task
+from deepauc.data.table import read_table
+from deepauc.data.task import Task
+from deepauc.studies.sources import Place, fold_task
+from deepauc.training.encoded_metadata import metadata_task
+from deepauc.training.in_memory import kept_in_memory
+from deepauc.training.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource:
+    """A table (csv, parquet) with a column of image files, or with columns of numbers and words (`metadata`).
+
+    table: a relative path is looked for in the folder of `--data`, without it in the current folder. Rows are cut into
+    `folds`, those of one group together; the seed of a run is the number of the fold that is its test part. With a
+    `split` column the parts are the table's own and the seed is only the network's; after tuning on the validation part
+    (without one: on a tenth of train) a final run learns from train and validation. size: side of the images, needed
+    where they differ.
+    """
+
+    table: str | Path
+    label: str
+    image: str | None = None
+    metadata: tuple[str, ...] = ()
+    group: str | None = None
+    split: str | None = None
+    size: int | None = None
+    folds: int = 5
+
+    def __post_init__(self) -> None:
+        if isinstance(self.metadata, str) or (self.image is None) == (not self.metadata):
+            raise ValueError(
+                "a table's inputs are either one column of image files, such as image='file', or columns of numbers "
+                "and words, such as metadata=('age', 'sex')."
+            )
+
+    @property
+    def name(self) -> str:
+        return Path(self.table).name
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ()
+
+    def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
+        whole = _read(self, (place.data or Path()) / self.table)
+        task = self._fold(whole, seed, tuning) if self.split is None else _own_parts(whole, seed, tuning)
+        return metadata_task(task)[0] if self.metadata else task
+
+    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
+        return {}
+
+    def _fold(self, task: Task, seed: int, tuning: bool) -> Task:
+        divided = fold_task(task, fold=seed, folds=self.folds, tuning=tuning)
+        return replace(divided, name=f"{task.name}, fold {seed + 1} of {self.folds}")
+
+
+@cache
+def _read(source: TableSource, path: Path) -> Task:
+    """Once in a process, whatever the fold."""
+    task, _ = read_table(
+        path,
+        label_columns=[source.label],
+        kind="binary",
+        image_column=source.image,
+        metadata_columns=source.metadata,
+        group_column=source.group,
+        split_column=source.split,
+        size=source.size,
+    )
+    return kept_in_memory(task)
+
+
+def _own_parts(task: Task, seed: int, tuning: bool) -> Task:
+    if "test" not in task.parts:
+        raise ValueError(f"{task.name}: its split column names no test row; leave it out for cross-validation.")
+    if tuning:
+        return task if "validation" in task.parts else tuning_task(task, seed=seed)
+    known = [task.part(part) for part in ("train", "validation") if part in task.parts]
+    return task.with_parts({"train": np.sort(np.concatenate(known)), "test": task.part("test")})
