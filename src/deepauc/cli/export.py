@@ -12,10 +12,10 @@ from deepauc.cli.console import Output
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
-    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="An ONNX file, compared with torch.")] = None,
+    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="ONNX, compared with torch; - for stdout.")] = None,
     bundle: Annotated[Path | None, typer.Option(metavar="DIR", help="Weights (safetensors) and description.")] = None,
     card: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face, such as README.md.")
+        Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face; - for stdout.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
@@ -26,15 +26,16 @@ def export(
     """
     if not any((onnx, bundle, card)):
         raise ValueError("name what to write: --onnx FILE, --bundle DIR or --card FILE.")
-    for path in (onnx, card):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise ValueError(f"{path}: name a file in a folder that is there.")
+    from deepauc.training.output_file import require_output, write_output
+
+    for path, option in ((onnx, "--onnx"), (card, "--card")):
+        if path is not None:
+            require_output(path, option)
     _require_nothing_lost(run, onnx=onnx, card=card)
     from deepauc.reporting.export import copy_bundle, export_onnx
     from deepauc.reporting.model_card import model_card
-    from deepauc.training.checkpoint import write_atomically
 
-    output = Output(quiet=quiet, as_json=as_json)
+    output = Output.beside([onnx, card], quiet=quiet, as_json=as_json)
     record: dict[str, Any] = {}
     if onnx is not None:
         found = export_onnx(run, onnx)
@@ -55,7 +56,7 @@ def export(
         output.result(f"Bundle: {', '.join(map(str, files))}")
         record["bundle"] = [str(path) for path in files]
     if card is not None:
-        write_atomically(card, model_card(run).encode())
+        write_output(card, model_card(run).encode())
         output.result(f"Model card: {card}")
         record["card"] = str(card)
     output.say("Not a medical device.")

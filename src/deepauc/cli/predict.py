@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -23,7 +22,7 @@ Scale = Literal["sigmoid", "rank"]
 def predict(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are averaged.")],
     table: Annotated[Path, typer.Option(metavar="FILE", help="A csv, tsv or parquet file.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The csv file to write.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The csv file to write; - for stdout.")],
     image_column: ImageColumn = None,
     feature_column: FeatureColumns = None,
     label_column: Annotated[
@@ -69,6 +68,7 @@ def predict(
     weights = _weights(weight or [])
     if scale is not None and scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
+    output = Output.beside([out], quiet=quiet, as_json=as_json)
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
@@ -76,7 +76,7 @@ def predict(
     from deepauc.data.problems import TableError
     from deepauc.training.predict_table import predict_table
 
-    output, target = Output(quiet=quiet, as_json=as_json), checked_device(device)
+    target = checked_device(device)
     try:
         with output.progress(f"Scoring {table}") as advance:
             found = predict_table(
@@ -118,10 +118,9 @@ def _weights(words: Sequence[str]) -> Sequence[float] | Literal["learned"] | Non
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
     """A place for the scores that takes nothing away: not the table itself, and no file of a run."""
-    if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"--out {out}: name a file in a folder that is there.")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"--out {out}: this folder may not be written to; choose another one.")
+    from deepauc.training.output_file import require_output
+
+    require_output(out, "--out")
     if out.exists() and table.exists() and out.samefile(table):
         raise ValueError(f"--out {out} is the table itself, which would be lost: name another file.")
     for run in runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import tempfile
 import warnings
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -21,6 +22,7 @@ from deepauc.data.decode import ImageError, decode_image, read_image_file
 from deepauc.training.bundle import Bundle
 from deepauc.training.copies import Copies
 from deepauc.training.folder import RunFolder
+from deepauc.training.output_file import require_output, write_output
 from deepauc.training.preprocessing import Preprocessing
 
 COMPARED = 32  # inputs that both programs score
@@ -55,8 +57,9 @@ def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
     bundle = Bundle.load(folder)
     network = _AsScored(bundle.network(folder), bundle.preprocessing, bundle.copies).eval()
     inputs, source = _examples(folder, bundle)
-    draft = path.with_name(f".{path.name}.part")
-    try:
+    require_output(path, "the ONNX file")
+    with tempfile.TemporaryDirectory() as place:
+        draft = Path(place) / "draft.onnx"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's remarks on its own workings
             torch.onnx.export(
@@ -86,9 +89,7 @@ def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
                 f"the ONNX file's scores differ from torch's by {difference:.2g}, more than {tolerance:.2g}: "
                 "it was not kept. Is the network one that the exporter knows?"
             )
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        write_output(path, draft.read_bytes())
     return OnnxExport(
         path=path,
         max_difference=difference,

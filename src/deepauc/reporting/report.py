@@ -15,7 +15,7 @@ from deepauc.reporting.run_evaluation import evaluate_run
 from deepauc.reporting.sections import run_document
 from deepauc.reporting.subgroups import Metadata
 from deepauc.reporting.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
-from deepauc.training.checkpoint import write_atomically
+from deepauc.training.output_file import write_atomically
 
 FIGURES = "report-figures"
 HALF = 100  # steps that judging is reported as, and drawing as many: either takes about half of the time

@@ -23,9 +23,9 @@ from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_mod
 from deepauc.models.classifier import classifier_name
 from deepauc.models.factory import require_permitted
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn
-from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, copies_in, score_copies
 from deepauc.training.folder import RunFolder
+from deepauc.training.output_file import write_atomically
 from deepauc.training.plain import from_plain, to_plain
 from deepauc.training.preprocessing import Preprocessing
 

@@ -19,9 +19,9 @@ from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
 from deepauc.training.bundle import Bundle
-from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, passes, shifted_progress
 from deepauc.training.known_rows import known_rows
+from deepauc.training.output_file import require_output, write_output
 from deepauc.training.predict import Scores, averaging_scale, predict, require_images_for, wanted_copies
 from deepauc.training.predict_average import GivenAverage, recalibration, shares
 from deepauc.training.predict_columns import input_columns, require_own_inputs
@@ -77,10 +77,9 @@ class TablePrediction:
         return tuple(name for name in self.label_names if name not in self.labels)
 
     def write(self, path: str | Path) -> None:
-        """The rows as csv, whole or not at all."""
+        """The rows as csv, whole or not at all; `-` is the standard output."""
         path = Path(path)
-        if path.is_dir() or not path.parent.is_dir():
-            raise ValueError(f"{path}: name a file in a folder that is there.")
+        require_output(path, "the scores:")
         digits = 9 if self.scores.dtype == np.float32 else 17  # so many hold the number exactly
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -92,7 +91,7 @@ class TablePrediction:
             # As short as reads back exactly: rounded ones would tie.
             probabilities = [] if self.probabilities is None else map(repr, self.probabilities[row].tolist())
             writer.writerow([name, *extra, *labels, *scores, *probabilities])
-        write_atomically(path, text.getvalue().encode())
+        write_output(path, text.getvalue().encode())
 
 
 def predict_table(
