@@ -73,7 +73,7 @@ def test_a_folder_is_refused_in_one_line(tmp_path):
     for path in (tmp_path, tmp_path / "link"):
         with pytest.raises(ValueError, match="is a folder: name a file"):
             write_atomically(path, b"new")
-        with pytest.raises(ValueError, match="--out .* is a folder: name a file"):
+        with pytest.raises(ValueError, match=r"--out .* is a folder: name a file"):
             require_output(path, "--out")
     with pytest.raises(ValueError, match="name a file in a folder that is there"):
         require_output(tmp_path / "none" / "file", "--out")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.table_options import Force
 
 
 def export(
@@ -17,6 +18,7 @@ def export(
     card: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face; - for stdout.")
     ] = None,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
@@ -34,11 +36,16 @@ def export(
     _require_nothing_lost(run, onnx=onnx, card=card)
     from deepauc.reporting.export import copy_bundle, export_onnx
     from deepauc.reporting.model_card import model_card
+    from deepauc.training.own_files import BUNDLE, MODEL, SCORES, require_own
 
     output = Output.beside([onnx, card], quiet=quiet, as_json=as_json)
-    record: dict[str, Any] = {}
+    used = (MODEL, BUNDLE) if card is None else (MODEL, BUNDLE, SCORES)
+    cautions = require_own(run, *used, force=force)
+    for text in cautions:
+        output.result(f"Caution. {text}.")
+    record: dict[str, Any] = {"cautions": list(cautions)} if cautions else {}
     if onnx is not None:
-        found = export_onnx(run, onnx)
+        found = export_onnx(run, onnx, force=force)
         difference = f"max difference to torch {found.max_difference:.2g}, allowed {found.tolerance:.2g}"
         output.result(f"ONNX: {onnx} ({difference}, on {found.source})")
         record["onnx"] = {
@@ -52,11 +59,11 @@ def export(
         if found.copies:
             output.say(f"As in the run, a score is the mean over {found.copies:,} changed copies of an image.")
     if bundle is not None:
-        files = copy_bundle(run, bundle)
+        files = copy_bundle(run, bundle, force=force)
         output.result(f"Bundle: {', '.join(map(str, files))}")
         record["bundle"] = [str(path) for path in files]
     if card is not None:
-        write_output(card, model_card(run).encode())
+        write_output(card, model_card(run, force=force).encode())
         output.result(f"Model card: {card}")
         record["card"] = str(card)
     output.say("Not a medical device.")

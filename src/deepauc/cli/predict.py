@@ -10,7 +10,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.short_help import HELP_ALL, RARE
-from deepauc.cli.table_options import FeatureColumns, GroupColumn, IdColumn, ImageColumn, RareAllowOutside
+from deepauc.cli.table_options import FeatureColumns, GroupColumn, IdColumn, ImageColumn, RareAllowOutside, RareForce
 from deepauc.cli.table_report import refuse_table
 
 if TYPE_CHECKING:
@@ -57,6 +57,13 @@ def predict(
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
     allow_outside: RareAllowOutside = False,
+    force: RareForce = False,
+    spreadsheet_safe: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet-safe", rich_help_panel=RARE, help="Write ' before ids that a spreadsheet would compute."
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the scores are.")
     ] = False,
@@ -96,12 +103,13 @@ def predict(
                 device=target,
                 skip_bad=skip_bad,
                 allow_outside=allow_outside,
+                force=force,
                 progress=advance,
             )
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
         refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)
-    found.write(out)
+    found.write(out, spreadsheet_safe=spreadsheet_safe)
     _show(output, found, out)
 
 
@@ -136,6 +144,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
         output.say(f"{found.probability_meaning}.")
     if found.caution is not None:
         output.say(f"Caution. {found.caution[0].upper()}{found.caution[1:]}.")
+    for text in found.file_cautions:
+        output.result(f"Caution. {text}.")
     output.result(f"Scores: {out} ({len(found.ids):,} rows)")
     if alone := found.without_labels():
         output.say(_unjudged(alone, [name for name in found.labels if name not in found.label_names]))
@@ -154,16 +164,16 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
         "skipped_rows": list(found.skipped),
         "rows_seen_in_training": found.rows_seen,
     }
-    if alone:
-        record["scores_without_labels"] = list(alone)
-    if found.probability_meaning is not None:
-        record["probability_meaning"] = found.probability_meaning
     if found.learned_weights is not None:
         record["learned_weights"] = {name: list(counts) for name, counts in found.learned_weights.items()}
-    if found.caution is not None:
-        record["caution"] = found.caution
-    if found.split_caution is not None:
-        record["split_caution"] = found.split_caution
+    known = {
+        "scores_without_labels": list(alone) or None,
+        "probability_meaning": found.probability_meaning,
+        "caution": found.caution,
+        "split_caution": found.split_caution,
+        "file_cautions": list(found.file_cautions) or None,
+    }
+    record |= {name: value for name, value in known.items() if value is not None}
     output.record(record)
 
 

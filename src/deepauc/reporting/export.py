@@ -23,11 +23,12 @@ from deepauc.training.bundle import Bundle
 from deepauc.training.copies import Copies
 from deepauc.training.folder import RunFolder
 from deepauc.training.output_file import require_output, write_output
+from deepauc.training.own_files import BUNDLE, MODEL, require_own
 from deepauc.training.preprocessing import Preprocessing
 
 COMPARED = 32  # inputs that both programs score
 TOLERANCE = 1e-3  # of the largest score, or absolutely where scores are small
-BUNDLE_FILES = ("model.safetensors", "bundle.json")
+BUNDLE_FILES = (MODEL, BUNDLE)
 INPUT, OUTPUT = "inputs", "scores"
 
 
@@ -46,15 +47,17 @@ class OnnxExport:
     copies: int = 0
 
 
-def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
+def export_onnx(run_dir: str | Path, path: str | Path, *, force: bool = False) -> OnnxExport:
     """An ONNX file that takes inputs as they are and gives raw scores, (N, L); compared with torch before it stays.
 
     Inputs: uint8 images (N, H, W, C) at the run's size, or float32 features (N, F): normalisation is part of the file,
-    and so are the copies of an image, where the run's scores are means over them.
+    and so are the copies of an image, where the run's scores are means over them. force: also of a network that is not
+    the one that the run in this folder trained.
     """
     onnx, onnxruntime = _onnx_packages()
     folder, path = Path(run_dir), Path(path)
     bundle = Bundle.load(folder)
+    require_own(folder, *BUNDLE_FILES, force=force)
     network = _AsScored(bundle.network(folder), bundle.preprocessing, bundle.copies).eval()
     inputs, source = _examples(folder, bundle)
     require_output(path, "the ONNX file")
@@ -100,10 +103,11 @@ def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
     )
 
 
-def copy_bundle(run_dir: str | Path, folder: str | Path) -> tuple[Path, ...]:
-    """The two files that `predict` and plain torch load a network from, into a new or empty folder."""
+def copy_bundle(run_dir: str | Path, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
+    """The two files that `predict` and plain torch load a network from, into a new or empty folder. force: as above."""
     source, target = Path(run_dir), Path(folder)
     bundle = Bundle.load(source)
+    require_own(source, *BUNDLE_FILES, force=force)
     bundle.network(source)  # fails here, not at the user's, where weights and description do not fit
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} is there and not empty: choose another folder for the bundle.")
