@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def score_rows(
     return found.cpu().numpy()
 
 
-def require_finite(scores: npt.NDArray[Any], names: Sequence[Any], *, of: str) -> None:
+def require_finite(scores: npt.NDArray[Any], names: npt.NDArray[Any], *, of: str) -> None:
     """ValueError that names the rows whose scores (n,) or (n, L) are no finite numbers. of: whose scores they are."""
     bad = np.flatnonzero(~np.isfinite(scores).reshape(len(scores), -1).all(axis=1))
     if not len(bad):
