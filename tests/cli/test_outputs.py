@@ -8,16 +8,19 @@ import shutil
 import stat
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from deepauc.data.export import export_task
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import MLPSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.folder import RunFolder
+from deepauc.training.known_rows import split_like
 from deepauc.training.loop import train
 from deepauc.training.recipe import Recipe, Stage
 
@@ -269,3 +272,28 @@ def test_a_run_killed_before_it_is_done_ends_with_the_hashes_of_what_it_wrote(ma
         content = (tmp_path / "run" / name).read_bytes()
         assert content == (made / "one" / name).read_bytes()
         assert digest == hashlib.sha256(content).hexdigest()
+
+
+def test_training_does_not_start_from_or_split_like_mixed_up_files(made, run, tmp_path):
+    recipe, task, _ = made_of()
+    shutil.copyfile(made / "two" / "model.safetensors", run / "model.safetensors")
+    later = replace(recipe, stages=(replace(recipe.stages[0], start_from=str(run)),))
+    with pytest.raises(ValueError, match=r"model.safetensors is not the file that this run wrote"):
+        train(later, task, seed=0, run_dir=tmp_path / "later")
+    edit_scores(run)
+    with pytest.raises(ValueError, match=r"scores.csv is not the file that this run wrote"):
+        split_like(task, run)
+
+
+@unix
+def test_a_data_set_is_exported_through_a_link(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    images = ArrayInputs(np.zeros((2, 4, 4, 1), dtype=np.uint8))
+    labels = np.array([0.0, 1.0], dtype=np.float32)
+    task = Task(
+        name="t", kind="binary", source=images, labels=labels, label_names=("y",), parts={"train": np.arange(2)}
+    )
+    export_task(task, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "empty" / "table.csv").is_file()
