@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 # Threads that wait must not spin: beside another program on two cores that made training eight times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo studies test lint types rooms unit bench fuzz chaos soak docs release-check clean
+.PHONY: setup demo studies test lint types rooms unit bench fuzz chaos mishaps soak docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -52,6 +52,9 @@ fuzz: setup  ## 100,000 odd inputs for each reader, twice; DEEPAUC_FUZZ_EXAMPLES
 
 chaos: setup  ## kills, full disks, damaged files, each compared with the run left alone
 	$(BIN)/python reliability/chaos.py && $(BIN)/python reliability/summary.py
+
+mishaps: setup  ## outputs that are no plain files, extreme numbers, files of one run in another's folder
+	$(BIN)/python reliability/mishaps.py && $(BIN)/python reliability/summary.py
 
 soak: setup  ## 100,000 PESG steps, three times
 	$(BIN)/python reliability/soak.py && $(BIN)/python reliability/summary.py

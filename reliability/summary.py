@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-ORDER = ("chaos", "fuzz", "soak", "scale")
+ORDER = ("chaos", "fuzz", "mishaps", "soak", "scale")
 
 
 def campaign(record: dict[str, Any]) -> list[str]:

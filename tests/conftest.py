@@ -85,6 +85,21 @@ def run_folders(tmp_path_factory, spots_task):
 
 
 @pytest.fixture(scope="session")
+def copy_to_edit():
+    """Copy a run folder, to be edited: without the hashes of its files, as an older release wrote it."""
+    import json
+
+    def copy(run, folder):
+        shutil.copytree(run, folder)
+        record = json.loads((folder / "run.json").read_text())
+        del record["sha256"]
+        (folder / "run.json").write_text(json.dumps(record))
+        return folder
+
+    return copy
+
+
+@pytest.fixture(scope="session")
 def written_reports(run_folders, spots_task, tmp_path_factory):
     """The reports of `auc` (with baseline, subgroups and cases) and `multi`, each in a folder of its own."""
     from deepauc.reporting.report import write_report
@@ -113,7 +128,7 @@ HOSTILE = (
 
 
 @pytest.fixture(scope="session")
-def hostile_report(run_folders, tmp_path_factory):
+def hostile_report(run_folders, tmp_path_factory, copy_to_edit):
     """A run whose label, task, ids, patients, folder and metadata are what an attacker would call them."""
     import csv
     import json
@@ -122,7 +137,7 @@ def hostile_report(run_folders, tmp_path_factory):
     from deepauc.reporting.subgroups import Metadata
 
     run = tmp_path_factory.mktemp("hostile") / "run <script>alert(0)<"
-    shutil.copytree(run_folders / "multi", run)
+    copy_to_edit(run_folders / "multi", run)
     record = json.loads((run / "run.json").read_text())
     names = list(HOSTILE[:3])
     record["task"] |= {"labels": names, "name": HOSTILE[0]}

@@ -256,10 +256,10 @@ def test_patients_labels_and_parts_are_no_subgroups_unless_asked_for(deepauc, ru
         assert {name for name in cells if f"By {name}" in text} == expected
 
 
-def test_report_says_where_a_baseline_could_not_be_tested_against(deepauc, run_folders, tmp_path):
+def test_report_says_where_a_baseline_could_not_be_tested_against(deepauc, run_folders, copy_to_edit, tmp_path):
     """It was asked for by name: that it is missing stands in the report, and is said."""
     other = tmp_path / "other"
-    shutil.copytree(run_folders / "auc", other)
+    copy_to_edit(run_folders / "auc", other)
     scores = (other / "scores.csv").read_text(encoding="utf-8").splitlines(keepends=True)
     (other / "scores.csv").write_text("".join([scores[0], *(f"x{line}" for line in scores[1:])]), encoding="utf-8")
     words = ("report", run_folders / "ce", "--out", tmp_path / "out", "--quiet")

@@ -236,6 +236,38 @@ def test_the_card_holds_the_records_figures_and_how_to_make_them_again(deepauc, 
     assert set(cells) <= {3, 6}
 
 
+def cells(line):
+    """Of a row of a pipe table, as CommonMark reads it: a pipe ends a cell unless an odd number of \\ stands before."""
+    return re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1]
+
+
+@pytest.mark.parametrize("name", ["a|b", "a\\|b", "`x` ~~y~~ $z$", "<img src=x>", "# t\n\n| a | b |", "\u202eevil\x07"])
+def test_names_are_text_in_the_card_whatever_they_are(images, tmp_path, name):
+    folder = shutil.copytree(images[0].path, tmp_path / "run `b` | <i>")
+    record = json.loads((folder / "run.json").read_text())
+    record["task"] |= {"labels": [name], "name": name}
+    record["leaks"] = {name: 1}
+    record["identity"]["data"] = f"`{name}"
+    del record["sha256"]
+    (folder / "run.json").write_text(json.dumps(record))
+    bundle = json.loads((folder / "bundle.json").read_text())
+    bundle["label_names"], bundle["thresholds"] = [name], {name: {name: 0.5}}
+    (folder / "bundle.json").write_text(json.dumps(bundle))
+    card, plain = model_card(folder), model_card(images[0].path)
+    body = card.split("---", 2)[2]
+    rows = [line for line in body.splitlines() if line.startswith("|")]
+    assert {len(cells(line)) for line in rows} <= {2, 3, 4, 5}
+    assert [len(cells(line)) for line in rows if line.startswith("| test")] == [5, 2]
+    assert sum(line.startswith("#") for line in body.splitlines()) == sum(
+        line.startswith("#") for line in plain.split("---", 2)[2].splitlines()
+    )
+    outside = re.sub(r"```.*?```|`[^`\n]*`", "", body.replace("\\`", ""), flags=re.DOTALL)
+    assert "`" not in outside
+    assert "<" not in outside
+    assert not re.search(r"(?<!\\)[~$]", outside)
+    assert all(letter.isprintable() or letter == "\n" for letter in body)
+
+
 def test_a_card_without_held_out_rows_gives_no_figures(deepauc, numbers, tmp_path):
     assert deepauc(numbers[0].path, "--card", tmp_path / "card.md")[0] == 0
     card = (tmp_path / "card.md").read_text()

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -57,10 +56,10 @@ def predicted(clinic, deepauc, tmp_path):
 
 
 @pytest.fixture
-def copies(clinic, tmp_path):
+def copies(clinic, tmp_path, copy_to_edit):
     """The two runs, to be damaged."""
     for name in RUNS:
-        shutil.copytree(clinic / name, tmp_path / "copies" / name)
+        copy_to_edit(clinic / name, tmp_path / "copies" / name)
     return tmp_path / "copies"
 
 

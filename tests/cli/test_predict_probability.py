@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -167,9 +166,9 @@ def test_a_run_without_validation_is_refused_in_one_line(deepauc, runs):
     assert deepauc(*runs)[0] == 0
 
 
-def test_an_old_bundle_without_the_field(deepauc, clinic, tmp_path):
+def test_an_old_bundle_without_the_field(deepauc, clinic, copy_to_edit, tmp_path):
     old = tmp_path / "old"
-    shutil.copytree(clinic / "first", old)
+    copy_to_edit(clinic / "first", old)
     plain = json.loads((old / "bundle.json").read_text())
     del plain["calibration"]
     (old / "bundle.json").write_text(json.dumps(plain))

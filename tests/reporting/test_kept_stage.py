@@ -60,10 +60,10 @@ def words_of(findings):
     )
 
 
-def test_the_last_stages_scores_are_those_of_its_weights(ruined, tmp_path):
+def test_the_last_stages_scores_are_those_of_its_weights(ruined, tmp_path, copy_to_edit):
     run, task = ruined
     other = tmp_path / "last"
-    shutil.copytree(run.path, other)
+    copy_to_edit(run.path, other)
     shutil.copyfile(run.path / "stage-1.safetensors", other / "model.safetensors")
     stored = column(run.path / "last-stage" / "scores.csv", "score", "test").astype(np.float32)
     assert stored == pytest.approx(predict(other, task, rows=task.labelled("test")), abs=1e-6)
@@ -184,9 +184,9 @@ def test_the_card_names_the_loss_that_was_kept(ruined):
 
 
 @pytest.mark.parametrize("patients", [False, True])
-def test_a_card_of_too_few_positives_for_an_interval(ruined, tmp_path, patients):
+def test_a_card_of_too_few_positives_for_an_interval(ruined, tmp_path, copy_to_edit, patients):
     """One positive row, or those of one patient: the interval is from 0 to 1, as it is in run.json."""
-    path = shutil.copytree(ruined[0].path, tmp_path / "run")
+    path = copy_to_edit(ruined[0].path, tmp_path / "run")
     with (path / "scores.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["part"] == "test"]
     positives = [row for row in rows if row["label"] == "1"]

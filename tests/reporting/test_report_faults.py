@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from itertools import count
 
 import pytest
@@ -15,12 +14,12 @@ from deepauc.reporting.subgroups import Metadata
 
 
 @pytest.fixture
-def altered(run_folders, tmp_path):
+def altered(run_folders, tmp_path, copy_to_edit):
     """A copy of the binary run whose scores.csv rows went through a function (None drops a row)."""
 
     def make(change, name="run"):
         run = tmp_path / name
-        shutil.copytree(run_folders / "auc", run)
+        copy_to_edit(run_folders / "auc", run)
         with (run / "scores.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
         kept = [row for row in map(change, rows) if row is not None]

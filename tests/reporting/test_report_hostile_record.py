@@ -1,7 +1,6 @@
 """Every string of a run's record may come from data: whichever of them is hostile, none becomes markup."""
 
 import json
-import shutil
 
 import pytest
 
@@ -21,9 +20,9 @@ def poisoned(value, name=""):
 
 
 @pytest.mark.parametrize("which", ["auc", "ce"])
-def test_a_record_of_hostile_strings(run_folders, tmp_path, parse_page, which):
+def test_a_record_of_hostile_strings(run_folders, copy_to_edit, tmp_path, parse_page, which):
     run = tmp_path / "run"
-    shutil.copytree(run_folders / which, run)
+    copy_to_edit(run_folders / which, run)
     record = json.loads((run / "run.json").read_text())
     names = record["task"]["labels"]
     poisonous = poisoned(record)

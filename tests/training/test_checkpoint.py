@@ -7,8 +7,8 @@ import pickle
 import pytest
 import torch
 
-from deepauc.training import checkpoint
-from deepauc.training.checkpoint import load_state, save_state, write_atomically
+from deepauc.training.checkpoint import load_state, save_state
+from deepauc.training.output_file import write_atomically
 
 STATE = {
     "a": [1, 2.5, None, True, "x"],
@@ -65,7 +65,7 @@ def test_a_full_disk_keeps_the_old_file_and_leaves_no_rubbish(tmp_path, monkeypa
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="untouched"):
         write_atomically(tmp_path / "c", b"new")
     assert (tmp_path / "c").read_bytes() == b"old"

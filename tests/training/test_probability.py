@@ -162,12 +162,17 @@ def entries_of(folder):
     return json.loads((folder / "bundle.json").read_text())["calibration"]
 
 
-def changed_copy(run, folder, change):
-    """The run in another folder, its bundle changed in place."""
-    shutil.copytree(run, folder)
-    plain = json.loads((folder / "bundle.json").read_text())
-    change(plain)
-    (folder / "bundle.json").write_text(json.dumps(plain))
+@pytest.fixture
+def changed_copy(copy_to_edit):
+    """Put a run into another folder, its bundle changed in place."""
+
+    def make(run, folder, change):
+        copy_to_edit(run, folder)
+        plain = json.loads((folder / "bundle.json").read_text())
+        change(plain)
+        (folder / "bundle.json").write_text(json.dumps(plain))
+
+    return make
 
 
 def expected_of(folder, task):
@@ -236,7 +241,7 @@ def test_the_meaning_gives_the_prevalence_of_validation(two_runs, tmp_path):
     [TEMPERATURE | {"slope": 0.0}, {"kind": "isotonic", "scores": [0.0, 1.0], "probabilities": [0.3, 0.3]}],
     ids=lambda entry: entry["kind"],
 )
-def test_a_flat_curve_is_said_aloud(two_runs, tmp_path, flat):
+def test_a_flat_curve_is_said_aloud(two_runs, tmp_path, flat, changed_copy):
     root, _ = two_runs
     changed_copy(root / "0", tmp_path / "run", lambda plain: plain["calibration"].update(b=flat))
     found = predict_table([tmp_path / "run"], root / "table.csv", probability=True)
@@ -267,7 +272,7 @@ def test_a_run_without_validation_is_refused_by_name_before_the_table_is_read(tw
     assert predict_table([tmp_path / "whole"], root / "table.csv").scores.shape == (100, 2)
 
 
-def test_a_bundle_without_the_field_still_loads_and_predicts(two_runs, tmp_path):
+def test_a_bundle_without_the_field_still_loads_and_predicts(two_runs, tmp_path, changed_copy):
     root, _ = two_runs
     changed_copy(root / "0", tmp_path / "old", lambda plain: plain.pop("calibration"))
     assert Bundle.load(tmp_path / "old").calibration == {}
@@ -277,7 +282,7 @@ def test_a_bundle_without_the_field_still_loads_and_predicts(two_runs, tmp_path)
         predict_table([tmp_path / "old"], root / "table.csv", probability=True)
 
 
-def test_an_isotonic_curve_in_the_bundle_and_the_file_read_back(two_runs, tmp_path):
+def test_an_isotonic_curve_in_the_bundle_and_the_file_read_back(two_runs, tmp_path, changed_copy):
     root, task = two_runs
     changed_copy(root / "0", tmp_path / "run", lambda plain: plain["calibration"].update(b=ISOTONIC))
     found = predict_table([tmp_path / "run"], root / "table.csv", probability=True)
@@ -338,9 +343,9 @@ def test_learned_weights_are_found_label_by_label(two_runs):
             predict_table(table=root / "table.csv", **wrong)
 
 
-def test_rows_called_by_numbers_must_be_those_of_one_table(two_runs, tmp_path):
+def test_rows_called_by_numbers_must_be_those_of_one_table(two_runs, tmp_path, copy_to_edit):
     root, task = two_runs
-    shutil.copytree(root / "1", tmp_path / "1")
+    copy_to_edit(root / "1", tmp_path / "1")
     lines = (tmp_path / "1" / "scores.csv").read_text().splitlines(keepends=True)
     (tmp_path / "1" / "scores.csv").write_text("".join(lines[:1] + lines[2:]))  # one row of train less
     with pytest.raises(ValueError, match="do not call their rows by the same names"):

@@ -9,6 +9,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive, ScoreColumns, all_notes
+from deepauc.cli.table_options import Force
 
 if TYPE_CHECKING:
     from deepauc.reporting.scores_file import ScoreTable
@@ -28,20 +29,22 @@ def compare(
     id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="To join on; default: id, if there.")] = None,
     common: Annotated[bool, typer.Option("--common", help="Use the rows both have, leave out the rest.")] = False,
     positive: Positive = None,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
     """The paired test of two AUCs on the same samples.
 
-    DeLong's, clustered where groups (patients) are named. Rows are joined on ids where both files have them, else by
-    order.
+    DeLong's, clustered by groups (patients). Joined on ids, or else by order.
     """
     from deepauc.reporting.findings import Absent, to_json
     from deepauc.reporting.scores_file import read_scores
     from deepauc.reporting.sections import p_text, signed_text
     from deepauc.reporting.table_evaluation import compare_tables
+    from deepauc.training.own_files import require_own
 
     output = Output(quiet=quiet, as_json=as_json)
+    cautions = [text for path in (first, second) for text in require_own(path.parent, path.name, force=force)]
     tables = []
     for path, columns in ((first, score_column), (second, second_score_column or score_column)):
         table = read_scores(
@@ -61,7 +64,8 @@ def compare(
     found = compare_tables(a, b, part=part, common=common)
     if len(a.label_names) > 1 and all(isinstance(one, Absent) for one in found.labels):
         raise ValueError(f"{first}, {second}: {getattr(found.labels[0], 'why', 'nothing to compare.')}")
-    notes = [f"{path}: {text}" for path, table in ((first, a), (second, b)) for text in all_notes(table)]
+    notes = [f"Caution. {text}." for text in cautions]
+    notes += [f"{path}: {text}" for path, table in ((first, a), (second, b)) for text in all_notes(table)]
     for note in notes:
         output.say(note)
     rows = []

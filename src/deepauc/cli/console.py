@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepauc.reporting.tables import markdown_table, rich_table
@@ -23,34 +24,48 @@ BEGINNING = 12  # of a title that is too long: "Reading" and the first letters o
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """quiet: results only, no explanations. as_json: nothing but the JSON object."""
+    """quiet: results only, no explanations. as_json: nothing but the JSON object.
+
+    aside: all of it on stderr, since stdout is the file that the command writes.
+    """
 
     quiet: bool = False
     as_json: bool = False
+    aside: bool = False
+
+    @classmethod
+    def beside(cls, files: Sequence[Path | None], *, quiet: bool, as_json: bool) -> Output:
+        """That of a command that writes these files; ValueError where stdout would be one of them and the JSON too."""
+        from deepauc.training.output_file import is_stdout
+
+        aside = any(path is not None and is_stdout(path) for path in files)
+        if aside and as_json:
+            raise ValueError("--json and the file would both go to stdout: name a file, or leave --json out.")
+        return cls(quiet=quiet, as_json=as_json, aside=aside)
 
     def say(self, text: str = "") -> None:
         """An explanation or a sign of progress."""
         if not (self.quiet or self.as_json):
-            _write(text)
+            self._write(text)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str) -> None:
         """A table: drawn in a terminal, in markdown elsewhere, where a drawn one would be cut to the width."""
         if self.quiet or self.as_json:
             return
         header, rows = [printable(name) for name in header], [[printable(cell) for cell in row] for row in rows]
-        if sys.stdout.isatty():
+        if self._in_terminal():
             from rich.console import Console
 
             Console().print(rich_table(header, rows, title=title))
         else:
-            _write(f"{title}\n\n{markdown_table(header, rows)}\n")
+            self._write(f"{title}\n\n{markdown_table(header, rows)}\n")
 
     def columns(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """In a terminal a table that folds what is too wide; elsewhere one line a row. Nothing is cut off."""
         if self.as_json:
             return
         lines = [[printable(cell) for cell in row] for row in (header, *rows)]
-        if sys.stdout.isatty():
+        if self._in_terminal():
             from rich import box
             from rich.console import Console
             from rich.table import Table
@@ -70,23 +85,31 @@ class Output:
     def result(self, text: str) -> None:
         """What the command was run for."""
         if not self.as_json:
-            _write(text)
+            self._write(text)
 
     def record(self, record: dict[str, Any]) -> None:
         """The machine-readable result, printed where it was asked for."""
         if self.as_json:
-            _write(json.dumps(record, indent=2))
+            self._write(json.dumps(record, indent=2))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int], None]]:
         """A bar in a terminal; elsewhere one line that the work has begun."""
-        if self.quiet or self.as_json or not sys.stdout.isatty():
+        if self.quiet or self.as_json or not self._in_terminal():
             self.say(title)
             yield lambda _done, _total: None
             return
         with progress_bar() as bar:
             task = bar.add_task(_shortened(title, bar.console.width - BESIDE_A_TITLE), total=None, said="")
             yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    def _in_terminal(self) -> bool:
+        return not self.aside and sys.stdout.isatty()
+
+    def _write(self, text: str) -> None:
+        stream = sys.stderr if self.aside else sys.stdout
+        stream.write(harmless(text) + "\n")
+        stream.flush()
 
 
 def progress_bar() -> Progress:
@@ -136,8 +159,3 @@ def write_file(text: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
     sys.stdout.write(text)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(harmless(text) + "\n")
-    sys.stdout.flush()

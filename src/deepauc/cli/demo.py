@@ -72,6 +72,7 @@ def write_demo(
 
     from deepauc.demo.digits_table import write_digits_table
     from deepauc.training.folder import surroundings
+    from deepauc.training.output_file import write_atomically
 
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")
@@ -95,12 +96,12 @@ def write_demo(
         "files": ["demo.md", "demo.json", *(picture.name for picture in pictures)],
         "folders": [demo_first_run.TABLE_FOLDER, demo_first_run.RUN_FOLDER],
     }
-    (out / "demo.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_atomically(out / "demo.json", (json.dumps(record, indent=2) + "\n").encode())
     versions = ", ".join(f"{name} {version}" for name, version in made_by["versions"].items())
     report = ["# deepauc demo", f"`deepauc demo --seed {toy.first_seed}`, {total:.0f} s on one thread, {versions}."]
     for number, part in enumerate(parts.values(), start=1):
         report += [f"## {number}. {part.title}", part.section]
-    (out / "demo.md").write_text("\n\n".join(report) + "\n", encoding="utf-8")
+    write_atomically(out / "demo.md", ("\n\n".join(report) + "\n").encode())
     output.say(f"Finished in {total:.0f} s.")
     output.result(f"Report: {out / 'demo.md'}")
     output.result(f"Pictures: {', '.join(map(str, pictures))}")

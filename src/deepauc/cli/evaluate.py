@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.table_options import Force
 
 if TYPE_CHECKING:
     from deepauc.reporting.findings import LabelEvaluation
@@ -32,6 +33,7 @@ def evaluate(
     part_column: PartColumn = None,
     part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part; default: each.")] = None,
     positive: Positive = None,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
@@ -45,8 +47,10 @@ def evaluate(
     from deepauc.reporting.findings import AucResult
     from deepauc.reporting.scores_file import read_scores
     from deepauc.reporting.table_evaluation import evaluate_part
+    from deepauc.training.own_files import require_own
 
     output = Output(quiet=quiet, as_json=as_json)
+    cautions = require_own(scores.parent, scores.name, force=force)
     table = read_scores(
         scores,
         label_columns=label_column or (),
@@ -62,7 +66,7 @@ def evaluate(
     found = [one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within)]
     if not any(isinstance(one.auc, AucResult) for one in found):
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
-    notes = all_notes(judged)
+    notes = [*(f"Caution. {text}." for text in cautions), *all_notes(judged)]
     for note in notes:
         output.say(note)
     _show(output, found, within=within)

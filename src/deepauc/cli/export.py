@@ -8,15 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.table_options import Force
 
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
-    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="An ONNX file, compared with torch.")] = None,
+    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="ONNX, compared with torch; - for stdout.")] = None,
     bundle: Annotated[Path | None, typer.Option(metavar="DIR", help="Weights (safetensors) and description.")] = None,
     card: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face, such as README.md.")
+        Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face; - for stdout.")
     ] = None,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
@@ -26,18 +28,24 @@ def export(
     """
     if not any((onnx, bundle, card)):
         raise ValueError("name what to write: --onnx FILE, --bundle DIR or --card FILE.")
-    for path in (onnx, card):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise ValueError(f"{path}: name a file in a folder that is there.")
+    from deepauc.training.output_file import require_output, write_output
+
+    for path, option in ((onnx, "--onnx"), (card, "--card")):
+        if path is not None:
+            require_output(path, option)
     _require_nothing_lost(run, onnx=onnx, card=card)
     from deepauc.reporting.export import copy_bundle, export_onnx
     from deepauc.reporting.model_card import model_card
-    from deepauc.training.checkpoint import write_atomically
+    from deepauc.training.own_files import BUNDLE, MODEL, SCORES, require_own
 
-    output = Output(quiet=quiet, as_json=as_json)
-    record: dict[str, Any] = {}
+    output = Output.beside([onnx, card], quiet=quiet, as_json=as_json)
+    used = (MODEL, BUNDLE) if card is None else (MODEL, BUNDLE, SCORES)
+    cautions = require_own(run, *used, force=force)
+    for text in cautions:
+        output.result(f"Caution. {text}.")
+    record: dict[str, Any] = {"cautions": list(cautions)} if cautions else {}
     if onnx is not None:
-        found = export_onnx(run, onnx)
+        found = export_onnx(run, onnx, force=force)
         difference = f"max difference to torch {found.max_difference:.2g}, allowed {found.tolerance:.2g}"
         output.result(f"ONNX: {onnx} ({difference}, on {found.source})")
         record["onnx"] = {
@@ -51,11 +59,11 @@ def export(
         if found.copies:
             output.say(f"As in the run, a score is the mean over {found.copies:,} changed copies of an image.")
     if bundle is not None:
-        files = copy_bundle(run, bundle)
+        files = copy_bundle(run, bundle, force=force)
         output.result(f"Bundle: {', '.join(map(str, files))}")
         record["bundle"] = [str(path) for path in files]
     if card is not None:
-        write_atomically(card, model_card(run).encode())
+        write_output(card, model_card(run, force=force).encode())
         output.result(f"Model card: {card}")
         record["card"] = str(card)
     output.say("Not a medical device.")

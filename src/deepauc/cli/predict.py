@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -11,7 +10,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.short_help import HELP_ALL, RARE
-from deepauc.cli.table_options import FeatureColumns, GroupColumn, IdColumn, ImageColumn, RareAllowOutside
+from deepauc.cli.table_options import FeatureColumns, GroupColumn, IdColumn, ImageColumn, RareAllowOutside, RareForce
 from deepauc.cli.table_report import refuse_table
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ Scale = Literal["sigmoid", "rank"]
 def predict(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are averaged.")],
     table: Annotated[Path, typer.Option(metavar="FILE", help="A csv, tsv or parquet file.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The csv file to write.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The csv file to write; - for stdout.")],
     image_column: ImageColumn = None,
     feature_column: FeatureColumns = None,
     label_column: Annotated[
@@ -58,6 +57,13 @@ def predict(
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
     allow_outside: RareAllowOutside = False,
+    force: RareForce = False,
+    spreadsheet_safe: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet-safe", rich_help_panel=RARE, help="Write ' before ids that a spreadsheet would compute."
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the scores are.")
     ] = False,
@@ -69,6 +75,7 @@ def predict(
     weights = _weights(weight or [])
     if scale is not None and scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
+    output = Output.beside([out], quiet=quiet, as_json=as_json)
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
@@ -76,7 +83,7 @@ def predict(
     from deepauc.data.problems import TableError
     from deepauc.training.predict_table import predict_table
 
-    output, target = Output(quiet=quiet, as_json=as_json), checked_device(device)
+    target = checked_device(device)
     try:
         with output.progress(f"Scoring {table}") as advance:
             found = predict_table(
@@ -96,12 +103,13 @@ def predict(
                 device=target,
                 skip_bad=skip_bad,
                 allow_outside=allow_outside,
+                force=force,
                 progress=advance,
             )
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
         refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)
-    found.write(out)
+    found.write(out, spreadsheet_safe=spreadsheet_safe)
     _show(output, found, out)
 
 
@@ -118,10 +126,9 @@ def _weights(words: Sequence[str]) -> Sequence[float] | Literal["learned"] | Non
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
     """A place for the scores that takes nothing away: not the table itself, and no file of a run."""
-    if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"--out {out}: name a file in a folder that is there.")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"--out {out}: this folder may not be written to; choose another one.")
+    from deepauc.training.output_file import require_output
+
+    require_output(out, "--out")
     if out.exists() and table.exists() and out.samefile(table):
         raise ValueError(f"--out {out} is the table itself, which would be lost: name another file.")
     for run in runs:
@@ -137,6 +144,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
         output.say(f"{found.probability_meaning}.")
     if found.caution is not None:
         output.say(f"Caution. {found.caution[0].upper()}{found.caution[1:]}.")
+    for text in found.file_cautions:
+        output.result(f"Caution. {text}.")
     output.result(f"Scores: {out} ({len(found.ids):,} rows)")
     if alone := found.without_labels():
         output.say(_unjudged(alone, [name for name in found.labels if name not in found.label_names]))
@@ -158,16 +167,16 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
         "rows_seen_in_training": found.rows_seen,
         "unseen_categories": {column: dict(unseen) for column, unseen in found.unseen.items()},
     }
-    if alone:
-        record["scores_without_labels"] = list(alone)
-    if found.probability_meaning is not None:
-        record["probability_meaning"] = found.probability_meaning
     if found.learned_weights is not None:
         record["learned_weights"] = {name: list(counts) for name, counts in found.learned_weights.items()}
-    if found.caution is not None:
-        record["caution"] = found.caution
-    if found.split_caution is not None:
-        record["split_caution"] = found.split_caution
+    known = {
+        "scores_without_labels": list(alone) or None,
+        "probability_meaning": found.probability_meaning,
+        "caution": found.caution,
+        "split_caution": found.split_caution,
+        "file_cautions": list(found.file_cautions) or None,
+    }
+    record |= {name: value for name, value in known.items() if value is not None}
     output.record(record)
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.table_options import AllowOutside, ImageColumn
+from deepauc.cli.table_options import AllowOutside, Force, ImageColumn
 from deepauc.cli.train import command_line
 
 if TYPE_CHECKING:
+    from deepauc.reporting.findings import RunFindings
     from deepauc.training.run import Run
 
 
@@ -39,15 +40,14 @@ def report(
     image_column: ImageColumn = None,
     allow_outside: AllowOutside = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: the run's folder.")] = None,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the report is.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
 ) -> None:
     """Write the report of a finished run: html, markdown, json.
 
-    Without --baseline the paired test is against RUN/baseline, the run's own
-    first stage with scores (cross-entropy, as planned), where it is there.
+    Without --baseline the paired test is against RUN/baseline, its first stage.
     """
-    from deepauc.reporting.figures import interval_text
     from deepauc.reporting.findings import Absent, to_json
     from deepauc.reporting.report import write_report
     from deepauc.reporting.subgroups import read_metadata
@@ -85,20 +85,10 @@ def report(
             thumbnails=images,
             out=out,
             command=command_line(context),
+            force=force,
             progress=advance,
         )
-    rows = []
-    for one in written.findings.labels:
-        if isinstance(one.auc, Absent):
-            output.say(f"{one.part}, {one.name}: no AUC, because {one.auc.why}")
-            continue
-        rows.append(
-            [one.part, one.name, f"{one.counts.rows:,}", f"{one.counts.positives:,}", interval_text(one.auc.headline)]
-        )
-    if rows:
-        output.table(["part", "label", "rows", "positives", "AUC"], rows, title="AUC with 95 % intervals")
-    else:
-        output.say(written.findings.part_note)
+    _show_aucs(output, written.findings)
     if baseline is not None and isinstance(written.findings.baseline, Absent):
         output.result(f"not tested against {baseline}: {written.findings.baseline.why}")
     output.result(f"Report: {written.html}")
@@ -109,10 +99,31 @@ def report(
         "json": str(written.json),
         "figures": [str(path) for path in written.figures],
         "judged_part": written.findings.judged_part,
+        "notes": list(written.findings.notes),
         "mean_auc": written.findings.mean_auc,
         "auc": {one.name: to_json(one.auc) for one in written.findings.labels},
     }
     output.record(record)
+
+
+def _show_aucs(output: Output, findings: RunFindings) -> None:
+    from deepauc.reporting.figures import interval_text
+    from deepauc.reporting.findings import Absent
+
+    rows = []
+    for one in findings.labels:
+        if isinstance(one.auc, Absent):
+            output.say(f"{one.part}, {one.name}: no AUC, because {one.auc.why}")
+            continue
+        rows.append(
+            [one.part, one.name, f"{one.counts.rows:,}", f"{one.counts.positives:,}", interval_text(one.auc.headline)]
+        )
+    if rows:
+        output.table(["part", "label", "rows", "positives", "AUC"], rows, title="AUC with 95 % intervals")
+    else:
+        output.say(findings.part_note)
+    for note in findings.notes:
+        output.say(f"Caution. {note}")
 
 
 def _no_subgroups(run: Run) -> list[str]:

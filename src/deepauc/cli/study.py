@@ -259,7 +259,7 @@ def table(
 
 def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     """RESULTS/NAME.md and its pictures, told; the record of both."""
-    from deepauc.training.checkpoint import write_atomically
+    from deepauc.training.output_file import write_atomically
 
     path = results / f"{entry.name}.md"
     if path.exists() and not any((results / record).exists() for record in (entry.name, f"{entry.name}.json")):

@@ -38,6 +38,10 @@ AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may 
 RareAllowOutside = Annotated[
     bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Images may lie outside the table's folder.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Go on though a file is not the run's own.")]
+RareForce = Annotated[
+    bool, typer.Option("--force", rich_help_panel=RARE, help="Go on though a file is not the run's own.")
+]
 
 
 def parse_size(text: str, *, option: str) -> tuple[int, int]:

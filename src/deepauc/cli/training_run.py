@@ -31,6 +31,7 @@ from deepauc.training.distributed import agreed, join_ranks
 from deepauc.training.folder import RunFolder
 from deepauc.training.interrupt import TrainingStopped
 from deepauc.training.loop import run_identity, train
+from deepauc.training.own_files import MODEL, SCORES, require_own
 from deepauc.training.plain import recipe_hash
 from deepauc.training.plan import Fingerprint, make_plan
 from deepauc.training.prepare import Prepared, data_record, prepare
@@ -298,6 +299,7 @@ def _trained(job: _Job, out: Path, output: Output, *, state: str, notes: dict[st
     task, seed = job.prepared.task, job.settings.seed
     if state == "finished":
         run = train(job.recipe, task, seed=seed, run_dir=out, device=job.device)  # refuses another run
+        require_own(out, MODEL, SCORES, force=None)
         output.say(f"{out} holds this run, finished: nothing was changed.")
         return run
     if state == "continued" and RunFolder(out).record().get("identity") == run_identity(job.recipe, task, seed):

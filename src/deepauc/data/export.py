@@ -49,7 +49,7 @@ def export_task(
     The table's columns: file, target (several labels: one column each, by name), patient_id where there are groups,
     split, then weight, id and metadata where there are any. Rows keep their order; rows in no part stay out.
     """
-    place = Path(os.path.abspath(folder))
+    place = Path(os.path.realpath(folder))  # a link stays, and leads to what was written
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
         raise ValueError(f"{place} is there already. Choose a new folder.")
     rows, owner = _rows(task, parts)

@@ -19,6 +19,8 @@ from deepauc.names import one_form
 Array = npt.NDArray[Any]
 Scale = Literal["sigmoid", "rank"]
 
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # what is divided by less leaves float32's reach
+
 
 @dataclass(frozen=True, kw_only=True)
 class NumericColumn:
@@ -112,7 +114,9 @@ class MetadataEncoder:
             raise ValueError(f"metadata column(s) {absent} are missing; a column without values is one of NaN or ''.")
         known = {column.name: columns[column.name] for column in self.columns}
         _require_rows(known)
-        return np.hstack([column.encode(known[column.name]) for column in self.columns]).astype(np.float32)
+        features = np.hstack([column.encode(known[column.name]) for column in self.columns])
+        with np.errstate(over="ignore"):  # a number out of float32's reach becomes a score that `predict` refuses
+            return features.astype(np.float32)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, text and numbers, for JSON."""
@@ -189,7 +193,10 @@ def _fit_numeric(name: str, column: Array) -> NumericColumn:
         raise ValueError(f"metadata column {name!r} holds no value in the rows given; leave it out.")
     spread = float(values[~missing].std())
     return NumericColumn(
-        name=name, mean=float(values[~missing].mean()), scale=spread or 1.0, missing_seen=bool(missing.any())
+        name=name,
+        mean=float(values[~missing].mean()),
+        scale=spread if spread >= SMALLEST_SCALE else 1.0,
+        missing_seen=bool(missing.any()),
     )
 
 

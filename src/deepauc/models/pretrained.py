@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 # What timm's modules call the function that renames a published checkpoint's tensors.
@@ -51,6 +52,18 @@ def load_weights(model: nn.Module, file: Path, *, in_channels: int, num_outputs:
             "or leave them out to start at random."
         )
     model.load_state_dict(state, strict=False)
+    require_finite(model.state_dict(), file)
+
+
+def require_finite(state: Mapping[str, Tensor], file: Path) -> None:
+    """ValueError with the first tensor's name where weights that were loaded from a file hold NaN or infinity."""
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(
+                f"{file}: the tensor {name!r} holds NaN or infinity, so the network would give no score. The file is "
+                "damaged, or the training it comes from diverged: take the weights from their source again, or train "
+                "again."
+            )
 
 
 def require_file(file: Path) -> None:

@@ -22,7 +22,7 @@ from deepauc.data.medical.csv_columns import CsvColumns, read_columns
 from deepauc.metrics.readers import readers_beaten
 from deepauc.paper.medical_scores import joined_scores, read_scores
 from deepauc.studies.sources import Place
-from deepauc.training.checkpoint import write_atomically
+from deepauc.training.output_file import write_atomically
 
 COLUMNS = ("label", "reader", "fpr", "tpr")
 Floats = npt.NDArray[np.float64]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import tempfile
 import warnings
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -21,11 +22,13 @@ from deepauc.data.decode import ImageError, decode_image, read_image_file
 from deepauc.training.bundle import Bundle
 from deepauc.training.copies import Copies
 from deepauc.training.folder import RunFolder
+from deepauc.training.output_file import require_output, write_output
+from deepauc.training.own_files import BUNDLE, MODEL, require_own
 from deepauc.training.preprocessing import Preprocessing
 
 COMPARED = 32  # inputs that both programs score
 TOLERANCE = 1e-3  # of the largest score, or absolutely where scores are small
-BUNDLE_FILES = ("model.safetensors", "bundle.json")
+BUNDLE_FILES = (MODEL, BUNDLE)
 INPUT, OUTPUT = "inputs", "scores"
 
 
@@ -44,19 +47,22 @@ class OnnxExport:
     copies: int = 0
 
 
-def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
+def export_onnx(run_dir: str | Path, path: str | Path, *, force: bool = False) -> OnnxExport:
     """An ONNX file that takes inputs as they are and gives raw scores, (N, L); compared with torch before it stays.
 
     Inputs: uint8 images (N, H, W, C) at the run's size, or float32 features (N, F): normalisation is part of the file,
-    and so are the copies of an image, where the run's scores are means over them.
+    and so are the copies of an image, where the run's scores are means over them. force: also of a network that is not
+    the one that the run in this folder trained.
     """
     onnx, onnxruntime = _onnx_packages()
     folder, path = Path(run_dir), Path(path)
     bundle = Bundle.load(folder)
+    require_own(folder, *BUNDLE_FILES, force=force)
     network = _AsScored(bundle.network(folder), bundle.preprocessing, bundle.copies).eval()
     inputs, source = _examples(folder, bundle)
-    draft = path.with_name(f".{path.name}.part")
-    try:
+    require_output(path, "the ONNX file")
+    with tempfile.TemporaryDirectory() as place:
+        draft = Path(place) / "draft.onnx"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's remarks on its own workings
             torch.onnx.export(
@@ -86,9 +92,7 @@ def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
                 f"the ONNX file's scores differ from torch's by {difference:.2g}, more than {tolerance:.2g}: "
                 "it was not kept. Is the network one that the exporter knows?"
             )
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        write_output(path, draft.read_bytes())
     return OnnxExport(
         path=path,
         max_difference=difference,
@@ -99,10 +103,11 @@ def export_onnx(run_dir: str | Path, path: str | Path) -> OnnxExport:
     )
 
 
-def copy_bundle(run_dir: str | Path, folder: str | Path) -> tuple[Path, ...]:
-    """The two files that `predict` and plain torch load a network from, into a new or empty folder."""
+def copy_bundle(run_dir: str | Path, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
+    """The two files that `predict` and plain torch load a network from, into a new or empty folder. force: as above."""
     source, target = Path(run_dir), Path(folder)
     bundle = Bundle.load(source)
+    require_own(source, *BUNDLE_FILES, force=force)
     bundle.network(source)  # fails here, not at the user's, where weights and description do not fit
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} is there and not empty: choose another folder for the bundle.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,22 +20,30 @@ from deepauc.reporting.scores_file import read_scores
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.training.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.bundle import Bundle
+from deepauc.training.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run import Run
 
 NOTICE = (
     "**Not a medical device.** It has not been cleared for any decision about patients. Its figures hold for data like "
     "the table it was judged on; other scanners, clinics and populations can differ."
 )
+# A backslash before a pipe would itself be escaped by `markdown_table`, and the pipe would end the cell.
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"} | {letter: f"\\{letter}" for letter in "\\`*_[]#~$"}
 
 
-def model_card(run_dir: str | Path) -> str:
-    """Markdown with the front matter that Hugging Face reads."""
+def model_card(run_dir: str | Path, *, force: bool = False) -> str:
+    """Markdown with the front matter that Hugging Face reads.
+
+    force: go on, and say so in the card, where a file is not the one that the run wrote.
+    """
     run = Run(Path(run_dir))
     record, bundle = run.record, Bundle.load(run_dir)
+    cautions = require_own(run_dir, MODEL, BUNDLE, SCORES, force=force)
     figures = _figures(run, record)
     sections = [
         f"# {_text(record['task']['name'])}: {_text(', '.join(bundle.label_names))}",
         NOTICE,
+        *(f"**Caution.** {_text(text)}." for text in cautions),
         "## What it does\n\n" + _purpose(bundle, record),
         "## Results\n\n" + _results(run, record, figures),
         "## Operating points\n\n" + _thresholds(bundle, run),
@@ -169,7 +176,7 @@ def _guard(run: Run, record: Mapping[str, Any]) -> str:
 
 def _thresholds(bundle: Bundle, run: Run) -> str:
     rows = [
-        [_text(label), name, f"{value:.6g}"]
+        [_text(label), _text(name), f"{value:.6g}"]
         for label, points in bundle.thresholds.items()
         for name, value in points.items()
     ]
@@ -182,7 +189,7 @@ def _thresholds(bundle: Bundle, run: Run) -> str:
 
 
 def _data(run: Run, record: Mapping[str, Any]) -> str:
-    rows = [[part, f"{count:,}"] for part, count in record["task"]["rows"].items()]
+    rows = [[_text(part), f"{count:,}"] for part, count in record["task"]["rows"].items()]
     lines = [markdown_table(["part", "labelled rows"], rows) + f"\n\nCounted again by `{_evaluate(run, None)}`."]
     data = record.get("data") or {}
     word = _group_word(data)
@@ -195,7 +202,7 @@ def _data(run: Run, record: Mapping[str, Any]) -> str:
     leaks = record.get("leaks")
     if leaks is not None:
         found = ", ".join(
-            f"{count:,} x the same {word if kind == 'patient' else kind}" for kind, count in leaks.items()
+            f"{count:,} x the same {word if kind == 'patient' else _text(kind)}" for kind, count in leaks.items()
         )
         possible = record.get("possible_leaks")
         maybe = f"; {possible:,} {word}s may be, under different names" if possible else ""
@@ -204,7 +211,7 @@ def _data(run: Run, record: Mapping[str, Any]) -> str:
         lines.append(f"- what the table holds is listed again by `{_check(data, record['task']['labels'])}`")
     elif data.get("packed"):
         lines.append("- trained on a packed set, not on a table; `deepauc data info` of its folder lists what it holds")
-    lines.append(f"- SHA-256 of the data: `{record['identity']['data']}`")
+    lines.append(f"- SHA-256 of the data: `{_code(record['identity']['data'])}`")
     return lines[0] + "\n\n" + "\n".join(lines[1:])
 
 
@@ -214,7 +221,7 @@ def _training(record: Mapping[str, Any]) -> str:
     command = record.get("command")
     if command:
         lines.append(f"- trained by: `{_code(command)}`")
-    lines.append(f"- seed {record['identity']['seed']}; {_text(record['hardware'])}")
+    lines.append(f"- seed {_text(record['identity']['seed'])}; {_text(record['hardware'])}")
     return "\n".join(lines)
 
 
@@ -239,15 +246,16 @@ def _provenance(record: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     return "\n".join(
         [
-            f"- recipe, SHA-256: `{record['identity']['recipe']}`",
-            f"- code, SHA-256: `{record['code_version']}`",
+            f"- recipe, SHA-256: `{_code(record['identity']['recipe'])}`",
+            f"- code, SHA-256: `{_code(record['code_version'])}`",
             f"- versions: {_text(versions)}",
         ]
     )
 
 
 def _evaluate(run: Run, part: str | None, scores: str = "scores.csv") -> str:
-    command = f"deepauc evaluate {shlex.quote(f'{run.path.resolve().name}/{scores}')}"
+    name = run.path.resolve().name
+    command = f"deepauc evaluate {shlex.quote(f'{name}/{scores}') if _harmless(name) else f'RUN/{scores}'}"
     return command if part is None else f"{command} --part {part}"
 
 
@@ -265,15 +273,25 @@ def _check(data: Mapping[str, Any], labels: Sequence[str]) -> str:
     for kind in ("feature", "metadata", "category"):
         words += [word for name in data.get(f"{kind}_columns") or () for word in (f"--{kind}-column", str(name))]
     command = shlex.join(words)
-    # Column names that mean something in markdown or HTML do not get there, not even as code.
-    return "deepauc data check" if any(letter in command for letter in "<>&|`[]\n") else command
+    return command if _harmless(command) else "deepauc data check"
+
+
+def _harmless(command: str) -> bool:
+    """Names that mean something in markdown or HTML do not get there, not even as code."""
+    return command.isprintable() and not any(letter in command for letter in "<>&|`[]")
 
 
 def _text(value: Any) -> str:
     """What comes from data, on one line and without a meaning in markdown or HTML."""
+    return "".join(_ESCAPES.get(letter, letter) for letter in _line(value))
+
+
+def _code(value: Any) -> str:
+    """The same between backticks, where only a backtick means something, and in a table a pipe, which it escapes."""
+    return _line(value).replace("`", "'")
+
+
+def _line(value: Any) -> str:
+    """On one line; what cannot be seen, such as a letter that turns the direction of writing, as its escape."""
     line = " ".join(str(value).split())
-    return "".join("\\" + letter if letter in "\\`*_[]|#" else letter for letter in html.escape(line, quote=False))
-
-
-def _code(value: str) -> str:
-    return " ".join(value.split()).replace("`", "'")
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepauc.reporting.canvas import render
@@ -15,7 +15,8 @@ from deepauc.reporting.run_evaluation import evaluate_run
 from deepauc.reporting.sections import run_document
 from deepauc.reporting.subgroups import Metadata
 from deepauc.reporting.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
-from deepauc.training.checkpoint import write_atomically
+from deepauc.training.output_file import write_atomically
+from deepauc.training.own_files import BUNDLE, MODEL, require_own
 
 FIGURES = "report-figures"
 HALF = 100  # steps that judging is reported as, and drawing as many: either takes about half of the time
@@ -41,6 +42,7 @@ def write_report(
     thumbnails: ImageTable | None = None,
     out: str | Path | None = None,
     command: str | None = None,
+    force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> WrittenReport:
     """Judge a finished run and write its report, into the run folder unless `out` names another.
@@ -49,7 +51,8 @@ def write_report(
     how many of the largest errors of each kind to name by id (ids may name patients, so none by default). thumbnails:
     the table of the run's images, to show those errors with Grad-CAM overlays, four of each kind where `cases` is 0;
     they are patients' images, so none by default. command: what the report says it was made by. progress: called
-    with (steps done, steps in all). The same folder gives the same bytes again.
+    with (steps done, steps in all). force: go on, with a caution, where a file is not the one that the run wrote. The
+    same folder gives the same bytes again.
     """
     folder = Path(run_dir) if out is None else Path(out)
     if folder.exists() and not folder.is_dir():
@@ -62,8 +65,16 @@ def write_report(
             progress(before + HALF * done // of, 2 * HALF)
 
     findings = evaluate_run(
-        run_dir, baseline=baseline, metadata=metadata, cases=cases, progress=lambda done, of: advance(0, done, of)
+        run_dir,
+        baseline=baseline,
+        metadata=metadata,
+        cases=cases,
+        force=force,
+        progress=lambda done, of: advance(0, done, of),
     )
+    if thumbnails is not None:
+        others = require_own(run_dir, MODEL, BUNDLE, force=force)
+        findings = replace(findings, notes=(*(f"{text}." for text in others), *findings.notes))
     images = None if thumbnails is None else thumbnails_section(run_dir, findings, thumbnails)
     document = run_document(findings, command=command, thumbnails=images)
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,7 @@ from deepauc.reporting.subgroups import Metadata, find_subgroups
 from deepauc.reporting.table_evaluation import compare_tables, evaluate_part, sample_of
 from deepauc.training.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.folder import RunFolder
+from deepauc.training.own_files import SCORES, require_own
 from deepauc.training.run import Run
 
 NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."
@@ -53,20 +54,22 @@ def evaluate_run(
     baseline: str | Path | None = None,
     metadata: Metadata | None = None,
     cases: int = 0,
+    force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> RunFindings:
     """Judge a finished run on its test part, or on validation where there is none.
 
     baseline: another run on the same samples, for the paired test; by default the run's own first stage, where training
     has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
-    negatives and lowest-scored positives to name by id (ids may name patients: none by default). progress: called with
-    (labels judged, labels in all).
+    negatives and lowest-scored positives to name by id (ids may name patients: none by default). force: judge a
+    scores.csv that is not the run's own, with a caution. progress: called with (labels judged, labels in all).
     """
     run = Run(Path(run_dir))
     record = run.record
     if baseline is None and RunFolder(run.path / FIRST_STAGE).done:
         baseline = run.path / FIRST_STAGE
     RunFolder(run.path).require_classifier()
+    cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
     table = _scores_of(run.path / "scores.csv", record)
     part = next((name for name in ("test", "validation") if name in table.part_names), None)
     labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False, progress=progress)
@@ -98,7 +101,7 @@ def evaluate_run(
         history=_history(run, record),
         leaks=_leaks(table, record),
         cases=() if judged is None else _cases(judged, cases),
-        notes=(*table.notes, *_names_alike(table, record)),
+        notes=(*(f"{text}." for text in cautions), *table.notes, *_names_alike(table, record)),
         finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         record=record,
     )

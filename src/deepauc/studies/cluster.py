@@ -24,9 +24,9 @@ import torch
 from deepauc.studies.execution import Ended, OnEnd, one_by_one, packed, worker_task
 from deepauc.studies.plan import PlannedRun, same_shape
 from deepauc.studies.sources import Place
-from deepauc.training.checkpoint import write_atomically
 from deepauc.training.file_lock import lock
 from deepauc.training.folder import RunFolder, surroundings
+from deepauc.training.output_file import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.training.checkpoint import write_atomically
+from deepauc.training.output_file import write_atomically
 from deepauc.training.run import Run
 
 Record = dict[str, Any]

@@ -11,6 +11,7 @@ from deepauc.training.bundle import Bundle, load_weights, save_weights
 from deepauc.training.folder import RunFolder
 from deepauc.training.loop import chosen_device
 from deepauc.training.operating import calibrations, thresholds
+from deepauc.training.own_files import KEY, digests
 from deepauc.training.plain import from_plain, recipe_hash, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
@@ -32,7 +33,7 @@ def first_stage_run(run: Run, task: Task, *, device: str | torch.device | None =
     if number >= len(recipe.stages) - 1 or not weights.exists():
         return None
     alone = replace(recipe, stages=recipe.stages[: number + 1], guard=False)
-    kept = {name: value for name, value in record.items() if name not in ("results", "plan")}
+    kept = {name: value for name, value in record.items() if name not in ("results", "plan", KEY)}
     identity = {**record["identity"], "recipe": recipe_hash(alone)}
     folder = RunFolder.claim(run.path / FOLDER, identity, {**kept, "identity": identity, "recipe": to_plain(alone)})
     if folder.done:
@@ -55,6 +56,6 @@ def first_stage_run(run: Run, task: Task, *, device: str | torch.device | None =
         part: {name: [e.value, e.low, e.high] for name, e in part_auc(task, part, values).items()}
         for part, values in scores.items()
     }
-    folder.write_record({**folder.record(), "results": {"auc": auc}})
+    folder.write_record({**folder.record(), "results": {"auc": auc}, **digests(folder.path)})
     folder.finish()
     return Run(folder.path)

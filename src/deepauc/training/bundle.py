@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,10 +23,11 @@ from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, Tem
 from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model
 from deepauc.models.classifier import classifier_name
 from deepauc.models.factory import require_permitted
-from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn
-from deepauc.training.checkpoint import write_atomically
+from deepauc.models.fusion import SMALLEST_SCALE, CategoricalColumn, MetadataEncoder, NumericColumn
+from deepauc.models.pretrained import require_finite
 from deepauc.training.copies import Copies, copies_in, score_copies
 from deepauc.training.folder import RunFolder
+from deepauc.training.output_file import write_atomically
 from deepauc.training.plain import from_plain, to_plain
 from deepauc.training.preprocessing import Preprocessing
 
@@ -180,7 +182,7 @@ class Bundle:
         if not isinstance(self.model, ModelSpec):
             return "model is no network"
         lists = [value for value in vars(self.model).values() if isinstance(value, tuple | list)]
-        names, numbers = self.label_names, (*self.preprocessing.mean, *self.preprocessing.std)
+        names, each = self.label_names, self.preprocessing
         named = bool(names) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
         fits = len(self.shape) in (1, 3) and min(self.shape) >= 1
         tables = (self.thresholds, self.calibration, self.metadata or {})
@@ -190,9 +192,11 @@ class Bundle:
             f"kind {self.kind!r}": self.kind in ("binary", "multilabel"),
             f"label names {names!r}": named and (self.kind != "binary" or len(names) == 1),
             "mean and standard deviation do not fit the inputs": fits
-            and len(numbers) == 2 * self.shape[-1]
-            and all(map(math.isfinite, numbers)),
+            and len(each.mean) == len(each.std) == self.shape[-1],
+            "a mean or standard deviation that no input can be standardised by": each.sound,
             "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
+            "a threshold that is no finite number": not isinstance(self.thresholds, dict)
+            or all(map(_finite, self.thresholds.values())),
             "metadata do not fit the inputs": self.metadata is None or _encodes(self.metadata, self.shape),
             "features do not fit the inputs": not self.features
             or (fits and len(self.features) == self.shape[0] and all(isinstance(name, str) for name in self.features)),
@@ -200,6 +204,13 @@ class Bundle:
             or (len(self.shape) == 3 and self.copies.augment.crop_padding < min(self.shape[:2])),
         }
         return next((fault for fault, holds in required.items() if not holds), None)
+
+
+def _finite(points: Any) -> bool:
+    """Whether these are numbers by their names."""
+    return isinstance(points, dict) and all(
+        isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in points.values()
+    )
 
 
 def _window(plain: Any) -> Window | None:
@@ -233,7 +244,7 @@ def _sound(column: NumericColumn | CategoricalColumn) -> bool:
     if not (isinstance(column.name, str) and isinstance(column.missing_seen, bool)):
         return False
     if isinstance(column, NumericColumn):
-        return math.isfinite(column.mean) and 0 < column.scale < math.inf
+        return math.isfinite(column.mean) and SMALLEST_SCALE <= column.scale < math.inf
     return bool(column.categories) and all(isinstance(category, str) for category in column.categories)
 
 
@@ -261,7 +272,7 @@ def save_weights(path: Path, model: nn.Module, *, classifier: bool = True) -> No
 
 
 def load_weights(path: Path, model: nn.Module, *, own_classifier: bool = False) -> None:
-    """A safetensors file into a network; names and shapes must fit.
+    """A safetensors file into a network; names and shapes must fit, and every number must be finite.
 
     own_classifier: a file without a classifier layer, or with one of another shape, leaves the network its own.
     """
@@ -283,6 +294,7 @@ def load_weights(path: Path, model: nn.Module, *, own_classifier: bool = False) 
         raise ValueError(
             f"the weights in {path} belong to another network: {str(error).splitlines()[-1].strip()}"
         ) from error
+    require_finite(model.state_dict(), path)
 
 
 def _classifier_entries(model: nn.Module) -> tuple[str, ...]:

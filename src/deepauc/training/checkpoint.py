@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepauc.data.packed_place import sync_folder
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file is either the old one or the new one, whatever happens: a full disk, a kill, a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(
-            error.errno, f"could not write ({error.strerror}); what was saved before is untouched", str(path)
-        ) from error
-    sync_folder(path.parent)
+from deepauc.training.output_file import write_atomically
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:

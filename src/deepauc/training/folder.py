@@ -19,7 +19,7 @@ import torch
 
 import deepauc
 from deepauc.data.task import Task
-from deepauc.training.checkpoint import write_atomically
+from deepauc.training.output_file import write_atomically
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors")
 

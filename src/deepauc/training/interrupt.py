@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from deepauc.training.checkpoint import write_atomically
 from deepauc.training.folder import RunFolder
+from deepauc.training.output_file import write_atomically
 
 _NO_MEMORY = ("allocate memory", "MPS backend out of memory")  # of a CPU, of Apple's GPUs: errors without a class
 

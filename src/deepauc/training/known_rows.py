@@ -14,6 +14,7 @@ from deepauc.data.task import PART_NAMES, Array, Task
 from deepauc.names import one_form
 from deepauc.training.choice import Choice
 from deepauc.training.folder import RunFolder
+from deepauc.training.own_files import SCORES, require_own
 from deepauc.training.run import Run
 
 NO_PART = "none"
@@ -95,6 +96,7 @@ def split_like(task: Task, run: Path) -> tuple[Task, Choice]:
     """The task with its rows in the parts that they had in a finished run; rows it has not scored are in none."""
     Run(run)  # refused, where it is none
     RunFolder(run).require_classifier()
+    require_own(run, SCORES, force=None)
     if task.ids is None or not names_rows(run):
         raise ValueError(f"--split-of {run}: its rows are called by their lines. Train it with --id-column.")
     known = known_parts(run)

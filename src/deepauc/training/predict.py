@@ -19,8 +19,10 @@ from deepauc.training.bundle import Bundle
 from deepauc.training.copies import Copies, passes, score_copies, shifted_progress
 from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.loop import chosen_device
+from deepauc.training.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.plain import from_plain
 from deepauc.training.run import Run
+from deepauc.training.scoring import require_finite
 from deepauc.training.validation_weights import validation_weights
 
 Progress = Callable[[int, int], None]
@@ -38,6 +40,7 @@ def predict(
     weights: Sequence[float] | Literal["learned"] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
+    force: bool = False,
     progress: Progress | None = None,
 ) -> Scores:
     """Scores of the task's rows (all by default), (n,) or (n, L).
@@ -50,6 +53,8 @@ def predict(
     (where the guard kept an earlier one, of that), without mixup, and never comes from a stage on views.
     weights: how much each run counts, all alike by default; "learned" finds it on the validation part that the runs
     share, and the score is then the mean of raw scores, each standardised as there (`metrics.learned_weights`).
+    A folder whose files are not those that its run wrote is refused unless `force` says to go on.
+    A score that is no finite number is a ValueError that names its row.
     A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
     for every run and every augmented copy.
     """
@@ -63,6 +68,8 @@ def predict(
     target = chosen_device(device)
     folders = [member.path if isinstance(member, Run) else Path(member) for member in members]
     bundles = [Bundle.load(folder) for folder in folders]
+    for folder in folders:
+        require_own(folder, *files_used(learned=isinstance(weights, str)), force=force)
     if len({bundle.label_names for bundle in bundles}) > 1:
         raise ValueError("the runs have different labels and cannot be averaged.")
     average = _average(folders, bundles[0].label_names, known, weights)  # before rows are scored, which may take long
@@ -75,6 +82,11 @@ def predict(
     ]
     mean = scores[0] if len(scores) == 1 else average(scores)
     return mean[:, 0] if bundles[0].kind == "binary" else mean
+
+
+def files_used(*, learned: bool, parts: bool = False) -> tuple[str, ...]:
+    """Of a run's folder, for scores; its scores.csv where weights are learned from it, or parts are asked for."""
+    return (MODEL, BUNDLE, *((SCORES,) if learned or parts else ()))
 
 
 def _average(
@@ -141,7 +153,9 @@ def _predict_one(
             + ("read the images at that size." if bundle.preprocessing.images else "give it the same features.")
         )
     model = bundle.network(folder).to(device)
-    return score_copies(model, task, rows, bundle.preprocessing, device, copies=copies, seed=seed, progress=progress)
+    scores = score_copies(model, task, rows, bundle.preprocessing, device, copies=copies, seed=seed, progress=progress)
+    require_finite(scores, rows if task.ids is None else task.ids[rows], of=str(folder))
+    return scores
 
 
 def kept_augment(folder: Path) -> Augment | None:

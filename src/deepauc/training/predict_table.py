@@ -19,13 +19,16 @@ from deepauc.data.table import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
 from deepauc.training.bundle import Bundle
-from deepauc.training.checkpoint import write_atomically
 from deepauc.training.copies import Copies, passes, shifted_progress
 from deepauc.training.known_rows import known_rows
-from deepauc.training.predict import Scores, averaging_scale, predict, require_images_for, wanted_copies
+from deepauc.training.output_file import require_output, write_output
+from deepauc.training.own_files import require_own
+from deepauc.training.predict import Scores, averaging_scale, files_used, predict, require_images_for, wanted_copies
 from deepauc.training.predict_average import GivenAverage, recalibration, shares
 from deepauc.training.predict_columns import input_columns, require_own_inputs
 from deepauc.training.validation_weights import ValidationWeights, validation_weights
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a cell begins with that spreadsheets compute
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +39,8 @@ class TablePrediction:
     that a run was trained or chosen on. caution: where thresholds and probabilities of a run belong to scores made
     otherwise than these; split_caution: where the runs had rows of this table in different parts. learned_weights:
     what each run counts, where that was to be learned. unseen: of the metadata, the categories that a run's training
-    rows did not have, with how many rows hold each: they count as empty cells.
+    rows did not have, with how many rows hold each: they count as empty cells. file_cautions: files
+    of the runs that are not their own.
     """
 
     ids: Array  # (n,)
@@ -54,6 +58,7 @@ class TablePrediction:
     split_caution: str | None = None
     learned_weights: Mapping[str, tuple[float, ...]] | None = None  # label -> one a run
     unseen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # column -> category -> rows
+    file_cautions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Columns are written row by row: one that is longer or shorter would stand beside other rows' ids."""
@@ -78,23 +83,26 @@ class TablePrediction:
             return ()
         return tuple(name for name in self.label_names if name not in self.labels)
 
-    def write(self, path: str | Path) -> None:
-        """The rows as csv, whole or not at all."""
+    def write(self, path: str | Path, *, spreadsheet_safe: bool = False) -> None:
+        """The rows as csv, whole or not at all; `-` is the standard output.
+
+        spreadsheet_safe: ids, groups and names that a spreadsheet would take for a formula begin with an apostrophe.
+        """
         path = Path(path)
-        if path.is_dir() or not path.parent.is_dir():
-            raise ValueError(f"{path}: name a file in a folder that is there.")
+        require_output(path, "the scores:")
         digits = 9 if self.scores.dtype == np.float32 else 17  # so many hold the number exactly
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns())
+        shown = _no_formula if spreadsheet_safe else str
+        writer.writerow(map(shown, self.columns()))
         for row, name in enumerate(self.ids):
             labels = ["" if np.isnan(column[row]) else f"{column[row]:g}" for column in self.labels.values()]
-            extra = [column[row] for column in (self.parts, self.groups) if column is not None]
+            extra = [shown(column[row]) for column in (self.parts, self.groups) if column is not None]
             scores = [f"{score:.{digits}g}" for score in self.scores[row]]
             # As short as reads back exactly: rounded ones would tie.
             probabilities = [] if self.probabilities is None else map(repr, self.probabilities[row].tolist())
-            writer.writerow([name, *extra, *labels, *scores, *probabilities])
-        write_atomically(path, text.getvalue().encode())
+            writer.writerow([shown(name), *extra, *labels, *scores, *probabilities])
+        write_output(path, text.getvalue().encode())
 
 
 def predict_table(
@@ -115,6 +123,7 @@ def predict_table(
     device: str | torch.device | None = None,
     skip_bad: bool = False,
     allow_outside: bool = False,
+    force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TablePrediction:
     """Score a table that needs no labels. Columns that are not named are called as the first run's were.
@@ -129,6 +138,7 @@ def predict_table(
     validation scores as the run's recipe makes them; of several runs, the mean of these probabilities whatever the
     scale of the scores. parts: also say which part of the runs each row was in, `none` for a row that they do not know;
     refused where it is not the same in all of them. A run on metadata finds its columns by their names.
+    force: score by a run's folder although a file in it is not the one that the run wrote.
     progress: called with (done, in all): each row counts once when it is read, and once for each time it is scored.
     """
     if not runs:
@@ -137,6 +147,8 @@ def predict_table(
     counts = [] if isinstance(weights, str) else shares(weights, len(runs))
     folders = [Path(run) for run in runs]
     bundles = [Bundle.load(folder) for folder in folders]
+    used = files_used(learned=isinstance(weights, str), parts=parts)
+    file_cautions = tuple(text for folder in folders for text in require_own(folder, *used, force=force))
     names = bundles[0].label_names
     if any(bundle.label_names != names for bundle in bundles):
         raise ValueError("the runs have different labels and cannot be averaged.")
@@ -184,7 +196,7 @@ def predict_table(
     known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None)
     row_parts = known.require_parts() if parts else None
     labels = {name: _labels(inputs, name) for name in label_columns}
-    task = _unlabelled_task(inputs, names, metadata)
+    task = _unlabelled_task(inputs, names, metadata)  # with ids: `predict` names the rows that it cannot score
     members = []
     rows = len(inputs.ids)
     for number, (folder, bundle) in enumerate(zip(folders, bundles, strict=True)):
@@ -196,6 +208,7 @@ def predict_table(
             tta=tta,
             seed=seed or 0,
             device=device,
+            force=True,  # asked above
             progress=shifted_progress(progress, before, (1 + sum(each)) * rows),
         )
         members.append(scores.reshape(len(scores), -1))
@@ -215,7 +228,19 @@ def predict_table(
         split_caution=known.conflict,
         learned_weights=average.shares if isinstance(average, ValidationWeights) else None,
         unseen=_unseen(encoded, inputs),
+        file_cautions=file_cautions,
     )
+
+
+def _no_formula(cell: str) -> str:
+    """The cell with an apostrophe before it where a spreadsheet would compute it: =1+1, but not -1.5 or +7."""
+    if not cell.startswith(FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _metadata_columns(bundle: Bundle) -> tuple[NumericColumn | CategoricalColumn, ...]:
@@ -265,6 +290,7 @@ def _unlabelled_task(inputs: TableInputs, names: tuple[str, ...], metadata: set[
         labels=np.zeros(shape, dtype=np.float32),
         label_names=names,
         parts={},
+        ids=inputs.ids,
         metadata={name: inputs.metadata[name] for name in sorted(metadata)},
     )
 

@@ -13,10 +13,13 @@ from torch import Tensor
 from deepauc.data.colour import normalise, to_unit
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
+from deepauc.models.fusion import SMALLEST_SCALE
 
 SAMPLE = 10_000  # rows that mean and standard deviation are taken from, evenly spaced over the training part
 CHUNK = 512  # rows at a time,
 CHUNK_NUMBERS = 1 << 22  # or fewer, so that large images take no more memory than small ones
+
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +53,14 @@ class Preprocessing:
         mean = np.atleast_1d(total / count)
         spread = np.sqrt(np.maximum(squares / count - mean**2, 0))
         # A constant channel or feature stays as it is; one of small numbers (a concentration of 1e-9) is not constant.
-        std = np.where(spread > 1e-6 * np.minimum(np.abs(mean), 1), spread, 1.0)
+        std = np.where(spread > np.maximum(1e-6 * np.minimum(np.abs(mean), 1), SMALLEST_SCALE), spread, 1.0)
         return cls(mean=tuple(map(float, mean)), std=tuple(map(float, std)), images=images)
+
+    @property
+    def sound(self) -> bool:
+        """Whether inputs can be standardised by these numbers in float32, as `standardised` does."""
+        means = all(abs(mean) <= LARGEST for mean in self.mean)  # NaN is no such number either
+        return means and all(SMALLEST_SCALE <= std <= LARGEST for std in self.std)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """(B, H, W, C) uint8, (B, C, H, W) floating in [0, 1], or (B, F) features -> what the network is trained on."""

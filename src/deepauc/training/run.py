@@ -18,6 +18,7 @@ from deepauc.training.bundle import Bundle, load_weights, save_weights
 from deepauc.training.encoded_metadata import EncodedMetadata
 from deepauc.training.folder import RunFolder
 from deepauc.training.operating import calibrations, thresholds
+from deepauc.training.own_files import digests
 from deepauc.training.scoring import mean_auc, part_auc
 from deepauc.training.trainer import Trainer
 
@@ -81,8 +82,8 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
 
     if results_only:
         parts = [part for part in ("validation", "test") if part in task.parts]
-        found = _aucs(task, {part: trainer.scores(part, final=True) for part in parts})
-        return _finished(folder, {"auc": found, **seconds()})
+        aucs = _aucs(task, {part: trainer.scores(part, final=True) for part in parts})
+        return _finished(folder, {"auc": aucs, **seconds()})
     if recipe.stages[-1].on_views:
         save_weights(folder.model_path, trainer.model, classifier=False)
         return _finished(folder, {"auc": {}, **seconds()})
@@ -92,6 +93,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         guard = _guard(trainer, scores["validation"])
         if guard["winner"] != len(recipe.stages) - 1:
             scores = {part: trainer.scores(part, final=True) for part in task.parts}
+    found = _aucs(task, scores)  # first: rows without a score are refused before anything is written
     save_weights(folder.model_path, trainer.model)
     folder.write_scores(task, scores)
     validation = scores.get("validation")
@@ -107,8 +109,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         copies=recipe.copies,
         window=getattr(task.source, "window", None),
     ).save(folder.path)
-    results = {"auc": _aucs(task, scores), **seconds()} | ({"guard": guard} if guard else {})
-    return _finished(folder, results)
+    return _finished(folder, {"auc": found, **seconds()} | ({"guard": guard} if guard else {}))
 
 
 def _aucs(task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, dict[str, list[float]]]:
@@ -119,7 +120,7 @@ def _aucs(task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> dict[str
 
 
 def _finished(folder: RunFolder, results: dict[str, Any]) -> Run:
-    folder.write_record({**folder.record(), "results": results})
+    folder.write_record({**folder.record(), "results": results, **digests(folder.path)})
     folder.finish()
     return Run(folder.path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.training.preprocessing import Preprocessing
 
 BATCH = 256
+NAMED = 5  # rows without a score, in a message
 DEVICE_NUMBERS = 1 << 23  # of a batch's inputs on a GPU: some hundred launches a batch, whatever its size
 
 
@@ -62,12 +64,28 @@ def score_rows(
     return found.cpu().numpy()
 
 
+def require_finite(scores: npt.NDArray[Any], names: npt.NDArray[Any], *, of: str) -> None:
+    """ValueError that names the rows whose scores (n,) or (n, L) are no finite numbers. of: whose scores they are."""
+    bad = np.flatnonzero(~np.isfinite(scores).reshape(len(scores), -1).all(axis=1))
+    if not len(bad):
+        return
+    rows = f"{len(bad):,} of {len(scores):,} row{'s' * (len(scores) != 1)}"
+    if len(bad) == len(scores) > 1:
+        raise ValueError(f"{of}: the scores of all {rows} are NaN or infinite. Has the training diverged? Lower lr.")
+    shown = ", ".join(str(names[row])[:60] for row in bad[:NAMED]) + (", ..." if len(bad) > NAMED else "")
+    raise ValueError(
+        f"{of}: the scores of {rows} are NaN or infinite ({shown}). The numbers in such a row are too large for the "
+        "network: mend the row, or leave it out."
+    )
+
+
 def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str, Estimate]:
     """AUC with its DeLong interval by label name; a label with one class only in this part is left out.
 
     Over patients, where a patient has several rows.
     """
     rows = task.labelled(part)
+    require_finite(scores, rows if task.ids is None else task.ids[rows], of=f"the {part} part")
     patients = np.arange(len(rows)) if task.groups is None else task.groups[rows]
     labels = task.labels[rows].reshape(len(rows), -1)
     columns = scores.reshape(len(rows), -1)

@@ -25,6 +25,7 @@ from deepauc.training.ema import WeightAverage
 from deepauc.training.folder import RunFolder
 from deepauc.training.history import EpochTally
 from deepauc.training.interrupt import Interrupted, InterruptFlag, TrainingStopped
+from deepauc.training.own_files import MODEL, require_own
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.scoring import mean_auc, part_auc, scoring_batch
@@ -136,6 +137,7 @@ class Trainer:
         place = self.stage_number if stage.place is None else stage.place
         if not resumed:
             if stage.start_from is not None:
+                require_own(stage.start_from, MODEL, force=None)
                 load_weights(Path(stage.start_from) / "model.safetensors", self.model, own_classifier=True)
             if stage.reset_classifier:
                 reset_classifier(self.model, seed=hash_key(self.seed, place) >> 1)
