@@ -85,7 +85,7 @@ class Trainer:
         self.may_leave = False  # while the final scores are taken: the last epoch's checkpoint is there
         self.recipe, self.task, self.seed, self.folder, self.device = recipe, task, seed, folder, device
         self.interrupt, self.progress, self.save_seconds = interrupt, progress, save_seconds
-        self.preprocessing = Preprocessing.of(task)
+        self.preprocessing = Preprocessing.of(task) if recipe.standardise else Preprocessing.none(task)
         shape = task.source.shape
         self.model = build_model(
             recipe.model,
@@ -125,7 +125,7 @@ class Trainer:
             while self.iteration < self.total and not self._out_of_patience(stage):
                 epoch, start = divmod(self.iteration, self.stream.per_epoch)
                 if start == 0:
-                    self.tally = EpochTally()
+                    self.tally = EpochTally(watched=self.recipe.watch)
                 stop = min(self.stream.per_epoch, start + self.total - self.iteration)
                 yield Epoch(stage=stage, number=epoch, start=start, stop=stop)
                 self._end_epoch(stage, epoch)
@@ -151,7 +151,7 @@ class Trainer:
             self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
         self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
         self.average = WeightAverage(self.trained, stage.ema) if stage.ema else None
-        self.tally = EpochTally()
+        self.tally = EpochTally(watched=self.recipe.watch)
 
     def _end_stage(self, stage: Stage) -> None:
         self._write_curves()
@@ -187,6 +187,8 @@ class Trainer:
         """Validation, history, checkpoint."""
         row: dict[str, Any] = {"stage": self.stage_number, "epoch": epoch, "iteration": self.iteration}
         row |= {"lr": float(self.optimizer.param_groups[0]["lr"]), **self._summary(epoch)}
+        if self.recipe.watch:
+            row["weight_square"] = sum(float(p.detach().double().square().sum()) for p in self._weights())
         if stage.on_views:
             row |= {"rows": len(self.stream.rows), "unlabelled_rows": self.stream.unlabelled}
         elif (epoch + 1) % self.recipe.evaluate_every == 0 or self.iteration >= self.total:
@@ -198,6 +200,10 @@ class Trainer:
             self._write_curves()
             self._save()
             self._leave(stop=stop)
+
+    def _weights(self) -> list[Tensor]:
+        """Of the layers: neither biases nor what belongs to normalisation."""
+        return [parameter for parameter in self.trained.parameters() if parameter.ndim > 1]
 
     def _summary(self, epoch: int) -> dict[str, float]:
         """Of the epoch; the fast engine finds out here, not in the step, that a run went astray."""
