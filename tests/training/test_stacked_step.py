@@ -109,6 +109,7 @@ def test_what_cannot_be_stacked_is_said(image_task, tmp_path, calls):
         (TimmSpec(name="densenet121"), "cuda", "bfloat16", 96, True),
         (TimmSpec(name="densenet121"), "cuda", "bfloat16", 97, False),
         (TimmSpec(name="densenet121", drop_rate=0.1), "cuda", "bfloat16", 32, False),
+        (TimmSpec(name="densenet121", proj_drop_rate=0.1), "cuda", "bfloat16", 32, True),
         (TimmSpec(name="resnet18"), "cuda", "bfloat16", 32, True),
         (ResNet20Spec(), "cuda", "bfloat16", 32, False),  # its own kernels are faster
     ],
