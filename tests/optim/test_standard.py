@@ -8,6 +8,7 @@ from torch import nn
 
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.objectives.baselines import CrossEntropyLoss
+from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, ClippedSGD, SGDSpec
 
 
@@ -65,3 +66,11 @@ def test_what_decay_acts_on(make, decay_norms):
     for parameter in model.parameters():
         assert decay[id(parameter)] == (0.01 if decay_norms or parameter.ndim > 1 else 0.0)
     assert all(decay[id(p)] == 0 for p in objective.parameters())
+
+
+def test_pesg_without_decay_of_norms():
+    model, objective = network(), AUCMarginLoss(prior=0.1)
+    optimizer = PESGSpec(weight_decay=0.01, decay_norms=False).build(model.parameters(), objective)
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert [decay[id(p)] for p in model.parameters()] == [0.01, 0.0, 0.0, 0.0, 0.01, 0.0]
+    assert [decay[id(p)] for p in (objective.a, objective.b, objective.alpha)] == [0.01, 0.01, 0.0]

@@ -34,7 +34,7 @@ def recipe(*stages, **options):
 
 
 OBJECTIVES = {
-    "weighted": CrossEntropy(class_weights="prior", scale=3.0),
+    "weighted": CrossEntropy(prior_weights=True, scale=3.0),
     "focal": Focal(scale=0.5),
     "auc": AUCMargin(),
 }
@@ -102,5 +102,5 @@ def test_defaults_leave_the_name_of_a_run_as_it_was():
         ),
     )
     assert recipe_hash(old) == "c3d9933f3d132fb98e5f2c55fddfb75638d661be323f908bd4d9a1e6551d0363"
-    new = recipe(stage(CrossEntropy(class_weights="prior", scale=0.3)), standardise=False, watch=True)
+    new = recipe(stage(CrossEntropy(prior_weights=True, scale=0.3)), standardise=False, watch=True)
     assert from_plain(to_plain(new)) == new

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -186,27 +186,25 @@ def _require_scale(scale: float) -> None:
 class CrossEntropy:
     """`CrossEntropyLoss` as a stage's objective.
 
-    class_weights: "prior" weighs positives by 1 - p and negatives by p, p being the share of positives in the stage's
-    batches; None: all alike. Without it the prior does not enter.
+    prior_weights: positives weigh 1 - p and negatives p, p being the share of positives in the stage's batches. Without
+    it the prior does not enter.
     """
 
     label_smoothing: float = 0.0
     pos_weight: float | tuple[float, ...] | None = None
-    class_weights: Literal["prior"] | None = None
+    prior_weights: bool = False
     scale: float = 1.0
     soft_labels: bool = False
     bound: ClassVar[str] = "none"
 
     def __post_init__(self) -> None:
-        if self.class_weights not in ("prior", None):
-            raise ValueError(f"class_weights must be 'prior', or None for equal weights, not {self.class_weights!r}.")
         _require_scale(self.scale)
 
     def build(self, *, prior: Sequence[float]) -> CrossEntropyLoss:
         return CrossEntropyLoss(
             label_smoothing=self.label_smoothing,
             pos_weight=self.pos_weight,
-            class_prior=_one_or_each(prior) if self.class_weights == "prior" else None,
+            class_prior=_one_or_each(prior) if self.prior_weights else None,
             scale=self.scale,
             soft_labels=self.soft_labels,
         )

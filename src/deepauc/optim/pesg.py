@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from deepauc.optim.pesg_fused import FusedUpdate
 from deepauc.optim.pesg_update import Primal, Rates, descend, update
+from deepauc.optim.standard import without_norms
 
 
 class MinMaxObjective(Protocol):
@@ -196,12 +197,16 @@ class PESG(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class PESGSpec:
-    """`PESG` to be built once network and objective are there."""
+    """`PESG` to be built once network and objective are there.
+
+    decay_norms: whether normalisation parameters and biases are decayed too, as a and b always are.
+    """
 
     lr: float = 0.1
     gamma: float = 0.002
     weight_decay: float = 0.0
     momentum: float = 0.0
+    decay_norms: bool = True
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PESG:
         if not hasattr(objective, "dual_parameters"):
@@ -209,13 +214,20 @@ class PESGSpec:
                 f"PESG needs an AUC objective with a, b and alpha, not {type(objective).__name__}: use SGD."
             )
         return PESG(
-            parameters,
+            parameters if self.decay_norms else _norms_apart(parameters),
             cast(MinMaxObjective, objective),
             self.lr,
             gamma=self.gamma,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
         )
+
+
+def _norms_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Normalisation parameters and biases without weight decay, nor a pull to 0 in its place."""
+    weights, rest = without_norms(parameters)
+    groups: list[dict[str, Any]] = [{"params": weights}, {"params": rest, "weight_decay": 0.0, "reference": "start"}]
+    return [group for group in groups if group["params"]]
 
 
 def _require_own_state(state_dict: dict[str, Any]) -> None:
