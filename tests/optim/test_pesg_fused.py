@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from deepauc.optim import pesg_fused
-from deepauc.optim.pesg_fused import FusedUpdate, _same_dense_layout, _Table
-from deepauc.optim.pesg_update import Primal, Rates
+from deepauc.optim.pesg_fused import FusedUpdate, _Table
+from deepauc.optim.pesg_update import Primal, Rates, same_dense_layout
 
 
 def primal(seed):
@@ -70,13 +70,13 @@ def test_blocks_cover_every_element_once():
 def test_the_kernel_is_for_cuda_only_and_layouts_must_agree():
     assert not FusedUpdate().takes(primal(0))
     x = torch.zeros(2, 3, 4, 4)
-    assert _same_dense_layout(x, torch.zeros_like(x))
+    assert same_dense_layout(x, torch.zeros_like(x))
     last = x.contiguous(memory_format=torch.channels_last)
-    assert _same_dense_layout(last, last.clone())
-    assert not _same_dense_layout(last, x)
-    assert not _same_dense_layout(x[:, :, :, ::2], x[:, :, :, ::2])
+    assert same_dense_layout(last, last.clone())
+    assert not same_dense_layout(last, x)
+    assert not same_dense_layout(x[:, :, :, ::2], x[:, :, :, ::2])
     pointwise = torch.zeros(2, 3, 1, 1)
-    assert _same_dense_layout(pointwise, pointwise.contiguous(memory_format=torch.channels_last))
+    assert same_dense_layout(pointwise, pointwise.contiguous(memory_format=torch.channels_last))
 
 
 def test_the_kernel_goes_to_the_device_of_the_parameters(pinned, monkeypatch):

@@ -74,3 +74,5 @@ def test_pesg_without_decay_of_norms():
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert [decay[id(p)] for p in model.parameters()] == [0.01, 0.0, 0.0, 0.0, 0.01, 0.0]
     assert [decay[id(p)] for p in (objective.a, objective.b, objective.alpha)] == [0.01, 0.01, 0.0]
+    zero = PESGSpec(gamma=0.1, reference="zero", decay_norms=False).build(model.parameters(), AUCMarginLoss(prior=0.1))
+    assert [group["reference"] for group in zero.param_groups[:2]] == ["zero", "start"]

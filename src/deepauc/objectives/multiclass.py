@@ -64,6 +64,10 @@ class MulticlassAUCLoss(nn.Module):
         """alpha <- [alpha]_+ where the loss asks for it."""
         self.columns.project_()
 
+    def closed_ascent_(self, lr: float | Tensor) -> None:
+        """`AUCMarginLoss.closed_ascent_` of the columns."""
+        self.columns.closed_ascent_(lr)
+
     def _bad_labels(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Mask of class numbers out of range; on the CPU an error at once."""
         if scores.ndim != 2 or scores.shape[1] != self.num_classes:

@@ -120,6 +120,21 @@ class SaddleLoss(nn.Module):
             with torch.no_grad():
                 self.alpha.clamp_(min=0)
 
+    @torch.no_grad()
+    def closed_ascent_(self, lr: float | Tensor) -> None:
+        """alpha <- project(alpha + 2 lr (m + b - a - alpha)): a and b in place of the batch's means, no factor p(1 - p).
+
+        What PESG takes with alpha_step="closed", after a and b. A label without a valid entry in the batch, whose a, b
+        and alpha therefore all have the gradient 0, stays.
+        """
+        gradients = [p.grad for p in (self.a, self.b, self.alpha) if p.grad is not None]
+        if gradients:
+            present = torch.stack(gradients).ne(0).any(0)
+            _, margin = self._prior_and_margin(self.alpha.dtype, self.alpha.device)
+            moved = self.alpha + 2 * lr * (margin + self.b - self.a - self.alpha)
+            self.alpha.copy_(torch.where(present, moved, self.alpha))
+            self.project_()
+
     def extra_repr(self) -> str:
         shown = {name: value[0] if self.num_labels == 1 else value for name, value in self._settings().items()}
         return ", ".join(f"{name}={value}" for name, value in shown.items()) + f", normalise={self.normalise}"

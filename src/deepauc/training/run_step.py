@@ -144,11 +144,14 @@ class Snapshot:
     def restore(self) -> None:
         for tensor, before in self.kept:
             tensor.copy_(before)
+        groups = self.step.optimizer.param_groups
+        from_zero = {id(p) for group in groups if group.get("reference") == "zero" for p in group["params"]}
         for parameter, state in self.step.optimizer.state.items():
             for name, value in state.items():
                 if (id(parameter), name) not in self.known and isinstance(value, Tensor):
-                    # Made during warm-up: momenta and counts start at 0, PESG's reference at the weights.
-                    value.copy_(parameter) if name == "reference" else value.zero_()
+                    # Made during warm-up: momenta and counts start at 0, PESG's reference at the weights or at 0.
+                    at_weights = name == "reference" and id(parameter) not in from_zero
+                    value.copy_(parameter) if at_weights else value.zero_()
 
 
 def _make_capturable(optimizer: torch.optim.Optimizer, lr: Tensor) -> None:
