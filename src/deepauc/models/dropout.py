@@ -64,7 +64,7 @@ def threshold(rate: float) -> int:
 def dropped(x: Tensor, keys: Tensor, layer: int, rate: float, rows: Tensor | None = None) -> Tensor:
     """x (R * B, C, ...) with each element 0 with probability `rate`, otherwise over 1 - rate."""
     if x.is_cuda and rows is None and has_triton() and not torch.compiler.is_compiling():
-        return _Dropped.apply(x, keys, layer, rate)  # type: ignore[no-any-return]
+        return _Dropped.apply(x, keys, layer, rate)
     last = x.movedim(1, -1)
     mask = kept(last.shape, keys, layer, rate, rows).movedim(-1, 1)
     return torch.where(mask, x * (1 / (1 - rate)), 0)

@@ -266,12 +266,19 @@ ABLATIONS = "released-ablations"
 
 def released_ablations() -> StudySet:
     """(e) A2 to A5 with DenseNet121 on C2 at 1 %, A2 on C10 too; m = 0.1 is in the reach of BSN."""
-    ranking, c2 = "A4-ranking", {"benchmark": "C2", "imratio": 0.01}
+    ranking = "A4-ranking"
 
     def study(name: str, task: Any, loss: str, **fixed: Any) -> Study:
-        curves = {"test_curve": name != ranking, "alpha_curve": name.startswith("A5"), "curve_every": 5}
-        group = name if name == ranking else name[:2]
-        return Study(name=name, task=task, method=released, fixed={"loss": loss, **fixed}, group=group, **curves)
+        return Study(
+            name=name,
+            task=task,
+            method=released,
+            fixed={"loss": loss, **fixed},
+            group=name if name == ranking else name[:2],
+            test_curve=name != ranking,
+            alpha_curve=name.startswith("A5"),
+            curve_every=5,
+        )
 
     def pair(name: str, task: Any) -> list[Study]:
         """AUC-M at the printed margin and at one that alpha reaches 0 with, and AUC-S."""
@@ -279,9 +286,9 @@ def released_ablations() -> StudySet:
         both = [study(f"{name}-{key}", task, "auc_m", margin=m) for key, m in margins.items()]
         return [*both, study(f"{name}-auc_s", task, "auc_s")]
 
-    def changed(**options: Any) -> ChangedSource:
-        needs = {"ranking": ranking, "records": ABLATIONS} if "easy" in options else {}
-        return ChangedSource(**c2, **options, **needs)
+    def changed(*, noise: float = 0.0, easy: float = 0.0) -> ChangedSource:
+        source = ChangedSource(benchmark="C2", imratio=0.01, noise=noise)
+        return replace(source, easy=easy, ranking=ranking, records=ABLATIONS) if easy else source
 
     studies = [
         study(f"A2-{b}-{bound}", BenchmarkSource(benchmark=b, imratio=0.01), "auc_m", bound=bound)
@@ -289,7 +296,7 @@ def released_ablations() -> StudySet:
         for bound in ("l2", "sigmoid")
     ]
     studies += [one for p in (1, 5) for one in pair(f"A3-noise_{p}", changed(noise=p / 100))]
-    studies += [study(ranking, RankingSource(**c2), "ce")]
+    studies += [study(ranking, RankingSource(benchmark="C2", imratio=0.01), "ce")]
     studies += [one for p in (10, 20) for one in pair(f"A4-easy_{p}", changed(easy=p / 100))]
     studies += [
         study(f"A5-{name}", changed(easy=0.4, noise=0.01), "auc_m", margin=0.1, constrain_alpha=constrained)
