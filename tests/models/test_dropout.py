@@ -179,3 +179,17 @@ print("equal")
 
 def test_the_kernel_is_the_twin(interpreted):
     interpreted(KERNEL)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_a_gpu_drops_what_a_cpu_drops(dtype, form):
+    x, keys = torch.randn(12, 32, 5, 5, dtype=dtype), torch.tensor([3, 2**62 + 1, 99])
+    wanted = dropped(x, keys, 57, 0.3)
+    given = x.cuda().contiguous(memory_format=form).requires_grad_()
+    found = dropped(given, keys.cuda(), 57, 0.3)
+    assert torch.equal(found.cpu(), wanted)
+    (gradient,) = torch.autograd.grad(found.sum(), given)
+    assert torch.equal(gradient.cpu() != 0, wanted != 0)
