@@ -1,5 +1,7 @@
 """The address tables of the one-kernel step, followed on the CPU: what a graph has captured is never overwritten."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -56,6 +58,18 @@ def test_no_more_captured_steps_than_there_is_room_for(pinned, monkeypatch):
         table.send_addresses(items)
     with pytest.raises(RuntimeError, match="eagerly between captures"):
         table.send_addresses(items)
+
+
+def test_the_kernel_is_told_whether_and_where_to_clip(pinned, monkeypatch):
+    told = []
+    kernel = {(n,): lambda *given, **options: told.append((given[7], options["CLIP"])) for n in range(100)}
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(pesg_fused, "_kernel", lambda: kernel)
+    monkeypatch.setattr(pesg_fused, "_triton_type", str)
+    for clip_value in (None, 2):
+        FusedUpdate().update(primal(0), Rates(0.1, 0.0, 0.0, 0.0, clip_value))
+    assert told == [(0.0, False), (2.0, True)]
 
 
 def test_blocks_cover_every_element_once():

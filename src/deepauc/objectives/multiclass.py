@@ -45,12 +45,14 @@ class MulticlassAUCLoss(nn.Module):
         """The multi-label problem (N, L): scores and their 0/1 labels, NaN where a row does not count."""
         raise NotImplementedError
 
-    def diagnose(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Diagnosis:
+    def diagnose(
+        self, scores: Tensor, labels: Tensor, weights: Tensor | None = None, *, decay: float = 0.0
+    ) -> Diagnosis:
         """`AUCMarginLoss.diagnose` of the columns: tuples of L numbers."""
         self._bad_labels(scores, labels)
         self.input_check.read()
         h, y = self.pose(scores, labels)
-        return self.columns.diagnose(h, y, weights)
+        return self.columns.diagnose(h, y, weights, decay=decay)
 
     def primal_parameters(self) -> list[nn.Parameter]:
         """What PESG descends in besides the network: a and b of the columns."""

@@ -91,11 +91,10 @@ class PESG(Optimizer):
                 f"PESG needs a min-max loss, such as AUCMarginLoss, as its second argument, not "
                 f"{type(objective).__name__}; other losses go with an optimizer of torch."
             )
-        _require_one_of("alpha_step", alpha_step, get_args(AlphaStep))
         if alpha_step == "closed" and not hasattr(objective, "closed_ascent_"):
             raise ValueError(
-                f"alpha_step='closed' needs a loss with a method closed_ascent_, which {type(objective).__name__} lacks: "
-                "use alpha_step='gradient'."
+                "alpha_step='closed' needs a loss with the method closed_ascent_, which "
+                f"{type(objective).__name__} lacks: use alpha_step='gradient'."
             )
         primal, dual = list(objective.primal_parameters()), list(objective.dual_parameters())
         given = {id(_parameter_of(p)) for group in groups for p in group["params"]}
@@ -119,9 +118,7 @@ class PESG(Optimizer):
         for name, limit in (("lr", math.inf), ("gamma", math.inf), ("weight_decay", math.inf), ("momentum", 1)):
             if not 0 <= float(group[name]) < limit:
                 raise ValueError(f"{name} must be at least 0 and below {limit}, not {group[name]}.")
-        _require_one_of("reference", group["reference"], get_args(Reference))
-        if group["clip_value"] is not None and not float(group["clip_value"]) > 0:
-            raise ValueError(f"clip_value must be positive, or None for no clipping, not {group['clip_value']}.")
+        _require_options(group["reference"], group.get("alpha_step", "gradient"), group["clip_value"])
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -271,6 +268,9 @@ class PESGSpec:
     clip_value: float | None = None
     decay_norms: bool = True
 
+    def __post_init__(self) -> None:
+        _require_options(self.reference, self.alpha_step, self.clip_value)
+
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PESG:
         if not hasattr(objective, "dual_parameters"):
             raise ValueError(
@@ -312,9 +312,12 @@ def _require_own_state(state_dict: dict[str, Any]) -> None:
         )
 
 
-def _require_one_of(name: str, value: object, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, valid))}, not {value!r}.")
+def _require_options(reference: object, alpha_step: object, clip_value: float | None) -> None:
+    for name, value, valid in (("reference", reference, Reference), ("alpha_step", alpha_step, AlphaStep)):
+        if value not in get_args(valid):
+            raise ValueError(f"{name} must be {' or '.join(map(repr, get_args(valid)))}, not {value!r}.")
+    if clip_value is not None and not float(clip_value) > 0:
+        raise ValueError(f"clip_value must be positive, or None for no clipping, not {clip_value}.")
 
 
 def _parameter_of(given: Any) -> Any:

@@ -52,8 +52,8 @@ class PESGReference:
         for i, g in enumerate(grad_v):
             if g is None:
                 continue
-            g = torch.clamp(g, -self.clip, self.clip)
-            d = g + self.gamma * (self.v[i] - self.v_ref[i]) + self.lambda_ * self.v[i]
+            clipped = torch.clamp(g, -self.clip, self.clip)
+            d = clipped + self.gamma * (self.v[i] - self.v_ref[i]) + self.lambda_ * self.v[i]
             self.buffers[i] = self.mu * self.buffers[i] + d
             self.v[i] = self.v[i] - self.eta * self.buffers[i]
         if self.margin is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
-from deepauc.models.build import build_model, reset_classifier
+from deepauc.models.build import architecture, build_model, reset_classifier
 from deepauc.training.bundle import load_weights, save_weights
 from deepauc.training.checkpoint import load_state, save_state
 from deepauc.training.copies import copies_in, score_copies
@@ -150,8 +151,23 @@ class Trainer:
             head_seed = hash_key(self.seed, place, *b"head") >> 1
             self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
         self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
+        if not resumed and self.ranks.leads:
+            self._warn_of_zero_reference(stage)
         self.average = WeightAverage(self.trained, stage.ema) if stage.ema else None
         self.tally = EpochTally(watched=self.recipe.watch)
+
+    def _warn_of_zero_reference(self, stage: Stage) -> None:
+        """PESG pulls towards 0 what other training has found."""
+        pretrained = architecture(self.recipe.model) != self.recipe.model
+        trained = self.stage_number > 0 or stage.start_from is not None or pretrained
+        zero = any(group.get("reference") == "zero" and group["gamma"] for group in self.optimizer.param_groups)
+        if trained and zero:
+            warnings.warn(
+                f"Stage {self.stage_number} starts from trained weights, and reference='zero' pulls them towards 0: "
+                "until the first milestone gamma is a weight decay. Use reference='start' to stay near these weights.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _end_stage(self, stage: Stage) -> None:
         self._write_curves()
