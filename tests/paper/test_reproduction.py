@@ -22,7 +22,7 @@ from deepauc.paper.reproduction import (
     reproduction_sets,
     settled,
 )
-from deepauc.paper.reproduction_recipes import LOSSES, released
+from deepauc.paper.reproduction_recipes import LOSSES, fair, released
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import BenchmarkSource
 from deepauc.training.loop import train
@@ -141,6 +141,12 @@ def test_fair_gives_every_loss_the_same_number_of_settings():
     for studies in (released_set(), fair_set()):
         tuned = [study for study in studies.studies if study.tuned]
         assert all(seed // FOLDS % 1000 >= 100 for study in tuned for seed in study.tuning_seeds)
+
+
+def test_the_quota_is_a_share_of_the_batch():
+    """STL-10's batches have 32 images: 32 positives would leave none for the negatives."""
+    found = [fair(loss="ce", positives=p, batch_size=b).stages[0] for p, b in ((32, 128), (32, 32), (0, 32))]
+    assert [stage.positives_per_batch for stage in found] == [32, 8, None]
 
 
 def test_the_second_round_takes_the_best_five_of_the_first(tmp_path):

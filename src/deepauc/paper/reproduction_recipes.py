@@ -131,7 +131,10 @@ def fair(
     batch_size: int = 128,
     precision: Precision = "bfloat16",
 ) -> Recipe:
-    """`released` with one decay: by weight decay, or (AUC losses) by PESG's pull to the origin, gamma being `decay`."""
+    """`released` with one decay: by weight decay, or (AUC losses) by PESG's pull to the origin, gamma being `decay`.
+
+    positives: of a batch of 128, in smaller ones the same share.
+    """
     if decay_by not in ("decay", "pull"):
         raise ValueError(f"decay_by must be 'decay' or 'pull', not {decay_by!r}.")
     pulled = decay_by == "pull" and loss in ("auc_s", "auc_m")
@@ -149,7 +152,7 @@ def fair(
         bound=bound,
         scale=scale,
         dropout=dropout,
-        positives=positives,
+        positives=positives * batch_size // 128,
         epochs=epochs,
         batch_size=batch_size,
         precision=precision,
