@@ -1,8 +1,8 @@
 """PESG on a CUDA device against PESG on the CPU, before any of its times are believed.
 
-Tensors of odd sizes, channels_last, off the 16-byte grid, bf16; with and without gamma, weight decay and momentum; then
-CUDA graphs: replays read the present values of the captured gradients and of the learning rate, eager steps on
-gradients at other addresses may come in between, and so may a second capture and a second step in one graph.
+Tensors of odd sizes, channels_last, off the 16-byte grid, bf16; with and without gamma, weight decay, momentum and
+clipping; then CUDA graphs: replays read the present values of the captured gradients and of the learning rate, eager
+steps on gradients at other addresses may come in between, and so may a second capture and a second step in one graph.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Pair:
         gamma: float = 0.05,
         weight_decay: float = 1e-2,
         momentum: float = 0.9,
+        clip_value: float | None = 0.5,
     ) -> None:
         self.generator = torch.Generator().manual_seed(0)
         cpu = [nn.Parameter(torch.randn(shape, generator=self.generator).to(dtype)) for shape in SHAPES]
@@ -48,7 +49,15 @@ class Pair:
         objectives = AUCMarginLoss(prior=0.1), AUCMarginLoss(prior=0.1).to(DEVICE)
         rates = (torch.tensor(0.1), torch.tensor(0.1, device=DEVICE)) if lr_on_device else (0.1, 0.1)
         self.ours, self.theirs = (
-            PESG(parameters, objective, lr=rate, gamma=gamma, weight_decay=weight_decay, momentum=momentum)
+            PESG(
+                parameters,
+                objective,
+                lr=rate,
+                gamma=gamma,
+                weight_decay=weight_decay,
+                momentum=momentum,
+                clip_value=clip_value,
+            )
             for parameters, objective, rate in zip((cpu, device), objectives, rates, strict=True)
         )
         self.cpu = [*cpu, *objectives[0].parameters()]
@@ -102,16 +111,17 @@ def _outcome(what: str, check: Callable[[], None]) -> Check:
 
 
 def _check_steps(dtype: torch.dtype) -> None:
-    cases = itertools.product((True, False), (0.0, 0.05), (0.0, 1e-2), (0.0, 0.9))
-    for aligned, gamma, weight_decay, momentum in cases:
-        pair = Pair(dtype=dtype, aligned=aligned, gamma=gamma, weight_decay=weight_decay, momentum=momentum)
+    cases = itertools.product((True, False), (0.0, 0.05), (0.0, 1e-2), (0.0, 0.9), (None, 0.5))
+    for aligned, gamma, weight_decay, momentum, clip_value in cases:
+        options = {"gamma": gamma, "weight_decay": weight_decay, "momentum": momentum, "clip_value": clip_value}
+        pair = Pair(dtype=dtype, aligned=aligned, **options)
         for _ in range(STEPS):
             pair.new_gradients()
             pair.step()
         kernels = 1 if dtype == torch.float32 else 2  # a and b are float32
         if DEVICE == "cuda" and len(pair.theirs._fused._tables) != kernels:
             raise RuntimeError("the kernel was not used: is Triton there?")
-        pair.require_equal(f"aligned {aligned}, gamma {gamma}, weight decay {weight_decay}, momentum {momentum}")
+        pair.require_equal(f"aligned {aligned}, {options}")
 
 
 def _check_replays() -> None:

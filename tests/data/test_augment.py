@@ -469,11 +469,48 @@ def test_a_batch_equals_its_images_one_by_one():
         {"coarse_dropout": 2**70},  # a name for each would fill any memory
         {"shear": 95},
         {"mixup": -0.1},
+        {"enlarged_crop": 0.0},
+        {"enlarged_crop": 30},
     ],
 )
 def test_wrong_options_are_refused_by_name(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         Augment(**options)
+
+
+def test_an_enlarged_crop_is_torchvisions():
+    """The releases' images: RandomCrop(30) without padding, a flip, Resize(32), all of tensors in [0, 1]."""
+    augment = Augment(crop_padding=0, enlarged_crop=30 / 32)
+    images = random_images(40, 32, 32)
+    table = augment.draw(40, seed=0, epoch=0)
+    found = augment.apply(images, table.values)
+    assert found.shape == (40, 3, 32, 32)
+    tops, lefts = ((table.column(f"enlarged_{axis}") * 3).floor().int().tolist() for axis in "yx")
+    assert {*tops} == {*lefts} == {0, 1, 2}
+    for image, top, left, flip, mine in zip(images, tops, lefts, table.column("flip"), found, strict=True):
+        cut = image.permute(2, 0, 1)[:, top : top + 30, left : left + 30].float() / 255
+        cut = cut.flip(2) if flip else cut
+        for antialias in (True, False):
+            wanted = reference.resize(cut, [32, 32], InterpolationMode.BILINEAR, antialias=antialias)
+            torch.testing.assert_close(mine, wanted, atol=2e-6, rtol=0)
+    turned = replace(augment, rotation=10.0, mixup=0.2)
+    other = turned.draw(40, seed=0, epoch=0)
+    assert torch.equal(other.column("enlarged_y"), table.column("enlarged_y"))
+    assert turned.apply(images, other.values).shape == found.shape
+
+
+def test_an_enlarged_crop_compiles_in_one_piece_and_stays_inside():
+    augment = Augment(crop_padding=0, enlarged_crop=0.7)
+    images, table = random_images(4, 10, 7), torch.full((4, len(augment.columns)), 1 - 2**-24)
+    compiled = torch.compile(augment.apply, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(images, table), augment.apply(images, table))
+    assert augment.apply(images, table).max() <= 1
+
+
+@pytest.mark.parametrize("other", [{}, {"crop_padding": 0, "resized_crop": (0.5, 1.0)}])
+def test_two_crops_are_refused(other):
+    with pytest.raises(ValueError, match="crop_padding=0"):
+        Augment(enlarged_crop=0.9, **other)
 
 
 def test_wrong_input_is_refused():

@@ -56,6 +56,8 @@ def test_cifar_files_are_the_official_records(data_root, name):
         ("C10", 0.1, 2_778, 25_000, 10_000),
         ("C100", 0.01, 253, 25_000, 10_000),
         ("C100", 0.1, 2_778, 25_000, 10_000),
+        ("S10", 0.01, 25, 2_500, 8_000),
+        ("S10", 0.1, 278, 2_500, 8_000),
     ],
 )
 def test_training_sets_are_the_papers(data_root, name, imratio, positives, negatives, test):
@@ -74,17 +76,31 @@ def test_training_sets_are_the_papers(data_root, name, imratio, positives, negat
     assert len(other.part("train")) == len(train)
     assert not np.array_equal(other.part("train"), whole.part("train"))
     assert other.source is whole.source  # decoded once
-    assert ("lossy" in whole.name) == (name == "C2")
+    assert ("lossy" in whole.name) == (name in ("C2", "S10"))
 
 
 @pytest.mark.data
 def test_training_sets_never_change(data_root):
     """Seed 0 at 1 %, by the rows' own names in the official files."""
     digest = {}
-    for name in ("C2", "C10", "C100"):
+    for name in ("C2", "C10", "C100", "S10"):
         task = load(name, imratio=0.01, seed=0, root=data_root, validation=False)
         digest[name] = hashlib.sha256("\n".join(task.ids[task.part("train")]).encode()).hexdigest()[:16]
-    assert digest == {"C2": "ae7408cc85085192", "C10": "57daa043b516369f", "C100": "db5ea7e85e901550"}
+    recorded = {"C2": "ae7408cc85085192", "C10": "57daa043b516369f", "C100": "db5ea7e85e901550"}
+    assert digest == {**recorded, "S10": "d1abd7f9a9bb24e6"}
+
+
+@pytest.mark.data
+def test_stl10_files_are_in_the_official_order(data_root):
+    """So that both sources draw the same training sets, and their images look alike class by class."""
+    task = load_balanced("S10", root=data_root, source="files")
+    assert task.source.shape == (96, 96, 3)
+    assert task.ids.tolist() == [*(f"train/{n}" for n in range(5_000)), *(f"test/{n}" for n in range(8_000))]
+    assert task.label_names == ("dog or horse or monkey or ship or truck",)
+    blue = task.inputs(np.arange(5_000))[:, :, :, 2].mean((1, 2))
+    classes = read_sheets(data_root / "stl10_train.npz").column("labels")
+    means = [blue[classes == c].mean() for c in range(10)]
+    assert {int(c) for c in np.argsort(means)[-2:]} == {0, 8}  # airplane and ship
 
 
 def without_checksums(monkeypatch) -> None:
@@ -288,7 +304,7 @@ def test_messages(tmp_path, monkeypatch):
             load(name, imratio=0.1, seed=0, root=tmp_path)
     with pytest.raises(ValueError, match=r"misses cifar10_train_1\.npz"):
         load("C10", imratio=0.1, seed=0, root=tmp_path, source="files")
-    with pytest.raises(ValueError, match="no sheet files"):
+    with pytest.raises(ValueError, match=r"misses stl10_train\.npz"):
         load("S10", imratio=0.1, seed=0, root=tmp_path, source="files")
     with pytest.raises(ValueError, match="torchvision finds no complete CIFAR10"):
         load("C10", imratio=0.1, seed=0, root=tmp_path, source="public")

@@ -130,6 +130,29 @@ def test_weights_are_a_function_of_the_seed(spec):
     assert any(not torch.equal(first[k], other[k]) for k in first)
 
 
+def test_xavier_and_momentum_of_both_networks():
+    """DenseNet: uniform convolutions, a bias of 0; ResNet20: normal convolutions and classifier."""
+    dense = build_model(TimmSpec(start="xavier", norm_momentum=0.01), in_channels=3, num_outputs=1, seed=0)
+    res = build_model(ResNet20Spec(start="xavier", norm_momentum=0.01), in_channels=3, num_outputs=1, seed=0)
+    norms = [m for model in (dense, res) for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert len(norms) == 121 + 19
+    assert {norm.momentum for norm in norms} == {0.01}
+    assert dense.classifier.bias.eq(0).all()
+
+    def scaled(layers):
+        """All weights in units of Glorot and Bengio's standard deviation."""
+        fans = [torch.nn.init._calculate_fan_in_and_fan_out(layer.weight) for layer in layers]
+        units = [(2 / sum(fan)) ** 0.5 for fan in fans]
+        return torch.cat([layer.weight.flatten() / unit for layer, unit in zip(layers, units, strict=True)])
+
+    convolutions = [m for m in dense.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert scaled(convolutions).abs().max() <= 3**0.5 * (1 + 1e-6)
+    torch.testing.assert_close(scaled(convolutions).std(), torch.tensor(1.0), atol=0.01, rtol=0)
+    normal = scaled([m for m in res.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)])
+    torch.testing.assert_close(normal.std(), torch.tensor(1.0), atol=0.01, rtol=0)
+    assert normal.abs().max() > 4  # which a uniform draw never is
+
+
 def test_unknown_network_names_the_nearest():
     with pytest.raises(ValueError, match=r"'densnet121'.*densenet121"):
         TimmSpec(name="densnet121").build(in_channels=3, num_outputs=1)
@@ -152,6 +175,15 @@ def test_an_option_the_network_lacks_is_refused():
 def test_bad_options_are_refused_at_once():
     with pytest.raises(ValueError, match="drop_rate must lie in"):
         TimmSpec(drop_rate=1.0)
+    with pytest.raises(ValueError, match="proj_drop_rate must lie in"):
+        TimmSpec(proj_drop_rate=1.0)
+    for spec in (TimmSpec, ResNet20Spec):
+        with pytest.raises(ValueError, match=r"norm_momentum must lie in \(0, 1\], not -0.1"):
+            spec(norm_momentum=-0.1)
+        with pytest.raises(ValueError, match=r"start must be .*xavier.* not 'glorot'"):
+            spec(start="glorot")
+    with pytest.raises(ValueError, match="leave start out"):
+        TimmSpec(start="xavier", pretrained=True)
     with pytest.raises(ValueError, match="'elu', or None"):
         TimmSpec(activation="relu")
     with pytest.raises(ValueError, match="widths is empty"):

@@ -207,11 +207,18 @@ print("equal")
 DENSE_BLOCK = """
 from timm.models.densenet import DenseNet
 from torch.func import functional_call
+from deepauc.models.dropout import drop_in_dense_layers
 from deepauc.models.stacked import stacked
 from deepauc.models.stacked_weights import StackedWeights
 
 models = [DenseNet(growth_rate=4, block_config=(2, 2), bn_size=2, num_classes=1) for _ in range(2)]
 models = [model.to(memory_format=last) for model in models]
+keys = {}
+if DROPPED:
+    for model in models:
+        drop_in_dense_layers(model, 0.3)
+    names = [name for name, _ in models[0].named_buffers() if name.endswith("step_key")]
+    keys = dict.fromkeys(names, torch.tensor([5, 2**40]))
 for norm in (m for model in models for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)):
     torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
     torch.nn.init.normal_(norm.bias)
@@ -222,7 +229,7 @@ for kernels in (True, False):
     for buffer in (b for model in models for b in model.buffers() if b.is_floating_point()):
         buffer.fill_(0.5)
     weights = StackedWeights(models, half=torch.float32 if kernels else None)
-    out = functional_call(stacked(models[0], 2), weights.tensors(), (images,))
+    out = functional_call(stacked(models[0], 2), weights.tensors() | keys, (images,))
     gradients = torch.autograd.grad((out * torch.linspace(-1, 1, 8)[:, None]).sum(), list(weights.leaves.values()))
     found.append([out, *(b.clone() for b in weights.buffers.values()), *gradients])
 for a, b in zip(*found, strict=True):
@@ -232,7 +239,9 @@ print("equal")
 
 
 @pytest.mark.parametrize(
-    "check", [CONVOLUTIONS, NORMALISATION, DENSE_BLOCK], ids=["convolutions", "normalisation", "dense block"]
+    "check",
+    [CONVOLUTIONS, NORMALISATION, "DROPPED = False" + DENSE_BLOCK, "DROPPED = True" + DENSE_BLOCK],
+    ids=["convolutions", "normalisation", "dense block", "dense block with dropout"],
 )
 def test_kernels_equal_torch(check, interpreted):
     interpreted(IN_FLOAT + check)

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from deepauc.objectives import input_check
-from deepauc.objectives.baselines import CrossEntropyLoss, FocalLoss
+from deepauc.objectives.baselines import CrossEntropy, CrossEntropyLoss, Focal, FocalLoss
 
-LOSSES = [CrossEntropyLoss(), FocalLoss(), FocalLoss(alpha=0.7, gamma=0.5)]
+LOSSES = [
+    *(CrossEntropyLoss(), FocalLoss(), FocalLoss(alpha=0.7, gamma=0.5)),
+    *(CrossEntropyLoss(class_prior=0.2, scale=0.3), FocalLoss(scale=3.0)),
+]
 
 
 def batch(*shape, dtype=torch.float64, seed=0):
@@ -92,6 +95,48 @@ def test_pos_weight_needs_one_value_a_label():
 def test_any_number_type_of_labels(loss_fn, dtype):
     scores, labels = batch(20, dtype=torch.float32)
     assert torch.equal(loss_fn(scores, labels.to(dtype)), loss_fn(scores, labels))
+
+
+@pytest.mark.parametrize("shape", [(30,), (30, 1), (30, 3)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_class_weights_are_those_of_theorem_1(shape, weighted):
+    """(1 - p) of a positive's loss and p of a negative's, each label by its own p, over the number of all entries."""
+    scores, labels = batch(*shape)
+    priors = [0.01, 0.3, 0.6][: 1 if len(shape) == 1 else shape[1]]
+    loss_fn = CrossEntropy(prior_weights=True).build(prior=priors)
+    weights = torch.rand(shape, dtype=torch.float64) + 0.5 if weighted else torch.ones(shape, dtype=torch.float64)
+    labels[3] = float("nan") if weighted else 1.0
+    p = torch.tensor(priors, dtype=torch.float64)
+
+    def entry(h, y, prior):
+        return (1 - prior) * y * F.softplus(-h) + prior * (1 - y) * F.softplus(h)
+
+    columns = [x.reshape(30, -1) for x in (scores, labels, weights)]
+    means = []
+    for h, y, w, prior in zip(*(x.T for x in columns), p, strict=True):
+        known = ~y.isnan()
+        means.append((entry(h, y, prior) * w)[known].sum() / w[known].sum())
+    given = (scores, labels, weights) if weighted else (scores, labels)
+    torch.testing.assert_close(loss_fn(*given), torch.stack(means).mean())
+
+
+@pytest.mark.parametrize("make", [CrossEntropy, Focal])
+def test_the_scale_multiplies_value_and_gradient(make):
+    scores, labels = batch(20)
+    value, gradient = value_and_grad(make().build(prior=(0.3,)), scores, labels)
+    scaled_value, scaled_gradient = value_and_grad(make(scale=0.25).build(prior=(0.3,)), scores, labels)
+    assert torch.equal(scaled_value, 0.25 * value)
+    assert torch.equal(scaled_gradient, 0.25 * gradient)
+    for bad in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="scale must be positive"):
+            make(scale=bad)
+
+
+def test_bad_class_weights_are_refused():
+    with pytest.raises(ValueError, match="class_prior must lie strictly between 0 and 1"):
+        CrossEntropyLoss(class_prior=[0.5, 1.0])
+    with pytest.raises(ValueError, match="one of the two"):
+        CrossEntropy(prior_weights=True, pos_weight=2.0).build(prior=(0.5,))
 
 
 def test_label_smoothing_formula():

@@ -374,3 +374,30 @@ def test_a_step_between_forward_and_backward_of_another_batch_does_no_harm(sever
     optimizer.zero_grad()
     expected = torch.autograd.grad(second, list(loss_fn.parameters()), retain_graph=True)
     assert all(gradient.isfinite().all() for gradient in expected)
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+def test_diagnose_says_how_far_decay_holds_a_and_b_from_the_class_means(labels):
+    """Against descent itself: Theorem 1 at 1 %, decay .002."""
+    generator = torch.Generator().manual_seed(0)
+    y = (torch.arange(1000) < 10).double()
+    h = torch.rand(1000, generator=generator, dtype=torch.float64)
+    if labels == 2:
+        h, y = torch.stack([h, h.flip(0)], 1), torch.stack([y, y], 1)
+    loss = AUCMarginLoss(prior=0.01, num_labels=labels, normalise=False).double()
+    optimizer = torch.optim.SGD([loss.a, loss.b], lr=20.0, weight_decay=0.002)
+    for _ in range(500):
+        optimizer.zero_grad()
+        loss(h, y).backward()
+        optimizer.step()
+    found = loss.diagnose(h, y, decay=0.002)
+    biases = torch.tensor(found.decay_bias).reshape(-1)
+    for now, best in ((found.a, found.a_optimal), (found.b, found.b_optimal)):
+        torch.testing.assert_close(1 - torch.tensor(now).reshape(-1) / torch.tensor(best).reshape(-1), biases)
+    assert biases[0].item() == pytest.approx(0.002 / (0.0198 / labels + 0.002))
+    assert "normalise=True" in found.caution
+    normalised = AUCMarginLoss(prior=0.01, num_labels=labels).double().diagnose(h, y, decay=0.002)
+    assert max(torch.tensor(normalised.decay_bias).reshape(-1)) < 0.003
+    assert normalised.caution == loss.diagnose(h, y).caution == ""
+    with pytest.raises(ValueError, match="decay must be at least 0"):
+        loss.diagnose(h, y, decay=-1.0)

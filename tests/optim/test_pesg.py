@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from deepauc import PESG, AUCMarginLoss
+from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.pesg_reference import PESGReference
 
 SHAPES = [(3, 4), (4,), (2, 3, 1, 1), (1,), (300, 300)]  # the last is large enough to be updated on its own
@@ -331,3 +332,20 @@ def test_named_parameters_train_alike():
     ]
     with pytest.raises(ValueError, match="from the objective itself"):
         PESG(objective.named_parameters(), objective)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reference": "origin"}, "reference must be 'start' or 'zero', not 'origin'"),
+        ({"alpha_step": "exact"}, "alpha_step must be 'gradient' or 'closed', not 'exact'"),
+        ({"clip_value": 0}, "clip_value must be positive, or None"),
+        ({"clip_value": -1.0}, "clip_value must be positive, or None"),
+        ({"clip_value": float("nan")}, "clip_value must be positive, or None"),
+    ],
+)
+def test_bad_settings_name_the_valid_ones(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PESG(parameters(), AUCMarginLoss(prior=0.1), **arguments)
+    with pytest.raises(ValueError, match=message):
+        PESGSpec(**arguments)

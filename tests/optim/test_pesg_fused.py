@@ -1,11 +1,13 @@
 """The address tables of the one-kernel step, followed on the CPU: what a graph has captured is never overwritten."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from deepauc.optim import pesg_fused
-from deepauc.optim.pesg_fused import FusedUpdate, _same_dense_layout, _Table
-from deepauc.optim.pesg_update import Primal, Rates
+from deepauc.optim.pesg_fused import FusedUpdate, _Table
+from deepauc.optim.pesg_update import Primal, Rates, same_dense_layout
 
 
 def primal(seed):
@@ -58,6 +60,18 @@ def test_no_more_captured_steps_than_there_is_room_for(pinned, monkeypatch):
         table.send_addresses(items)
 
 
+def test_the_kernel_is_told_whether_and_where_to_clip(pinned, monkeypatch):
+    told = []
+    kernel = {(n,): lambda *given, **options: told.append((given[7], options["CLIP"])) for n in range(100)}
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(pesg_fused, "_kernel", lambda: kernel)
+    monkeypatch.setattr(pesg_fused, "_triton_type", str)
+    for clip_value in (None, 2):
+        FusedUpdate().update(primal(0), Rates(0.1, 0.0, 0.0, 0.0, clip_value))
+    assert told == [(0.0, False), (2.0, True)]
+
+
 def test_blocks_cover_every_element_once():
     items = primal(0)
     table = _Table(items)
@@ -70,13 +84,13 @@ def test_blocks_cover_every_element_once():
 def test_the_kernel_is_for_cuda_only_and_layouts_must_agree():
     assert not FusedUpdate().takes(primal(0))
     x = torch.zeros(2, 3, 4, 4)
-    assert _same_dense_layout(x, torch.zeros_like(x))
+    assert same_dense_layout(x, torch.zeros_like(x))
     last = x.contiguous(memory_format=torch.channels_last)
-    assert _same_dense_layout(last, last.clone())
-    assert not _same_dense_layout(last, x)
-    assert not _same_dense_layout(x[:, :, :, ::2], x[:, :, :, ::2])
+    assert same_dense_layout(last, last.clone())
+    assert not same_dense_layout(last, x)
+    assert not same_dense_layout(x[:, :, :, ::2], x[:, :, :, ::2])
     pointwise = torch.zeros(2, 3, 1, 1)
-    assert _same_dense_layout(pointwise, pointwise.contiguous(memory_format=torch.channels_last))
+    assert same_dense_layout(pointwise, pointwise.contiguous(memory_format=torch.channels_last))
 
 
 def test_the_kernel_goes_to_the_device_of_the_parameters(pinned, monkeypatch):

@@ -8,6 +8,7 @@ from torch import nn
 
 from deepauc import PESG, AUCMarginLoss
 from deepauc.optim import pesg_update
+from deepauc.optim.pesg_reference import PESGReference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -29,13 +30,13 @@ def grads(parameters, step):
         p.grad = gradient
 
 
-def pair(momentum, gamma, dtype, lr=0.05):
+def pair(momentum, gamma, dtype, lr=0.05, **options):
     """Optimizers over equal networks; the second is kept from the kernel."""
     made = []
     for _ in range(2):
         model, objective = network(dtype), AUCMarginLoss(prior=0.1).cuda()
         made.append((model, objective, PESG(model.parameters(), objective, lr=copy.deepcopy(lr), gamma=gamma,
-                                            weight_decay=1e-3, momentum=momentum)))  # fmt: skip
+                                            weight_decay=1e-3, momentum=momentum, **options)))  # fmt: skip
     made[1][2]._fused.takes = lambda primal: False
     return made
 
@@ -60,7 +61,52 @@ def test_kernel_equals_plain_step(momentum, gamma, dtype, monkeypatch):
         torch.testing.assert_close(mine, theirs, **tolerance)
 
 
-def test_captured_training_step_equals_eager_and_follows_a_tensor_lr():
+@pytest.mark.parametrize("reference", ["start", "zero"])
+@pytest.mark.parametrize("alpha_step", ["gradient", "closed"])
+@pytest.mark.parametrize("clip_value", [None, 0.5])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_kernel_equals_the_twin_over_100_steps(reference, alpha_step, clip_value, momentum):
+    objective = AUCMarginLoss(prior=[0.1, 0.3], margin=[0.4, 0.8], num_labels=2).cuda()
+    weights = list(network().parameters())
+    options = {"lr": 0.1, "gamma": 0.05, "weight_decay": 1e-2, "momentum": momentum}
+    options |= {"reference": reference, "alpha_step": alpha_step, "clip_value": clip_value}
+    optimizer = PESG(weights, objective, **options)
+    v = [*weights, objective.a, objective.b]
+    twin = PESGReference(
+        [x.detach().cpu() for x in v],
+        objective.alpha.detach().cpu(),
+        eta=0.1,
+        gamma=0.05,
+        lambda_=1e-2,
+        mu=momentum,
+        reference=reference,
+        clip=float("inf") if clip_value is None else clip_value,
+        margin=torch.tensor([0.4, 0.8]) if alpha_step == "closed" else None,
+    )
+    for t in range(100):
+        present = torch.tensor([True, t % 4 != 2])
+        grads([*v, objective.alpha], t)
+        for own in (objective.a, objective.b, objective.alpha):
+            own.grad *= present.cuda()
+        optimizer.step()
+        twin.step([x.grad.cpu() for x in v], -objective.alpha.grad.cpu(), present=present)
+        if t in (39, 69):
+            optimizer.new_stage(0.3)
+            twin.new_stage(0.3)
+    assert optimizer._fused._tables  # the kernel was used
+    for mine, theirs in zip([*v, objective.alpha], [*twin.v, twin.alpha], strict=True):
+        torch.testing.assert_close(mine.detach().cpu(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_kernel_does_not_clip_nan_away():
+    x = nn.Parameter(torch.zeros(5, device="cuda"))
+    x.grad = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.25, -3.0], device="cuda")
+    PESG([x], AUCMarginLoss(prior=0.1).cuda(), lr=1.0, gamma=0.0, clip_value=0.5).step()
+    torch.testing.assert_close(x.detach().cpu(), torch.tensor([float("nan"), -0.5, 0.5, -0.25, 0.5]), equal_nan=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"reference": "zero", "alpha_step": "closed", "clip_value": 0.01}])
+def test_captured_training_step_equals_eager_and_follows_a_tensor_lr(options):
     x = torch.randn(32, 3, 8, 8, device="cuda").contiguous(memory_format=torch.channels_last)
     y = (torch.arange(32, device="cuda") < 5).float()
 
@@ -70,7 +116,7 @@ def test_captured_training_step_equals_eager_and_follows_a_tensor_lr():
         loss.backward()
         optimizer.step()
 
-    made = pair(0.0, 0.1, torch.float32, lr=torch.tensor(0.05, device="cuda"))
+    made = pair(0.0, 0.1, torch.float32, lr=torch.tensor(0.05, device="cuda"), **options)
     captured, eager = made
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

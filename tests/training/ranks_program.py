@@ -21,6 +21,7 @@ from deepauc.data.augment import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.models.build import FactorySpec, SmallCNNSpec
+from deepauc.models.dropout import StepDropout
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
@@ -47,6 +48,12 @@ def group_norm_net(in_channels, num_outputs):
 def make_net(in_channels, num_outputs):
     net = group_norm_net(in_channels, num_outputs)
     net(torch.zeros(1, in_channels, 8, 8))
+    return net
+
+
+def make_dropping_net(in_channels, num_outputs):
+    net = make_net(in_channels, num_outputs)
+    net.insert(3, StepDropout(0.3, layer=0))
     return net
 
 
@@ -79,6 +86,8 @@ def scenarios():
         batch_size=16,
         positives_per_batch=4,
     )
+    # most elements of a rank's gradient are below the limit, of the ranks' sum above
+    released = replace(auc.optimizer, reference="zero", alpha_step="closed", clip_value=0.002)
     views = Stage(
         objective=Contrastive(),
         optimizer=SGDSpec(lr=0.02),
@@ -109,7 +118,7 @@ def scenarios():
             images_task(weights=True),
         ),
         "several labels": lambda: (
-            Recipe(model=CNN, stages=(replace(auc, batch_size=14),)),
+            Recipe(model=CNN, stages=(replace(auc, batch_size=14, optimizer=released),)),
             images_task(labels=2),
         ),
         "views": lambda: (
@@ -146,6 +155,21 @@ def scenarios():
         # with one rank the pieces are others: only that the ranks agree, and the bytes, can be looked at
         "batch norm in pieces": lambda: (
             Recipe(model=CNN, stages=(replace(cross_entropy, batch_size=14, accumulate=2),)),
+            images_task(),
+        ),
+        # what is dropped of a row does not depend on the rank that has it
+        "dropout": lambda: (
+            Recipe(
+                model=FactorySpec(factory="ranks_program:make_dropping_net"),
+                stages=(replace(views, iterations=10), replace(auc, batch_size=14, iterations=20)),
+            ),
+            images_task(),
+        ),
+        "dropout in pieces": lambda: (
+            Recipe(
+                model=FactorySpec(factory="ranks_program:make_dropping_net"),
+                stages=(replace(auc, batch_size=14, accumulate=2, iterations=20),),
+            ),
             images_task(),
         ),
         "too few rows": lambda: (Recipe(model=CNN, stages=(replace(cross_entropy, batch_size=2),)), images_task()),

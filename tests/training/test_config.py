@@ -45,7 +45,7 @@ STAGES = (
     Stage(objective=CrossEntropy(pos_weight=(2.0, 3)), optimizer=SGDSpec(nesterov=True), epochs=3, schedule=Cosine()),
     Stage(
         objective=AUCMargin(margin=(0.5, 1)),
-        optimizer=PESGSpec(gamma=1 / 700),
+        optimizer=PESGSpec(gamma=1 / 700, reference="zero", alpha_step="closed", clip_value=0.5),
         iterations=7,
         schedule=Steps(milestones=(2, 4), unit="iterations"),
         positives_per_batch=4,
@@ -137,6 +137,12 @@ def test_every_spec_can_be_named_in_a_file():
         (RECIPE.replace("epochs = 2", "epochs = true"), r"stages\[0\].epochs must be a whole number, not True"),
         (RECIPE.replace("epochs = 2", "epochs = 0"), r"recipe.stages\[0\]: epochs must be a whole number of at least"),
         (RECIPE.replace("epochs = 2", ""), r"recipe.stages\[0\]: a stage has a length in epochs or in iterations"),
+        (
+            RECIPE.replace("lr = 1", "reference = 'origin'"),
+            r"optimizer.reference must be .*start.*zero.* not 'origin'",
+        ),
+        (RECIPE.replace("lr = 1", "alpha_step = 'x'"), r"optimizer.alpha_step must be .*gradient.*closed.*, not 'x'"),
+        (RECIPE.replace("lr = 1", "clip_value = 0"), r"optimizer: clip_value must be positive, or None"),
         (RECIPE.replace("lr = 1", "lr = '0.1'"), r"optimizer.lr must be a number, not '0.1'"),
         (RECIPE.replace("margin = 0.3", "margin = 'x'"), r"objective.margin must be a number, not 'x'"),
         (RECIPE.replace("margin = 0.3", "margin = ['x']"), r"objective.margin\[0\] must be a number, not 'x'"),

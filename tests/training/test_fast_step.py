@@ -4,6 +4,7 @@ import csv
 import gc
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,19 +19,27 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training import fast_step
 from deepauc.training.feed import HostFeed
+from deepauc.training.folder import RunFolder
+from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import train
 from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run_step import RunStep, Snapshot
 from deepauc.training.schedule import Cosine, Steps
+from deepauc.training.trainer import Trainer
 
 MODEL = SmallCNNSpec(widths=(4, 8))
 
 
-def recipe(margin=0.5, **options):
+OLD = PESGSpec(lr=0.1, gamma=0.01)
+NEW = PESGSpec(lr=0.1, gamma=0.01, reference="zero", alpha_step="closed", clip_value=0.05)
+
+
+def recipe(margin=0.5, optimizer=OLD, **options):
     first = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=2, batch_size=16, schedule=Cosine())
     second = Stage(
         objective=AUCMargin(margin=margin),
-        optimizer=PESGSpec(lr=0.1, gamma=0.01),
+        optimizer=optimizer,
         iterations=20,  # six steps an epoch: the last one is cut short
         batch_size=16,
         positives_per_batch=4,
@@ -68,17 +77,55 @@ def test_fast_equals_plain(image_task, tmp_path):
     assert [p.iteration for p in told] == [6, 12, 6, 12, 18, 20]  # once an epoch
 
 
+@pytest.mark.filterwarnings("ignore:Stage 1 starts from trained weights:UserWarning")
+def test_fast_equals_plain_with_the_options_of_the_first_releases(image_task, tmp_path):
+    made = [
+        train(recipe(optimizer=NEW), image_task, seed=1, run_dir=tmp_path / engine, engine=engine, device="cpu")
+        for engine in ("plain", "fast")
+    ]
+    assert_alike(*made)
+    other = train(recipe(), image_task, seed=1, run_dir=tmp_path / "other", engine="plain")
+    assert np.abs(columns(made[0], "alpha.csv")["alpha0"] - columns(other, "alpha.csv")["alpha0"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("reference", ["start", "zero"])
+def test_what_warm_up_made_begins_where_the_reference_does(image_task, tmp_path, reference):
+    """A captured step is tried before it counts: whatever state came of that is put back."""
+    stage = Stage(objective=AUCMargin(), optimizer=replace(OLD, reference=reference), epochs=1, batch_size=16)
+    trainer = Trainer(
+        Recipe(model=MODEL, stages=(stage,)),
+        image_task,
+        1,
+        RunFolder(tmp_path),
+        torch.device("cpu"),
+        InterruptFlag(),
+        None,
+    )
+    next(trainer.epochs())
+    step = RunStep(trainer, stage)
+    before = Snapshot(step)
+    weight = next(trainer.trained.parameters())
+    start = weight.detach().clone()
+    weight.grad = torch.ones_like(weight)
+    step.lr.fill_(0.5)
+    trainer.optimizer.step()
+    before.restore()
+    assert torch.equal(weight, start)
+    state = trainer.optimizer.state[weight]
+    assert torch.equal(state["reference"], start if reference == "start" else torch.zeros_like(start))
+    assert not state["drift"].any()
+
+
 @pytest.mark.parametrize(
     ("objective", "optimizer"),
     [
+        (AUCMargin(), NEW),
         (AUCMargin(), SGDSpec(momentum=0.0)),
         (Pairwise(), AdamSpec()),
         (CrossEntropy(soft_labels=True), SGDSpec(lr=0.01)),
     ],
 )
 def test_other_objectives_several_labels_and_weights(multilabel_task, tmp_path, objective, optimizer):
-    from dataclasses import replace
-
     task = replace(multilabel_task, weights=np.linspace(0.5, 2, 160))
     augment = Augment(mixup=0.3, crop_padding=1) if objective.soft_labels else None
     stage = Stage(objective=objective, optimizer=optimizer, epochs=2, batch_size=16, augment=augment)

@@ -27,7 +27,8 @@ task = Task(name="t", kind="binary", source=ArrayInputs(images), labels=labels, 
 views = Stage(objective=Contrastive(), optimizer=SGDSpec(), epochs=6, batch_size=16, views=2, schedule=Cosine(),
               augment=Augment(crop_padding=1, rotation=10, brightness=0.2), ema=0.9)
 first = Stage(objective=CrossEntropy(), optimizer=AdamSpec(), epochs=6, batch_size=16, keep="best")
-second = Stage(objective=AUCMargin(), optimizer=PESGSpec(momentum=0.5), epochs=6, batch_size=16, positives_per_batch=4,
+second = Stage(objective=AUCMargin(), epochs=6, batch_size=16, positives_per_batch=4,
+               optimizer=PESGSpec(momentum=0.5, reference="zero", alpha_step="closed", clip_value=0.1),
                augment=Augment(crop_padding=1), schedule=Steps(milestones=(3,)), ema=0.9, reset_classifier=True)
 print("ready", flush=True)
 recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(views, first, second), guard=True)

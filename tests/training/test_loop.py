@@ -209,6 +209,17 @@ def test_a_stage_can_start_from_another_run(image_task, tmp_path):
     assert both > 0.99  # the weights hardly move; only the statistics of batch normalisation do
 
 
+def test_a_zero_reference_on_trained_weights_warns(image_task, tmp_path):
+    zero = {"optimizer": PESGSpec(reference="zero"), "epochs": 1, "iterations": None, "reset_classifier": False}
+    first = train(Recipe(model=MODEL, stages=(auc(**zero),)), image_task, seed=0, run_dir=tmp_path / "first")
+    for name, stages in (
+        ("later", (ce(epochs=1), auc(**zero))),
+        ("from", (auc(**zero, start_from=str(first.path)),)),
+    ):
+        with pytest.warns(UserWarning, match="starts from trained weights, and reference='zero' pulls them towards 0"):
+            train(Recipe(model=MODEL, stages=stages), image_task, seed=0, run_dir=tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("objective", "optimizer", "options"),
     [

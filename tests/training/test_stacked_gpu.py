@@ -1,5 +1,7 @@
 """On a CUDA device: the stacked network and step against plain torch, float64 or the plain loop."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -162,11 +164,13 @@ def assert_follows(run, alone):
     assert abs(run.auc("test")["y"].value - alone.auc("test")["y"].value) < 0.15
 
 
-def test_stacked_runs_follow_the_plain_loop(tmp_path, monkeypatch):
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_stacked_runs_follow_the_plain_loop(tmp_path, monkeypatch, dropout):
     calls = []
     step = StackedStep.__call__
     monkeypatch.setattr(StackedStep, "__call__", lambda self: (calls.append(len(self.steps)), step(self))[1])
     made = [recipe(0.3), recipe(1.0), recipe(0.5, AdamSpec(lr=1e-4))]
+    made = [replace(r, model=replace(r.model, proj_drop_rate=dropout)) for r in made]
     jobs = [Job(recipe=r, task=task(), seed=s, run_dir=tmp_path / str(s)) for s, r in enumerate(made)]
     packed = train_together(jobs, device="cuda")
     assert set(calls) == {3}

@@ -23,12 +23,16 @@ from deepauc.training.stacked_step import StackedStep, worth_stacking
 MODEL = SmallCNNSpec(widths=(4, 8))
 
 
-def recipe(margin=0.5, *, epochs=2, optimizer=None, first=None):
+OLD = PESGSpec(lr=0.1, gamma=0.01)
+NEW = PESGSpec(lr=0.1, gamma=0.01, reference="zero", alpha_step="closed", clip_value=0.05)
+
+
+def recipe(margin=0.5, *, epochs=2, optimizer=None, first=None, pesg=OLD):
     common = {"batch_size": 16, "gradient_clip": 5.0}
     optimizer = optimizer or SGDSpec(lr=0.05)
     first = first or Stage(objective=CrossEntropy(), optimizer=optimizer, epochs=epochs, schedule=Cosine(), **common)
     second = Stage(
-        objective=AUCMargin(margin=margin), optimizer=PESGSpec(lr=0.1, gamma=0.01), iterations=12,
+        objective=AUCMargin(margin=margin), optimizer=pesg, iterations=12,
         positives_per_batch=4, reset_classifier=True, schedule=Steps(milestones=(4,), unit="iterations"),
         augment=Augment(crop_padding=1), ema=0.9, keep="best", **common,
     )  # fmt: skip
@@ -53,8 +57,9 @@ def assert_alike(run, alone):
     np.testing.assert_allclose(*alphas, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:Stage 1 starts from trained weights:UserWarning")
 def test_stacked_runs_equal_runs_alone_and_resume(image_task, tmp_path, calls, monkeypatch):
-    made = [recipe(0.3), recipe(1.0, optimizer=AdamSpec()), recipe(0.5, epochs=3)]  # the third ends later
+    made = [recipe(0.3, pesg=NEW), recipe(1.0, optimizer=AdamSpec()), recipe(0.5, epochs=3)]  # the third ends later
     jobs = [Job(recipe=r, task=image_task, seed=i, run_dir=tmp_path / str(i)) for i, r in enumerate(made)]
     run_epoch, epochs = fast_step.FastEngine.run_epoch, 0
 
@@ -109,6 +114,7 @@ def test_what_cannot_be_stacked_is_said(image_task, tmp_path, calls):
         (TimmSpec(name="densenet121"), "cuda", "bfloat16", 96, True),
         (TimmSpec(name="densenet121"), "cuda", "bfloat16", 97, False),
         (TimmSpec(name="densenet121", drop_rate=0.1), "cuda", "bfloat16", 32, False),
+        (TimmSpec(name="densenet121", proj_drop_rate=0.1), "cuda", "bfloat16", 32, True),
         (TimmSpec(name="resnet18"), "cuda", "bfloat16", 32, True),
         (ResNet20Spec(), "cuda", "bfloat16", 32, False),  # its own kernels are faster
     ],

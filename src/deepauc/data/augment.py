@@ -25,6 +25,7 @@ from deepauc.data.geometry import (
     coarse_dropout,
     crop_and_flip,
     diagonal,
+    enlarged_crop,
     inverse_affine,
     sample_affine,
 )
@@ -39,6 +40,7 @@ _PARAMETERS = (
     *("flip", "vertical_flip", "crop_y", "crop_x", "angle", "shift_x", "shift_y", "zoom", "shear"),
     *("window_area", "window_ratio", "window_x", "window_y"),
     *("brightness", "contrast", "saturation", "hue", "greyscale", "mixup_weight", "mixup_key"),
+    *("enlarged_y", "enlarged_x"),
 )
 _NUMBERS = {name: number for number, name in enumerate(_PARAMETERS)}
 _CACHE_VALUES = 1 << 19  # float32 values of one group of images: 2 MB
@@ -69,9 +71,9 @@ class AugmentTable:
 class Augment:
     """What may happen to a training image, in this order; every default but flip and crop is 'nothing'.
 
-    One geometric map: random resized crop, crop with padding, flips, then shear, rotation, zoom and translation.
-    Flips and whole-pixel crops alone move bytes (exact); with anything more the composed map is sampled once,
-    bilinearly. Then colour: brightness, contrast, saturation, hue, grey. Then coarse dropout.
+    First an enlarged crop. Then one geometric map: random resized crop, crop with padding, flips, then shear, rotation,
+    zoom and translation. Flips and whole-pixel crops alone move bytes (exact); with anything more the composed map is
+    sampled once, bilinearly. Then colour: brightness, contrast, saturation, hue, grey. Then coarse dropout.
     Mixup is a step of its own (`mix`), since it changes labels too.
     """
 
@@ -92,6 +94,7 @@ class Augment:
     hole_size: float = 0.2  # share of the side
     mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0 is none
     fill: float = 0.0  # what shows outside the image and in the holes; 0 black, 1 white
+    enlarged_crop: float = 1.0  # side of a random window of whole pixels, as a share, enlarged to the image's size
     columns: tuple[str, ...] = field(init=False, repr=False, compare=False)  # the names of a row's entries
 
     def __post_init__(self) -> None:
@@ -105,6 +108,13 @@ class Augment:
         for name in ("crop_padding", "coarse_dropout"):
             if getattr(self, name) != int(getattr(self, name)):
                 raise ValueError(f"{name} must be a whole number, not {getattr(self, name)}.")
+        if not 0 < self.enlarged_crop <= 1:
+            raise ValueError(
+                f"enlarged_crop must lie in (0, 1], not {self.enlarged_crop}: it is a share of the side, 30 of 32 "
+                "pixels being 0.9375; 1 switches it off."
+            )
+        if self.enlarged_crop < 1 and (self.crop_padding or self._windowed):
+            raise ValueError("enlarged_crop is a crop by itself: set crop_padding=0, and leave resized_crop out.")
         if self.resized_crop[1] > 1:
             raise ValueError(f"resized_crop takes shares of the area, at most 1, not {self.resized_crop}.")
         limits = {"hue": 0.5, "greyscale": 1, "fill": 1, "hole_size": 1, "shear": 89, "coarse_dropout": MOST_HOLES}
@@ -177,6 +187,9 @@ class Augment:
         for hole in range(self.coarse_dropout):
             parameters[f"hole_x{hole}"] = _hole(_FIRST_HOLE + 2 * hole)
             parameters[f"hole_y{hole}"] = _hole(_FIRST_HOLE + 2 * hole + 1)
+        if self.enlarged_crop < 1:
+            parameters["enlarged_y"] = lambda draws: draws("enlarged_y")
+            parameters["enlarged_x"] = lambda draws: draws("enlarged_x")
         if self.mixup:
             parameters["mixup_weight"] = lambda draws: mixup.mixing_weights(draws("mixup_weight"), self.mixup)
             parameters["mixup_key"] = lambda draws: draws("mixup_key")
@@ -208,6 +221,8 @@ class Augment:
 
     def _changed(self, nhwc: Tensor, parameters: Tensor) -> Tensor:
         at = {name: parameters[:, place] for place, name in enumerate(self.columns)}
+        if self.enlarged_crop < 1:
+            nhwc = enlarged_crop(nhwc, share=self.enlarged_crop, y=at["enlarged_y"], x=at["enlarged_x"])
         if self._windowed or self._turned:
             out = colour.to_unit(nhwc.permute(0, 3, 1, 2))
             out = sample_affine(out, self._source_of(at, height=nhwc.shape[1], width=nhwc.shape[2]), fill=self._filled)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from deepauc.data.colour import to_unit
+
 
 def crop_and_flip(
     images: Tensor,
@@ -45,6 +47,29 @@ def crop_and_flip(
     places = rows[:, :, None] + source(width, crop_x, flip)[:, None, :]
     flat = padded.reshape(pixels, channels).index_select(0, places.reshape(-1))
     return flat.view(batch, height, width, channels)
+
+
+def enlarged_crop(images: Tensor, *, share: float, y: Tensor, x: Tensor) -> Tensor:
+    """A window of whole pixels cut out of each image and enlarged to its size: torchvision's Resize of a tensor.
+
+    Images (B, H, W, C), uint8 or floating in [0, 1] -> floating, the same shape. The window's sides are `share` of the
+    image's, rounded; y, x: (B,) in [0, 1), its place. Bilinear with align_corners=False: pixels outside the window do
+    not enter, at its border the outermost ones go on. (Antialiasing, torchvision's default, changes nothing in
+    enlarging.)
+    """
+    batch, height, width = images.shape[:3]
+
+    def places(size: int, place: Tensor) -> Tensor:  # (B, window)
+        window = max(1, round(share * size))
+        free = size - window
+        start = (place * (free + 1)).floor().clamp(max=free).long()  # in float32 a place just below 1 may round to it
+        return start[:, None] + torch.arange(window, device=images.device)
+
+    rows, columns = places(height, y), places(width, x)
+    sample = torch.arange(batch, device=images.device)[:, None, None]
+    cut = images[sample, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    enlarged = functional.interpolate(to_unit(cut), size=(height, width), mode="bilinear", align_corners=False)
+    return enlarged.permute(0, 2, 3, 1)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from torch import nn
 
 from deepauc.models.activations import assert_no_relu, replace_relu
 from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
+from deepauc.models.dropout import drop_in_dense_layers
 from deepauc.models.factory import FactorySpec
+from deepauc.models.initialisation import require_momentum, set_norm_momentum_, xavier_uniform_
 from deepauc.models.pretrained import cached_weights, load_weights, require_file
 from deepauc.models.resnet20 import ResNet20Spec
 from deepauc.models.small import MLPSpec, SmallCNNSpec
@@ -43,7 +45,11 @@ class TimmSpec:
     small_stem: a 3x3 stride-1 first convolution and no max-pool, for images of about 32 pixels (DenseNet, ResNet).
     pretrained: timm's published weights, from Hugging Face's cache on this machine; weights: the same from this
     safetensors file. Neither ever downloads, nor falls back to random weights.
-    image_size: for networks that fix it when they are built (vision transformers).
+    drop_rate: dropout before the classifier. proj_drop_rate: inside the network, in DenseNet behind every dense layer,
+    where it follows from the step alone (`models.dropout`). image_size: for networks that fix it when they are built
+    (vision transformers). start: "xavier" draws convolutions anew, uniform, with a classifier's bias of 0; None leaves
+    the network's own, which for DenseNet is He's. norm_momentum: a batch's share in the running statistics of batch
+    normalisation; None leaves the network's own.
     """
 
     name: str = "densenet121"
@@ -54,13 +60,21 @@ class TimmSpec:
     drop_rate: float = 0.0
     drop_path_rate: float = 0.0
     image_size: int | None = None
+    proj_drop_rate: float = 0.0
+    norm_momentum: float | None = None
+    start: Literal["xavier"] | None = None
 
     def __post_init__(self) -> None:
         if self.activation not in ("elu", None):
             raise ValueError(f"activation must be 'elu', or None for the network's own, not {self.activation!r}.")
-        for option in ("drop_rate", "drop_path_rate"):
+        for option in ("drop_rate", "drop_path_rate", "proj_drop_rate"):
             if not 0 <= getattr(self, option) < 1:
                 raise ValueError(f"{option} must lie in [0, 1), not {getattr(self, option)}.")
+        require_momentum(self.norm_momentum)
+        if self.start not in ("xavier", None):
+            raise ValueError(f"start must be 'xavier', or None for the network's own, not {self.start!r}.")
+        if self.start is not None and (self.pretrained or self.weights is not None):
+            raise ValueError("start draws random weights, and this network starts from trained ones: leave start out.")
 
     def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
         model = self._create(in_channels=in_channels, num_outputs=num_outputs)
@@ -69,6 +83,12 @@ class TimmSpec:
             load_weights(model, self._weights_file(), in_channels=in_channels, num_outputs=num_outputs)
         if self.small_stem:
             use_small_stem(model, keep_kernel=starts_trained)
+        if self.start == "xavier":
+            xavier_uniform_(model)
+        if self.norm_momentum is not None:
+            set_norm_momentum_(model, self.norm_momentum)
+        if self.proj_drop_rate:
+            drop_in_dense_layers(model, self.proj_drop_rate)
         if self.activation is not None:
             if replace_relu(model, self.activation) == 0:
                 raise ValueError(
@@ -113,6 +133,7 @@ class TimmSpec:
         options: dict[str, Any] = {
             "drop_rate": self.drop_rate or None,  # timm leaves out what is None: not every network has every option
             "drop_path_rate": self.drop_path_rate or None,
+            "proj_drop_rate": self.proj_drop_rate or None,
             "img_size": self.image_size,
         }
         try:

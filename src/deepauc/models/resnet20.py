@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from deepauc.models.conv_norm import (
     delayed_conv_norm_and_input,
     fits,
 )
-from deepauc.models.initialisation import he_initialise_
+from deepauc.models.initialisation import he_initialise_, require_momentum, set_norm_momentum_, xavier_normal_
 
 _WIDTHS = (16, 32, 64)
 _BLOCKS_A_STAGE = 3
@@ -93,9 +94,24 @@ class ResNet20(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet20Spec:
-    """The CIFAR ResNet20 with shortcut A; ELU as in the paper unless told otherwise."""
+    """The CIFAR ResNet20 with shortcut A; ELU as in the paper unless told otherwise.
+
+    start: how the first weights are drawn; "xavier" is the normal form, for convolutions and classifier.
+    norm_momentum: a batch's share in the running statistics of batch normalisation.
+    """
 
     activation: ActivationName = "elu"
+    start: Literal["he", "xavier"] = "he"
+    norm_momentum: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.start not in ("he", "xavier"):
+            raise ValueError(f"start must be 'he' or 'xavier', not {self.start!r}.")
+        require_momentum(self.norm_momentum)
 
     def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
-        return ResNet20(in_channels=in_channels, num_outputs=num_outputs, activation=self.activation)
+        model = ResNet20(in_channels=in_channels, num_outputs=num_outputs, activation=self.activation)
+        if self.start == "xavier":
+            xavier_normal_(model)
+        set_norm_momentum_(model, self.norm_momentum)
+        return model

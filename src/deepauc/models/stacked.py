@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from deepauc.models import stacked_rows
+from deepauc.models.dropout import DroppedDenseLayer, StepDropout
 from deepauc.models.stacked_conv import Taps, conv, halved, linear
-from deepauc.models.stacked_dense import DenseLayer, dense_block
+from deepauc.models.stacked_dense import DenseLayer, Drop, dense_block
 from deepauc.models.stacked_norm import Activation, Norm, norm_act
 
 KNOWN_SOURCES = ("torch", "timm", "deepauc")  # whose modules without weights treat images one by one
@@ -75,7 +76,8 @@ class StackedDenseBlock(nn.ModuleDict):
         if stacked_rows.takes(x) and all(_fits_buffer(layer) for layer in layers):
             return dense_block(x, [_dense_layer(layer) for layer in layers], layers[0].conv2.taps)
         for layer in layers:
-            x = torch.cat([x, layer.conv2(layer.norm2(layer.conv1(layer.norm1(x))))], 1)
+            new = layer.conv2(layer.norm2(layer.conv1(layer.norm1(x))))
+            x = torch.cat([x, layer.drop(new) if isinstance(layer, DroppedDenseLayer) else new], 1)
         return x
 
 
@@ -95,11 +97,17 @@ def _dense_layer(layer: Any) -> DenseLayer:
         norm2=layer.norm2.tensors(),
         conv2=layer.conv2.weight,
         half2=halved(layer.conv2.weight, _given(layer.conv2.weight_half)),
+        drop=_drop(layer.drop) if isinstance(layer, DroppedDenseLayer) else None,
     )
 
 
+def _drop(dropout: StepDropout) -> Drop | None:
+    return Drop(keys=dropout.step_key, layer=dropout.layer, rate=dropout.rate) if dropout.training else None
+
+
 def can_stack(model: nn.Module) -> bool:
-    """Whether `stacked` gives what the network does in training: all its weights in layers that are known, no chance.
+    """Whether `stacked` gives what the network does in training: all its weights in layers that are known, no chance
+    but `StepDropout`'s.
 
     A network of one's own may mix its batch in a way that no module shows: it cannot.
     """
@@ -121,7 +129,7 @@ def _fits(module: nn.Module) -> bool:
     if _is_norm(module):
         return _fits_norm(module)
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    return type(module) is nn.Linear or not own
+    return type(module) in (nn.Linear, StepDropout) or not own
 
 
 def _fits_conv(conv: nn.Conv2d) -> bool:
@@ -144,7 +152,8 @@ def _fits_norm(norm: Any) -> bool:
 def stacked(model: nn.Module, runs: int) -> nn.Module:
     """The network without values, to be called through `functional_call` with weights and buffers (runs, ...).
 
-    The names are the model's, and `<layer>.weight_half` for the weights in bfloat16, which may be left out.
+    The names are the model's, and `<layer>.weight_half` for the weights in bfloat16, which may be left out. A
+    `StepDropout`'s `step_key` is (runs,).
     """
     template = empty_copy(model)
     for module in template.modules():

@@ -22,6 +22,21 @@ KEPT = 7  # tensors of a layer that its backward pass needs
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drop:
+    """Dropout behind a layer: keys (R,) of the step, the layer's number, the rate; see `dropout`."""
+
+    keys: Tensor
+    layer: int
+    rate: float
+
+    def inside(self, rows: Tensor) -> None:
+        """In place, on rows (R, pixels, K)."""
+        from deepauc.models.dropout_kernel import drop_rows
+
+        drop_rows(rows, rows, self.keys, self.layer, self.rate)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DenseLayer:
     """Weights conv1 (R, M, C, 1, 1) and conv2 (R, K, M, k, k), in half precision too."""
 
@@ -31,6 +46,7 @@ class DenseLayer:
     norm2: Norm
     conv2: Tensor
     half2: Tensor
+    drop: Drop | None = None
 
     def leaves(self) -> tuple[Tensor, ...]:
         return self.norm1.weight, self.norm1.bias, self.conv1, self.norm2.weight, self.norm2.bias, self.conv2
@@ -69,6 +85,8 @@ class _DenseBlock(torch.autograd.Function):
             a2, *moments2 = norm_act_rows(middle, layer.norm2)
             to = block[:, :, c : c + growth]
             gathered(torch.bmm(a2, conv2.mT), ctx.shape, ctx.taps, inverse=False, to=to)
+            if layer.drop is not None:
+                layer.drop.inside(to)
             kept += [a1, *moments1, middle, a2, *moments2]
         ctx.save_for_backward(block, *kept)
         return block
@@ -83,6 +101,8 @@ class _DenseBlock(torch.autograd.Function):
             a1, mean1, rstd1, middle, a2, mean2, rstd2 = kept[KEPT * number : KEPT * (number + 1)]
             conv1, conv2 = layer.matrices()
             c = end - layer.conv2.shape[1]
+            if layer.drop is not None:
+                layer.drop.inside(total[:, :, c:end])  # nobody reads it without
             columns = spread(total[:, :, c:end], ctx.shape, ctx.taps, inverse=True)
             own2 = precise_product(columns, a2)
             dmiddle, dweight2, dbias2 = norm_act_gradients(torch.bmm(columns, conv2), middle, layer.norm2, mean2, rstd2)

@@ -19,18 +19,24 @@ from deepauc.objectives.precision import numbers_of
 
 
 def cross_entropy(
-    logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, pos_weight: Tensor | None = None
+    logits: Tensor,
+    targets: Tensor,
+    weights: Tensor | None = None,
+    *,
+    pos_weight: Tensor | None = None,
+    factor: Tensor | None = None,
 ) -> Tensor:
     """Binary cross-entropy on logits: the weighted mean over a label's entries, then the mean over labels.
 
     l = -q y log s(h) - (1 - y) log(1 - s(h)), with s the sigmoid and q the weight of positives (`pos_weight`).
 
     logits (N,) or (N, L), floating; targets the same shape and type, in [0, 1]; weights as logits, 0 where an entry
-    does not count, or None; pos_weight a scalar or (L,). Without weights this is torch's function, to the bit.
+    does not count, or None; pos_weight a scalar or (L,); factor: of each label's loss, likewise. With neither weights
+    nor factor this is torch's function, to the bit.
     """
     if weights is None:
-        return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=pos_weight)
-    share = _share(weights)
+        return F.binary_cross_entropy_with_logits(logits, targets, factor, pos_weight=pos_weight)
+    share = _share(weights) if factor is None else _share(weights) * factor
     return F.binary_cross_entropy_with_logits(logits, targets, share, pos_weight=pos_weight, reduction="sum")
 
 
@@ -54,22 +60,40 @@ class CrossEntropyLoss(nn.Module):
     """Binary cross-entropy on logits with label smoothing, missing labels and sample weights.
 
     Smoothing by e turns a label y into y(1 - e) + e/2. `pos_weight` (a number, or one per label) multiplies the
-    positives' losses without entering the mean's denominator, as in torch. With nothing missing, no weights and no
-    smoothing, value and gradient are those of `torch.nn.functional.binary_cross_entropy_with_logits`.
+    positives' losses without entering the mean's denominator, as in torch. `class_prior` (the share p of positives,
+    or one per label) weighs positives by 1 - p and negatives by p, as Theorem 1 weighs them in AUC-M. `scale`
+    multiplies the loss. With nothing missing, no weights, no smoothing and scale 1, value and gradient are those of
+    `torch.nn.functional.binary_cross_entropy_with_logits`.
     """
 
     pos_weight: Tensor | None
+    factor: Tensor | None
 
     def __init__(
         self,
         *,
         label_smoothing: float = 0.0,
         pos_weight: float | Sequence[float] | None = None,
+        class_prior: float | Sequence[float] | None = None,
+        scale: float = 1.0,
         soft_labels: bool = False,
     ) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must lie in [0, 1), not {label_smoothing}.")
+        _require_scale(scale)
+        if class_prior is not None and pos_weight is not None:
+            raise ValueError("class_prior and pos_weight both weigh the positives: give one of the two.")
+        prior = None if class_prior is None else numbers_of(class_prior)
+        if prior is not None:
+            if prior.ndim > 1 or not ((prior > 0) & (prior < 1)).all():
+                raise ValueError(
+                    f"class_prior must lie strictly between 0 and 1, one number or one per label, not {class_prior}."
+                )
+            pos_weight = ((1 - prior) / prior).tolist()
+        self.class_prior = None if prior is None else prior.tolist()
+        self.register_buffer("factor", None if prior is None else prior.float(), persistent=False)
+        self.scale = scale
         factor = None if pos_weight is None else numbers_of(pos_weight)
         if factor is not None and (factor.ndim > 1 or not (factor.isfinite().all() and (factor > 0).all())):
             raise ValueError(f"pos_weight must be one positive number, or one per label, not {pos_weight}.")
@@ -89,7 +113,7 @@ class CrossEntropyLoss(nn.Module):
         logits, targets, entry_weights = prepare(scores, labels, weights, may_miss=may_miss)
         if self.label_smoothing:
             targets = targets * (1 - self.label_smoothing) + self.label_smoothing / 2
-        pos_weight = None
+        pos_weight = factor = None
         if self.pos_weight is not None:
             if self.pos_weight.ndim == 1 and (scores.ndim == 1 or self.pos_weight.numel() not in (1, scores.shape[1])):
                 raise ValueError(
@@ -98,28 +122,34 @@ class CrossEntropyLoss(nn.Module):
                 )
             exact = logits.dtype == torch.float64
             pos_weight = logits.new_tensor(self._asked_for) if exact else self.pos_weight.to(logits)
-        loss = cross_entropy(logits, targets, entry_weights, pos_weight=pos_weight)
-        return self.input_check.after(loss, scores, labels, weights)
+            if self.factor is not None:
+                factor = logits.new_tensor(self.class_prior) if exact else self.factor.to(logits)
+        loss = cross_entropy(logits, targets, entry_weights, pos_weight=pos_weight, factor=factor)
+        return self.input_check.after(_scaled(loss, self.scale), scores, labels, weights)
 
     def extra_repr(self) -> str:
-        factor = self._asked_for
-        return f"label_smoothing={self.label_smoothing}, pos_weight={factor}, soft_labels={self.soft_labels}"
+        weighing = f"pos_weight={self._asked_for}, class_prior={self.class_prior}, scale={self.scale}"
+        return f"label_smoothing={self.label_smoothing}, {weighing}, soft_labels={self.soft_labels}"
 
 
 class FocalLoss(nn.Module):
     """Alpha-balanced focal loss on logits: positives weigh alpha, negatives 1 - alpha (see `focal`).
 
-    With gamma = 0 and alpha = 1/2 it is half the cross-entropy.
+    With gamma = 0 and alpha = 1/2 it is half the cross-entropy. `scale` multiplies the loss.
     """
 
-    def __init__(self, *, alpha: float = 0.25, gamma: float = 2.0, soft_labels: bool = False) -> None:
+    def __init__(
+        self, *, alpha: float = 0.25, gamma: float = 2.0, scale: float = 1.0, soft_labels: bool = False
+    ) -> None:
         super().__init__()
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha must lie in [0, 1], not {alpha}: it is the weight of positives beside negatives.")
         if not (gamma >= 0 and math.isfinite(gamma)):
             raise ValueError(f"gamma must be finite and not negative, not {gamma}.")
+        _require_scale(scale)
         self.alpha = alpha
         self.gamma = gamma
+        self.scale = scale
         self.soft_labels = soft_labels
         self.input_check = InputCheck(soft=soft_labels)
 
@@ -131,10 +161,10 @@ class FocalLoss(nn.Module):
         may_miss = self.input_check.before(scores, labels, weights)
         logits, targets, entry_weights = prepare(scores, labels, weights, may_miss=may_miss)
         loss = focal(logits, targets, entry_weights, alpha=self.alpha, gamma=self.gamma)
-        return self.input_check.after(loss, scores, labels, weights)
+        return self.input_check.after(_scaled(loss, self.scale), scores, labels, weights)
 
     def extra_repr(self) -> str:
-        return f"alpha={self.alpha}, gamma={self.gamma}, soft_labels={self.soft_labels}"
+        return f"alpha={self.alpha}, gamma={self.gamma}, scale={self.scale}, soft_labels={self.soft_labels}"
 
 
 def _share(weights: Tensor) -> Tensor:
@@ -143,19 +173,46 @@ def _share(weights: Tensor) -> Tensor:
     return weights / (total if total.ndim == 0 else total * len(total))
 
 
+def _scaled(loss: Tensor, scale: float) -> Tensor:
+    return loss if scale == 1 else scale * loss
+
+
+def _require_scale(scale: float) -> None:
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale must be positive and finite, not {scale}: it multiplies the loss.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy:
-    """`CrossEntropyLoss` as a stage's objective; the prior does not enter."""
+    """`CrossEntropyLoss` as a stage's objective.
+
+    prior_weights: positives weigh 1 - p and negatives p, p being the share of positives in the stage's batches. Without
+    it the prior does not enter.
+    """
 
     label_smoothing: float = 0.0
     pos_weight: float | tuple[float, ...] | None = None
+    prior_weights: bool = False
+    scale: float = 1.0
     soft_labels: bool = False
     bound: ClassVar[str] = "none"
 
+    def __post_init__(self) -> None:
+        _require_scale(self.scale)
+
     def build(self, *, prior: Sequence[float]) -> CrossEntropyLoss:
         return CrossEntropyLoss(
-            label_smoothing=self.label_smoothing, pos_weight=self.pos_weight, soft_labels=self.soft_labels
+            label_smoothing=self.label_smoothing,
+            pos_weight=self.pos_weight,
+            class_prior=_one_or_each(prior) if self.prior_weights else None,
+            scale=self.scale,
+            soft_labels=self.soft_labels,
         )
+
+
+def _one_or_each(prior: Sequence[float]) -> float | Sequence[float]:
+    """Of one label a number: its scores may be (N,)."""
+    return prior[0] if len(prior) == 1 else prior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +221,12 @@ class Focal:
 
     alpha: float = 0.25
     gamma: float = 2.0
+    scale: float = 1.0
     soft_labels: bool = False
     bound: ClassVar[str] = "none"
 
+    def __post_init__(self) -> None:
+        _require_scale(self.scale)
+
     def build(self, *, prior: Sequence[float]) -> FocalLoss:
-        return FocalLoss(alpha=self.alpha, gamma=self.gamma, soft_labels=self.soft_labels)
+        return FocalLoss(alpha=self.alpha, gamma=self.gamma, scale=self.scale, soft_labels=self.soft_labels)

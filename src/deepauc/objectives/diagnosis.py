@@ -9,6 +9,8 @@ from torch import Tensor
 
 from deepauc.labels import ONE_CLASS
 
+LARGE_BIAS = 0.05
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
@@ -17,7 +19,8 @@ class Diagnosis:
     value: A_M = Var+ + Var- + [m - mean+ + mean-]_+^2 (without [.]_+ where alpha is free); never negative, unlike the
     min-max value, which rises and falls with alpha. gap: max_alpha phi - min_{a,b} phi at the current a, b, alpha; it
     is 0 exactly where these are optimal. positive_share: observed among the labelled entries; compare with the prior.
-    For several labels NaN stands where one class is absent.
+    For several labels NaN stands where one class is absent. decay_bias: the share by which weight decay holds a and b
+    below the class means, towards 0, once they have settled; caution: what to do about it, or "" where it is small.
     """
 
     value: float | tuple[float, ...]
@@ -29,6 +32,8 @@ class Diagnosis:
     b_optimal: float | tuple[float, ...]
     alpha_optimal: float | tuple[float, ...]
     positive_share: float | tuple[float, ...]
+    decay_bias: float | tuple[float, ...] = 0.0
+    caution: str = ""
 
 
 def diagnose(
@@ -41,8 +46,16 @@ def diagnose(
     *,
     margin: Tensor,
     constrain_alpha: bool,
+    curvature: Tensor,
+    decay: float,
 ) -> Diagnosis:
-    """Closed forms from class moments taken about the class means; all in `precise_dtype`, scores (N,) or (N, L)."""
+    """Closed forms from class moments taken about the class means; all in `precise_dtype`, scores (N,) or (N, L).
+
+    curvature: second derivative of the objective in a and in b, (L,). Against decay, a settles where
+    curvature (a - mean+) + decay a = 0.
+    """
+    if not decay >= 0:
+        raise ValueError(f"decay must be at least 0, not {decay}: it is the optimizer's weight_decay.")
     positive = weights * labels
     negative = weights * (1 - labels)
     n_positive, n_negative = positive.sum(0), negative.sum(0)
@@ -64,6 +77,15 @@ def diagnose(
     alpha_optimal = shortfall.clamp(min=0) if constrain_alpha else shortfall
     gap = (mean_positive - a) ** 2 + (mean_negative - b) ** 2 + alpha_optimal**2 - 2 * alpha * shortfall + alpha**2
 
+    bias = decay / (curvature + decay)
+    worst = bias.max().item()
+    caution = ""
+    if worst > LARGE_BIAS:
+        caution = (
+            f"A decay of {decay:g} holds a and b {worst:.0%} closer to 0 than the class means. Use normalise=True, or "
+            "less decay for a and b, which are the group before the last one of PESG."
+        )
+
     def shown(x: Tensor) -> float | tuple[float, ...]:
         values = torch.where(absent, torch.nan, x).reshape(-1).tolist()
         return values[0] if len(values) == 1 else tuple(values)
@@ -78,4 +100,6 @@ def diagnose(
         b_optimal=shown(mean_negative),
         alpha_optimal=shown(alpha_optimal),
         positive_share=shown(n_positive / (n_positive + n_negative)),
+        decay_bias=shown(bias),
+        caution=caution,
     )

@@ -45,12 +45,14 @@ class MulticlassAUCLoss(nn.Module):
         """The multi-label problem (N, L): scores and their 0/1 labels, NaN where a row does not count."""
         raise NotImplementedError
 
-    def diagnose(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Diagnosis:
+    def diagnose(
+        self, scores: Tensor, labels: Tensor, weights: Tensor | None = None, *, decay: float = 0.0
+    ) -> Diagnosis:
         """`AUCMarginLoss.diagnose` of the columns: tuples of L numbers."""
         self._bad_labels(scores, labels)
         self.input_check.read()
         h, y = self.pose(scores, labels)
-        return self.columns.diagnose(h, y, weights)
+        return self.columns.diagnose(h, y, weights, decay=decay)
 
     def primal_parameters(self) -> list[nn.Parameter]:
         """What PESG descends in besides the network: a and b of the columns."""
@@ -63,6 +65,10 @@ class MulticlassAUCLoss(nn.Module):
     def project_(self) -> None:
         """alpha <- [alpha]_+ where the loss asks for it."""
         self.columns.project_()
+
+    def closed_ascent_(self, lr: float | Tensor) -> None:
+        """`AUCMarginLoss.closed_ascent_` of the columns."""
+        self.columns.closed_ascent_(lr)
 
     def _bad_labels(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Mask of class numbers out of range; on the CPU an error at once."""

@@ -83,8 +83,14 @@ class SaddleLoss(nn.Module):
             return loss
         return self.input_check.after(loss, scores, labels, weights, ran_away=self._ran_away(scores))
 
-    def diagnose(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Diagnosis:
-        """A_M on these scores, the duality gap, and a, b, alpha beside their optimal values; see `Diagnosis`."""
+    def diagnose(
+        self, scores: Tensor, labels: Tensor, weights: Tensor | None = None, *, decay: float = 0.0
+    ) -> Diagnosis:
+        """A_M on these scores, the duality gap, and a, b, alpha beside their optimal values; see `Diagnosis`.
+
+        decay: the weight decay that the optimizer applies to a and b, to learn how far it biases them. PESG applies
+        weight_decay, and with reference="zero" gamma on top until the first `new_stage`.
+        """
         self.input_check.before(scores, labels, weights)
         self._require_fit(scores)
         require_valid_labels(labels, soft=self.soft_labels)
@@ -104,6 +110,8 @@ class SaddleLoss(nn.Module):
             self.alpha.detach().to(precise),
             margin=torch.tensor(self.margin, dtype=precise, device=scores.device),
             constrain_alpha=self.constrain_alpha,
+            curvature=torch.tensor(self._curvature(), dtype=precise, device=scores.device),
+            decay=decay,
         )
 
     def primal_parameters(self) -> list[nn.Parameter]:
@@ -119,6 +127,21 @@ class SaddleLoss(nn.Module):
         if self.constrain_alpha:
             with torch.no_grad():
                 self.alpha.clamp_(min=0)
+
+    @torch.no_grad()
+    def closed_ascent_(self, lr: float | Tensor) -> None:
+        """alpha <- project(alpha + 2 lr (m + b - a - alpha)): a, b for the batch's means, without the factor p(1 - p).
+
+        PESG's step with alpha_step="closed", once a and b have moved. A label without a valid entry in the batch stays:
+        its a, b and alpha all have the gradient 0.
+        """
+        gradients = [p.grad for p in (self.a, self.b, self.alpha) if p.grad is not None]
+        if gradients:
+            present = torch.stack(gradients).ne(0).any(0)
+            _, margin = self._prior_and_margin(self.alpha.dtype, self.alpha.device)
+            moved = self.alpha + 2 * lr * (margin + self.b - self.a - self.alpha)
+            self.alpha.copy_(torch.where(present, moved, self.alpha))
+            self.project_()
 
     def extra_repr(self) -> str:
         shown = {name: value[0] if self.num_labels == 1 else value for name, value in self._settings().items()}
@@ -147,6 +170,10 @@ class SaddleLoss(nn.Module):
                 torch.tensor(self.margin, dtype=dtype, device=device),
             )
         return self._constants[key]
+
+    def _curvature(self) -> list[float]:
+        """Second derivative of the loss in a and in b, the same in both, for each label."""
+        return [2 * (1.0 if self.normalise else p * (1 - p)) / self.num_labels for p in self.prior]
 
     def _require_fit(self, scores: Tensor) -> None:
         columns = 1 if scores.ndim == 1 else scores.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, overload
+from typing import Any, Literal, Protocol, cast, get_args, overload
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from deepauc.optim.pesg_fused import FusedUpdate
 from deepauc.optim.pesg_update import Primal, Rates, descend, update
+from deepauc.optim.standard import without_norms
 
 
 class MinMaxObjective(Protocol):
@@ -27,6 +28,16 @@ class MinMaxObjective(Protocol):
     def project_(self) -> None: ...
 
 
+class ClosedAscentObjective(MinMaxObjective, Protocol):
+    """What PESG's alpha_step="closed" asks for besides."""
+
+    def closed_ascent_(self, lr: float | Tensor) -> None:
+        """Called once a and b have moved: the whole step in alpha, its projection included."""
+        ...
+
+
+Reference = Literal["start", "zero"]
+AlphaStep = Literal["gradient", "closed"]
 _OWN_NAMES = ("objective.primal", "objective.dual")  # in groups of named parameters
 
 
@@ -36,11 +47,20 @@ class PESG(Optimizer):
     d = dF/dv + gamma (v - v_ref) + weight_decay v;  buf = momentum buf + d;  v <- v - lr buf  (d without momentum)
     alpha <- project(alpha + lr dF/dalpha)
 
-    v_ref starts as v at the first step; `new_stage` divides lr and sets v_ref to the average of the stage's iterates.
-    A parameter that gets no gradient in a step stays where it is and counts so in the average. Per-group options: lr,
-    gamma, weight_decay, momentum. The objective's parameters are groups of their own after the given ones: a and b
-    with the default options, then alpha. lr may be a tensor; inside a CUDA graph it has to be one, on the device, if
-    it is to change. Reference and averages are float32 for half-precision parameters; gamma = 0 keeps neither.
+    params: the network's parameters, or groups of them. objective: the loss, which brings a, b and alpha.
+    lr: learning rate of both steps; it may be a tensor, and inside a CUDA graph it has to be one, on the device, if it
+    is to change. gamma: strength of the pull towards v_ref. weight_decay, momentum: of v, never of alpha.
+    reference: where v_ref begins. "start" is v at the first step; "zero" is the origin, so that gamma is a weight decay
+    until the first `new_stage`. alpha_step: "gradient" is the ascent above; "closed" takes its place, once a and b have
+    moved, by alpha <- project(alpha + 2 lr (m + b - a - alpha)), each label by itself (`AUCMarginLoss.closed_ascent_`).
+    clip_value: each element of dF/dv is clipped to [-clip_value, clip_value] before pull and decay are added; alpha's
+    step is not clipped.
+
+    `new_stage` divides lr and sets v_ref to the average of the stage's iterates. A parameter that gets no gradient in a
+    step stays where it is and counts so in the average. Per-group options: lr, gamma, weight_decay, momentum,
+    reference, clip_value. The objective's parameters are groups of their own after the given ones: a and b with the
+    default options, then alpha. Reference and averages are float32 for half-precision parameters; gamma = 0 keeps
+    neither.
     """
 
     def __init__(
@@ -52,13 +72,29 @@ class PESG(Optimizer):
         gamma: float = 0.002,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
+        reference: Reference = "start",
+        alpha_step: AlphaStep = "gradient",
+        clip_value: float | None = None,
     ) -> None:
-        defaults = {"lr": lr, "gamma": gamma, "weight_decay": weight_decay, "momentum": momentum, "dual": False}
+        defaults = {
+            "lr": lr,
+            "gamma": gamma,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "reference": reference,
+            "clip_value": clip_value,
+            "dual": False,
+        }
         groups = _as_groups(params)
         if not (hasattr(objective, "primal_parameters") and hasattr(objective, "dual_parameters")):
             raise ValueError(
                 f"PESG needs a min-max loss, such as AUCMarginLoss, as its second argument, not "
                 f"{type(objective).__name__}; other losses go with an optimizer of torch."
+            )
+        if alpha_step == "closed" and not hasattr(objective, "closed_ascent_"):
+            raise ValueError(
+                "alpha_step='closed' needs a loss with the method closed_ascent_, which "
+                f"{type(objective).__name__} lacks: use alpha_step='gradient'."
             )
         primal, dual = list(objective.primal_parameters()), list(objective.dual_parameters())
         given = {id(_parameter_of(p)) for group in groups for p in group["params"]}
@@ -70,7 +106,7 @@ class PESG(Optimizer):
         own: list[list[Any]] = [primal, dual]
         if any(isinstance(p, tuple) for group in groups for p in group["params"]):  # torch wants names of all or none
             own = [[(f"{kind}.{n}", p) for n, p in enumerate(o)] for kind, o in zip(_OWN_NAMES, own, strict=True)]
-        fixed = {"gamma": 0.0, "weight_decay": 0.0, "momentum": 0.0, "dual": True}
+        fixed = {"gamma": 0.0, "weight_decay": 0.0, "momentum": 0.0, "alpha_step": alpha_step, "dual": True}
         groups += [{"params": params, **more} for params, more in zip(own, ({}, fixed), strict=True) if params]
         self._fused = FusedUpdate()
         super().__init__(groups, defaults)
@@ -82,6 +118,7 @@ class PESG(Optimizer):
         for name, limit in (("lr", math.inf), ("gamma", math.inf), ("weight_decay", math.inf), ("momentum", 1)):
             if not 0 <= float(group[name]) < limit:
                 raise ValueError(f"{name} must be at least 0 and below {limit}, not {group[name]}.")
+        _require_options(group["reference"], group.get("alpha_step", "gradient"), group["clip_value"])
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -103,7 +140,9 @@ class PESG(Optimizer):
             else:
                 update(primal, rates)
         for group in self.param_groups:
-            if group["dual"]:
+            if group["dual"] and group["alpha_step"] == "closed":
+                cast(ClosedAscentObjective, self.objective).closed_ascent_(group["lr"])
+            elif group["dual"]:
                 for alpha in group["params"]:
                     if alpha.grad is not None:
                         descend(alpha, alpha.grad, group["lr"])
@@ -133,9 +172,14 @@ class PESG(Optimizer):
                 state["reference"].add_(state["drift"], alpha=1 / steps)
                 state["drift"].zero_()
         self._stage_steps().zero_()
+        for group in self.param_groups:
+            group["reference"] = "start"  # of what begins to move from now on: the average of where it stood
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, but the state keeps its precision: the float32 reference of a bf16 parameter stays float32."""
+        """As torch's, but the state keeps its precision: the float32 reference of a bf16 parameter stays float32.
+
+        A state from before `reference`, `alpha_step` and `clip_value` existed goes on as it was.
+        """
         _require_own_state(state_dict)
         super().load_state_dict(state_dict)
         parameters = [p for group in self.param_groups for p in group["params"]]
@@ -156,6 +200,11 @@ class PESG(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._fused = FusedUpdate()
         super().__setstate__(state)
+        for options in (self.defaults, *self.param_groups):  # a state or a pickle from before these existed
+            options.setdefault("reference", "start")
+            options.setdefault("clip_value", None)
+            if options["dual"]:
+                options.setdefault("alpha_step", "gradient")
 
     def _stage_steps(self) -> Tensor:
         """Steps of this stage, on the device, so that a captured step counts; kept with alpha, which every step has."""
@@ -168,40 +217,59 @@ class PESG(Optimizer):
 
     def _batches(self) -> list[tuple[Rates, list[Primal]]]:
         """What to descend in, together where options, type and device agree; state is made at first sight."""
-        batches: dict[tuple[object, ...], tuple[Rates, list[Primal]]] = {}
+        by_rates: dict[Rates, dict[tuple[object, ...], list[Primal]]] = {}
         for group in self.param_groups:
             if group["dual"]:
                 continue
-            rates = Rates(group["lr"], group["gamma"], group["weight_decay"], group["momentum"])
+            rates = Rates(*(group[name] for name in Rates._fields))
+            batches = by_rates.setdefault(rates, {})
             for parameter in group["params"]:
-                unused = parameter.grad is None
-                if unused and "reference" not in self.state.get(parameter, {}):
+                gradient = parameter.grad
+                state = self.state.get(parameter, {})
+                if gradient is None and "reference" not in state:
                     continue
-                key = (rates, parameter.dtype, parameter.device, unused)
-                batches.setdefault(key, (rates, []))[1].append(self._primal(parameter, rates))
-        return list(batches.values())
+                if (rates.gamma and "reference" not in state) or (rates.momentum and "momentum" not in state):
+                    state = self._begun(parameter, rates, group["reference"])
+                if gradient is not None and gradient.is_sparse:
+                    raise ValueError("PESG needs dense gradients: build the embedding with sparse=False.")
+                tensors = Primal(parameter, gradient, state.get("reference"), state.get("drift"), state.get("momentum"))
+                batches.setdefault((parameter.dtype, parameter.device, gradient is None), []).append(tensors)
+        return [(rates, primal) for rates, batches in by_rates.items() for primal in batches.values()]
 
-    def _primal(self, parameter: nn.Parameter, rates: Rates) -> Primal:
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            raise ValueError("PESG needs dense gradients: build the embedding with sparse=False.")
+    def _begun(self, parameter: nn.Parameter, rates: Rates, reference: Reference) -> dict[str, Tensor]:
+        """The parameter's state, with what is missing of it."""
         state = self.state[parameter]
         precise = torch.promote_types(parameter.dtype, torch.float32)
         if rates.gamma and "reference" not in state:
-            state["reference"] = parameter.detach().to(precise, copy=True, memory_format=torch.preserve_format)
-            state["drift"] = torch.zeros_like(state["reference"])  # sum of v - v_ref: precise after many steps
+            start = parameter.detach().to(precise, copy=True, memory_format=torch.preserve_format)
+            # drift is the sum of v - v_ref over the steps of the stage: precise after many of them.
+            if reference == "start":
+                state["reference"], state["drift"] = start, torch.zeros_like(start)
+            else:  # where it stood in the steps without it counts
+                state["reference"], state["drift"] = torch.zeros_like(start), start * (self._stage_steps() - 1)
         if rates.momentum and "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter, dtype=precise, memory_format=torch.preserve_format)
-        return Primal(parameter, parameter.grad, state.get("reference"), state.get("drift"), state.get("momentum"))
+        return state
 
 
 @dataclass(frozen=True, kw_only=True)
 class PESGSpec:
-    """`PESG` to be built once network and objective are there."""
+    """`PESG` to be built once network and objective are there.
+
+    decay_norms: whether normalisation parameters and biases are decayed too, as a and b always are.
+    """
 
     lr: float = 0.1
     gamma: float = 0.002
     weight_decay: float = 0.0
     momentum: float = 0.0
+    reference: Reference = "start"
+    alpha_step: AlphaStep = "gradient"
+    clip_value: float | None = None
+    decay_norms: bool = True
+
+    def __post_init__(self) -> None:
+        _require_options(self.reference, self.alpha_step, self.clip_value)
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PESG:
         if not hasattr(objective, "dual_parameters"):
@@ -209,13 +277,23 @@ class PESGSpec:
                 f"PESG needs an AUC objective with a, b and alpha, not {type(objective).__name__}: use SGD."
             )
         return PESG(
-            parameters,
+            parameters if self.decay_norms else _norms_apart(parameters),
             cast(MinMaxObjective, objective),
             self.lr,
             gamma=self.gamma,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
+            reference=self.reference,
+            alpha_step=self.alpha_step,
+            clip_value=self.clip_value,
         )
+
+
+def _norms_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Normalisation parameters and biases without weight decay, nor a pull to 0 in its place."""
+    weights, rest = without_norms(parameters)
+    groups: list[dict[str, Any]] = [{"params": weights}, {"params": rest, "weight_decay": 0.0, "reference": "start"}]
+    return [group for group in groups if group["params"]]
 
 
 def _require_own_state(state_dict: dict[str, Any]) -> None:
@@ -232,6 +310,14 @@ def _require_own_state(state_dict: dict[str, Any]) -> None:
             "this is the state of another optimizer, not of PESG: load the network's weights alone, and begin with a "
             "new PESG."
         )
+
+
+def _require_options(reference: object, alpha_step: object, clip_value: float | None) -> None:
+    for name, value, valid in (("reference", reference, Reference), ("alpha_step", alpha_step, AlphaStep)):
+        if value not in get_args(valid):
+            raise ValueError(f"{name} must be {' or '.join(map(repr, get_args(valid)))}, not {value!r}.")
+    if clip_value is not None and not float(clip_value) > 0:
+        raise ValueError(f"clip_value must be positive, or None for no clipping, not {clip_value}.")
 
 
 def _parameter_of(given: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepauc.optim.pesg_update import Primal, Rates
+from deepauc.optim.pesg_update import Primal, Rates, same_dense_layout
 
 BLOCK = 1024  # by measurement on an H200: results/speed/pesg-launch.json
 CAPTURED_STEPS = 32
@@ -39,7 +39,7 @@ class FusedUpdate:
             p.gradient is not None
             and p.value.dtype == p.gradient.dtype == first.dtype
             and p.value.device == first.device
-            and _same_dense_layout(p.value, p.gradient)
+            and same_dense_layout(p.value, p.gradient)
             for p in primal
         )
 
@@ -61,10 +61,12 @@ class FusedUpdate:
                 rates.gamma,
                 rates.weight_decay,
                 rates.momentum,
+                float(rates.clip_value or 0),
                 len(primal),
                 LR_ON_DEVICE=on_device,
                 PROXIMAL=bool(rates.gamma),
                 MOMENTUM=bool(rates.momentum),
+                CLIP=rates.clip_value is not None,
                 DTYPE=_triton_type(primal[0].value.dtype),
                 ALIGNED=table.aligned,
                 BLOCK=BLOCK,
@@ -109,13 +111,6 @@ class _Table:
             self.addresses = torch.tensor(wanted, dtype=torch.int64).to(self.addresses.device)
             self._sent = wanted
         self.aligned = all(address % 16 == 0 for address in wanted)
-
-
-def _same_dense_layout(value: Tensor, gradient: Tensor) -> bool:
-    """Element k of the memory means the same in both, and there are no gaps (the reference follows the value)."""
-    dense = value.is_contiguous() or (value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last))
-    strides = zip(value.shape, value.stride(), gradient.stride(), strict=True)
-    return dense and all(size == 1 or mine == theirs for size, mine, theirs in strides)
 
 
 @cache

@@ -15,10 +15,12 @@ def pesg_kernel(  # type: ignore[no-untyped-def]
     gamma,
     weight_decay,
     momentum,
+    clip,
     count,
     LR_ON_DEVICE: tl.constexpr,
     PROXIMAL: tl.constexpr,
     MOMENTUM: tl.constexpr,
+    CLIP: tl.constexpr,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -37,6 +39,8 @@ def pesg_kernel(  # type: ignore[no-untyped-def]
     inside = offsets < size
     v = tl.load(value_at + offsets, mask=inside).to(tl.float32)
     d = tl.load(gradient_at + offsets, mask=inside).to(tl.float32)
+    if CLIP:  # NaN stays NaN, as in torch
+        d = tl.where(d > clip, clip, tl.where(d < -clip, -clip, d))
     if PROXIMAL:
         reference_at = tl.load(addresses + 2 * count + tensor).to(tl.pointer_type(tl.float32))
         drift_at = tl.load(addresses + 3 * count + tensor).to(tl.pointer_type(tl.float32))

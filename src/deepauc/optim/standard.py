@@ -1,31 +1,75 @@
-"""torch's own optimizers as frozen specs; the objective's parameters, if it has any, are trained along."""
+"""torch's own optimizers as frozen specs; the objective's parameters, if it has any, are trained along.
+
+decay_norms, of each: whether weight decay acts on normalisation parameters and biases too, as torch's does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 
+class ClippedSGD(torch.optim.SGD):
+    """torch.optim.SGD on gradients whose every element is first clipped to +-clip_value, before decay and momentum."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        clip_value: float,
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+        self.defaults["clip_value"] = clip_value  # which a copy and a pickle keep
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        limit = self.defaults["clip_value"]
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if gradients:
+            torch._foreach_clamp_min_(gradients, -limit)
+            torch._foreach_clamp_max_(gradients, limit)
+        super().step()
+        return loss
+
+
 @dataclass(frozen=True, kw_only=True)
 class SGDSpec:
-    """torch.optim.SGD."""
+    """torch.optim.SGD; clip_value: each element of the gradient is first clipped to +-clip_value."""
 
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 0.0
     nesterov: bool = False
+    clip_value: float | None = None
+    decay_norms: bool = True
+
+    def __post_init__(self) -> None:
+        if self.clip_value is not None and not self.clip_value > 0:
+            raise ValueError(f"clip_value must be positive, or None for no clipping, not {self.clip_value}.")
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(
-            _groups(parameters, objective),
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
-        )
+        groups = _groups(parameters, objective, decay_norms=self.decay_norms)
+        options: dict[str, Any] = {
+            "lr": self.lr,
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+            "nesterov": self.nesterov,
+        }
+        if self.clip_value is None:
+            return torch.optim.SGD(groups, **options)
+        return ClippedSGD(groups, clip_value=self.clip_value, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +79,11 @@ class AdamSpec:
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    decay_norms: bool = True
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(
-            _groups(parameters, objective), lr=self.lr, betas=self.betas, weight_decay=self.weight_decay
-        )
+        groups = _groups(parameters, objective, decay_norms=self.decay_norms)
+        return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +93,25 @@ class AdamWSpec:
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.01
+    decay_norms: bool = True
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(
-            _groups(parameters, objective), lr=self.lr, betas=self.betas, weight_decay=self.weight_decay
-        )
+        groups = _groups(parameters, objective, decay_norms=self.decay_norms)
+        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
 
 
-def _groups(parameters: Iterable[nn.Parameter], objective: nn.Module) -> list[dict[str, object]]:
+def without_norms(parameters: Iterable[nn.Parameter]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """(weights, the rest): normalisation parameters and biases have one axis, the weights of a layer two or more."""
+    weights: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for parameter in parameters:
+        (weights if parameter.ndim > 1 else rest).append(parameter)
+    return weights, rest
+
+
+def _groups(parameters: Iterable[nn.Parameter], objective: nn.Module, *, decay_norms: bool) -> list[dict[str, object]]:
     """Network and objective; a, b and alpha are estimates, not weights, so no decay pulls them to 0."""
-    own = list(objective.parameters())
-    groups: list[dict[str, object]] = [{"params": list(parameters)}]
-    return [*groups, {"params": own, "weight_decay": 0.0}] if own else groups
+    decayed, undecayed = (list(parameters), []) if decay_norms else without_norms(parameters)
+    undecayed += objective.parameters()
+    groups: list[dict[str, object]] = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]

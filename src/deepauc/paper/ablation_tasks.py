@@ -60,7 +60,7 @@ class RankingSource:
 class ChangedSource:
     """A benchmark with `easy` of the removed positives added, then `noise` of either kind of wrong label (A3 to A5).
 
-    ranking: the study whose records say which of them are easy.
+    ranking: the study whose records say which of them are easy, and `records` the set it belongs to.
     """
 
     benchmark: str
@@ -68,6 +68,7 @@ class ChangedSource:
     noise: float = 0.0
     easy: float = 0.0
     ranking: str = ""
+    records: str = SET
 
     def __post_init__(self) -> None:
         if bool(self.easy) != bool(self.ranking):
@@ -86,7 +87,7 @@ class ChangedSource:
         balanced = load_balanced(self.benchmark, root=place.data)
         found = imbalance_task(balanced, imratio=self.imratio, seed=seed)
         if self.easy:
-            found = with_easy(found, _ranks(found, self.ranking, seed, place), share=self.easy)
+            found = with_easy(found, _ranks(found, self.records, self.ranking, seed, place), share=self.easy)
         if self.noise:
             found = with_noise(found, share=self.noise, seed=seed)
         task = found.task(balanced)
@@ -96,12 +97,12 @@ class ChangedSource:
         return {}
 
 
-def _ranks(found: ImbalancedSet, study: str, seed: int, place: Place) -> npt.NDArray[np.float64]:
+def _ranks(found: ImbalancedSet, records: str, study: str, seed: int, place: Place) -> npt.NDArray[np.float64]:
     """One score a removed positive: the higher, the earlier it stands in the recorded ranking; the rest below all."""
-    records = {record["seed"]: record for record in RecordBook(place.results / SET).final(study)}
-    if seed not in records:
-        raise ValueError(f"the ranking of set {seed} is missing: deepauc study run {SET} --cells {study}.")
-    ranking = records[seed]["ranking"]
+    by_seed = {record["seed"]: record for record in RecordBook(place.results / records).final(study)}
+    if seed not in by_seed:
+        raise ValueError(f"the ranking of set {seed} is missing: deepauc study run {records} --cells {study}.")
+    ranking = by_seed[seed]["ranking"]
     if not set(ranking) <= set(found.removed.tolist()):
         raise ValueError(f"the recorded ranking of set {seed} is of another training set: run {study} again.")
     score = {row: len(ranking) - place_ for place_, row in enumerate(ranking)}

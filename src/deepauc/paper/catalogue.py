@@ -57,6 +57,7 @@ def entries() -> dict[str, Entry]:
         medical_studies,
         plan_changes,
         plan_page,
+        reproduction,
         smoke,
         study_figures,
         toy_study,
@@ -141,6 +142,16 @@ def entries() -> dict[str, Entry]:
             run=divergence.run,
             table=divergence.page,
             own_runs=_divergence_runs,
+        ),
+        *(
+            Entry(
+                name=one.name,
+                title=one.title,
+                studies=one,
+                table=partial(reproduction.page, studies=one),
+                settled=reproduction.settled if one.name == "fair" else None,
+            )
+            for one in reproduction.reproduction_sets()
         ),
     ]
     return {entry.name: entry for entry in found}

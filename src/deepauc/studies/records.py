@@ -25,7 +25,7 @@ Record = dict[str, Any]
 BINS = 40
 OUTER = 0.01  # of a class, at each end, that may lie beyond the bins
 ALPHA_EVERY = 20  # after the first two epochs, of which every step is kept
-KEPT_COLUMNS = ("loss", "validation_auc", "alpha_zero_share")
+KEPT_COLUMNS = ("loss", "validation_auc", "alpha_zero_share", "train_auc", "weight_square")
 
 
 class RecordBook:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from deepauc.metrics.auroc import auroc
 from deepauc.objectives.contrastive import NON_FINITE, ViewLoss
 from deepauc.objectives.saddle_loss import SaddleLoss
 
@@ -15,7 +16,9 @@ from deepauc.objectives.saddle_loss import SaddleLoss
 class EpochTally:
     """Sums over an epoch, kept on the device: nothing here waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, watched: bool = False) -> None:
+        """watched: scores and labels are kept for every loss on scores, for the training AUC."""
+        self.watched = watched
         self.steps = 0
         self.loss: Tensor | None = None
         self.alpha_zero: Tensor | None = None
@@ -32,6 +35,7 @@ class EpochTally:
         if isinstance(objective, SaddleLoss):
             zero = (objective.alpha.detach() == 0).float().mean()
             self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
+        if self._keeps_scores(objective):
             self.scores.append(scores)
             self.labels.append(labels.reshape(scores.shape))
 
@@ -44,9 +48,13 @@ class EpochTally:
         if isinstance(objective, SaddleLoss):
             zero = (alphas == 0).float().mean(1).sum()
             self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
+        if self._keeps_scores(objective):
             shape = (-1,) if scores.shape[2] == 1 else (-1, scores.shape[2])
             self.scores.append(scores.reshape(shape).clone())
             self.labels.append(labels.reshape(shape).clone())
+
+    def _keeps_scores(self, objective: nn.Module) -> bool:
+        return isinstance(objective, SaddleLoss) or (self.watched and not isinstance(objective, ViewLoss))
 
     def _match(self, share: Tensor) -> None:
         self.matched = share if self.matched is None else self.matched + share
@@ -65,6 +73,8 @@ class EpochTally:
         row = {"loss": loss}
         if self.matched is not None:
             row["view_accuracy"] = self.matched.item() / self.steps
+        if self.watched and self.scores:
+            row["train_auc"] = _mean_auc(torch.cat(self.scores), torch.cat(self.labels))
         if self.alpha_zero is None or not isinstance(objective, SaddleLoss):
             return row
         scores, labels = torch.cat(self.scores), torch.cat(self.labels)
@@ -87,3 +97,14 @@ class EpochTally:
             moved = value.to(device) if isinstance(value, Tensor) else value
             setattr(tally, name, [t.to(device) for t in value] if isinstance(value, list) else moved)
         return tally
+
+
+def _mean_auc(scores: Tensor, labels: Tensor) -> float:
+    """Mean over the labels that have both classes; a soft label counts as the class it is nearer to."""
+    found = []
+    for own, label in zip(scores.reshape(len(scores), -1).T, labels.reshape(len(labels), -1).T, strict=True):
+        known = ~label.isnan()
+        positive = label[known] > 0.5
+        if positive.any() and not positive.all():
+            found.append(float(auroc(own[known].float(), positive)))
+    return float(np.mean(found)) if found else float("nan")

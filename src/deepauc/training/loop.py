@@ -14,6 +14,7 @@ from torch import nn
 
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
+from deepauc.models.dropout import set_step, step_dropouts
 from deepauc.objectives.saddle_loss import SaddleLoss
 from deepauc.optim.pesg import PESG
 from deepauc.training.batch import read_batch
@@ -96,6 +97,7 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
     drawn = stream.changes(epoch.number)
     changes = None if drawn is None else drawn.to(trainer.device)
     trainer.trained.train()
+    dropouts = step_dropouts(trainer.trained)
     for position in range(epoch.start, epoch.stop):
         rows = table[position]
         factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
@@ -103,7 +105,8 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
             group["lr"] = stage.optimizer.lr * factor
         if isinstance(trainer.optimizer, PESG) and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
             trainer.optimizer.new_stage(lr_factor=1.0)
-        torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # dropout, if any
+        torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # nn.Dropout, if any
+        set_step(dropouts, stream.step_key(epoch.number, position))
         ranks.ask_stop(trainer.interrupt.raised)
         inputs, labels, weights = read_batch(trainer, stage, rows, None if changes is None else changes[position])
 

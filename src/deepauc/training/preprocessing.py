@@ -24,7 +24,10 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Mean and standard deviation per channel (images in [0, 1]) or per feature, from the training part."""
+    """Mean and standard deviation per channel (images in [0, 1]) or per feature, from the training part.
+
+    Inputs that stay as they are (images in [0, 1]) have mean 0 and standard deviation 1.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -36,6 +39,12 @@ class Preprocessing:
         if task not in _FOUND:
             _FOUND[task] = cls._found(task)
         return _FOUND[task]
+
+    @classmethod
+    def none(cls, task: Task) -> Preprocessing:
+        """Images in [0, 1], or features, as they are."""
+        shape = task.source.shape
+        return cls(mean=(0.0,) * shape[-1], std=(1.0,) * shape[-1], images=len(shape) == 3)
 
     @classmethod
     def _found(cls, task: Task) -> Preprocessing:

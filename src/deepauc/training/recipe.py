@@ -157,7 +157,10 @@ class Recipe:
     validations (and points of that curve); the last epoch of a stage always has one. alpha_curve: alpha of each step,
     likewise. deterministic: ask torch for deterministic algorithms (on a GPU; a CPU is deterministic anyway). tta: the
     final scores, thresholds and calibration, and later `predict`, are of the mean over so many copies of each image,
-    changed as in training; 0: of the image as it is. Scores during training are of the image as it is.
+    changed as in training; 0: of the image as it is. Scores during training are of the image as it is. standardise:
+    inputs lose the mean and deviation of the training part; False: images stay in [0, 1], features as they are.
+    watch: the history of each epoch also has `train_auc`, of the scores that the loss saw in its steps, and
+    `weight_square`, the sum of squares of the layers' weights at its end.
     """
 
     model: ModelSpec
@@ -168,6 +171,8 @@ class Recipe:
     alpha_curve: bool = False
     deterministic: bool = False
     tta: int = 0
+    standardise: bool = True
+    watch: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))

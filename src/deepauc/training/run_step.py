@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepauc.models.dropout import STEP_KEY
 from deepauc.objectives.saddle_loss import SaddleLoss
 from deepauc.optim.pesg import PESG
 from deepauc.training.feed import HostFeed
@@ -34,7 +35,10 @@ class RunStep:
         batch, steps, width = stream.batch_size, stream.per_epoch, trainer.task.num_labels
         tensors = {**dict(trainer.trained.named_parameters()), **dict(trainer.trained.named_buffers())}
         self.counters = [tensors.pop(name) for name in list(tensors) if name.endswith("num_batches_tracked")]
-        self.weights = tensors
+        self.key_names = [name for name in tensors if name.rpartition(".")[2] == STEP_KEY]
+        self.key = torch.zeros(1, dtype=torch.int64, device=device)  # of the step's dropout, one for all layers
+        self.keys = torch.zeros(steps if self.key_names else 0, dtype=torch.int64, device=device)
+        self.weights = tensors | dict.fromkeys(self.key_names, self.key)
         self.variables = {**dict(trainer.objective.named_parameters()), **dict(trainer.objective.named_buffers())}
         margin = trainer.objective.margin if isinstance(trainer.objective, SaddleLoss) else (1.0,)
         self.prior, self.margin = (torch.tensor(x, dtype=torch.float32, device=device) for x in (stream.prior, margin))
@@ -58,6 +62,8 @@ class RunStep:
         """Of step t; the learning rate is set, and alpha is where it may be."""
         trainer, stage = self.trainer, self.stage
         rows = self.table.index_select(0, self.t).squeeze(0)
+        if self.key_names:
+            self.key.copy_(self.keys.index_select(0, self.t))
         self.lr.copy_(self.rates.index_select(0, self.t).squeeze(0))
         images = self.feed.staged if self.feed is not None else trainer.images.index_select(0, rows)  # type: ignore[union-attr]
         sample_weights = None if self.sample_weights is None else self.sample_weights.index_select(0, rows)
@@ -88,6 +94,8 @@ class RunStep:
         if changes is not None:
             self.changes.copy_(changes)
         self.table.copy_(torch.from_numpy(rows))
+        if self.key_names:
+            self.keys.copy_(torch.tensor([stream.step_key(epoch.number, t) for t in range(stream.per_epoch)]))
         first = self.trainer.iteration - epoch.start
         factors = [
             stage.schedule.factor(first + t, total=self.trainer.total, per_epoch=stream.per_epoch)
@@ -136,11 +144,14 @@ class Snapshot:
     def restore(self) -> None:
         for tensor, before in self.kept:
             tensor.copy_(before)
+        groups = self.step.optimizer.param_groups
+        from_zero = {id(p) for group in groups if group.get("reference") == "zero" for p in group["params"]}
         for parameter, state in self.step.optimizer.state.items():
             for name, value in state.items():
                 if (id(parameter), name) not in self.known and isinstance(value, Tensor):
-                    # Made during warm-up: momenta and counts start at 0, PESG's reference at the weights.
-                    value.copy_(parameter) if name == "reference" else value.zero_()
+                    # Made during warm-up: momenta and counts start at 0, PESG's reference at the weights or at 0.
+                    at_weights = name == "reference" and id(parameter) not in from_zero
+                    value.copy_(parameter) if at_weights else value.zero_()
 
 
 def _make_capturable(optimizer: torch.optim.Optimizer, lr: Tensor) -> None:

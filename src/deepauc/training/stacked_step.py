@@ -62,8 +62,11 @@ class StackedStep:
 
     def __call__(self) -> None:
         batches = self._each(self._read)
+        tensors = self.weights.tensors()
+        if names := self.steps[0].key_names:
+            tensors |= dict.fromkeys(names, torch.cat([step.key for step in self.steps]))
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
-            outputs = functional_call(self.network, self.weights.tensors(), (self.inputs,))
+            outputs = functional_call(self.network, tensors, (self.inputs,))
         scores = outputs.float().unflatten(0, (len(self.steps), -1)).unbind(0)
         found = [
             ends.value(own, labels, sample_weights, step.variables, step.prior, step.margin)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from deepauc.data.counter import hash_key
+from deepauc.models.dropout import set_rows
 from deepauc.objectives.score_norm import unit_norm
 from deepauc.training.distributed import ALONE, Ranks
 from deepauc.training.recipe import Stage
@@ -45,6 +46,8 @@ def backward_whole_batch(
     if labels.shape[1] == 1:
         labels = labels.squeeze(1)
     if stage.accumulate == 1:
+        if not ranks.alone:
+            set_rows(model, _own_rows(len(labels), inputs, stage, ranks))
         with ranks.global_statistics():
             own = _scores(model, inputs, stage)
         loss, seen = _loss(ranks.gather_outputs(own, len(labels), views=stage.views), labels, weights, objective, stage)
@@ -55,10 +58,14 @@ def backward_whole_batch(
         pieces = torch.split(inputs, -(-len(inputs) // stage.accumulate))
     else:  # as many on every rank, whatever its slice
         pieces = torch.tensor_split(inputs, stage.accumulate)
+    places = torch.split(_own_rows(len(labels), inputs, stage, ranks), [len(piece) for piece in pieces])
     step_seed = torch.initial_seed()
     buffers = [b.clone() for b in model.buffers()]
     with torch.no_grad(), ranks.global_statistics():
-        parts = [_piece_scores(model, piece, stage, step_seed, i) for i, piece in enumerate(pieces)]
+        parts = [
+            _piece_scores(model, piece, place, stage, step_seed, i)
+            for i, (piece, place) in enumerate(zip(pieces, places, strict=True))
+        ]
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(before)  # running statistics count each image once
     scores = torch.cat(parts).requires_grad_()
@@ -67,10 +74,11 @@ def backward_whole_batch(
     loss.backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     gradients = torch.split(scores.grad, [len(part) for part in parts])
-    for i, (piece, gradient) in enumerate(zip(pieces, gradients, strict=True)):
+    for i, (piece, place, gradient) in enumerate(zip(pieces, places, gradients, strict=True)):
         with ranks.global_statistics():
-            part = _piece_scores(model, piece, stage, step_seed, i)
+            part = _piece_scores(model, piece, place, stage, step_seed, i)
         part.backward(gradient)  # type: ignore[no-untyped-call]
+    set_rows(model, None)
     return loss.detach(), seen.detach()
 
 
@@ -90,6 +98,13 @@ def _scores(model: nn.Module, inputs: Tensor, stage: Stage) -> Tensor:
     return scores.squeeze(1) if scores.shape[1] == 1 and not stage.on_views else scores
 
 
-def _piece_scores(model: nn.Module, piece: Tensor, stage: Stage, step_seed: int, number: int) -> Tensor:
+def _own_rows(count: int, inputs: Tensor, stage: Stage, ranks: Ranks) -> Tensor:
+    """Which rows of the whole batch, view by view, the inputs are."""
+    share = torch.arange(count, device=inputs.device)[ranks.share(count)]
+    return torch.cat([view * count + share for view in range(stage.views)])
+
+
+def _piece_scores(model: nn.Module, piece: Tensor, rows: Tensor, stage: Stage, step_seed: int, number: int) -> Tensor:
     torch.manual_seed(hash_key(step_seed, number) >> 1)  # the same dropout in both passes
+    set_rows(model, rows)
     return _scores(model, piece, stage)

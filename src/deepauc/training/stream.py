@@ -81,6 +81,10 @@ class Stream:
         order = fixed_permutation(len(self.rows), seed=self.seed, stream=f"order {epoch}")
         return self.rows[order[: self.per_epoch * self.batch_size].reshape(self.per_epoch, self.batch_size)]
 
+    def step_key(self, epoch: int, position: int) -> int:
+        """What the dropout of a step follows from; not negative, so that int64 holds it."""
+        return hash_key(self.seed, *b"dropout", epoch, position) >> 1
+
     def changes(self, epoch: int) -> Tensor | None:
         """The augmentation of an epoch, (steps, views * batch_size, columns): in each step view by view."""
         if self._augment is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
-from deepauc.models.build import build_model, reset_classifier
+from deepauc.models.build import architecture, build_model, reset_classifier
 from deepauc.training.bundle import load_weights, save_weights
 from deepauc.training.checkpoint import load_state, save_state
 from deepauc.training.copies import copies_in, score_copies
@@ -86,7 +87,7 @@ class Trainer:
         self.may_leave = False  # while the final scores are taken: the last epoch's checkpoint is there
         self.recipe, self.task, self.seed, self.folder, self.device = recipe, task, seed, folder, device
         self.interrupt, self.progress, self.save_seconds = interrupt, progress, save_seconds
-        self.preprocessing = Preprocessing.of(task)
+        self.preprocessing = Preprocessing.of(task) if recipe.standardise else Preprocessing.none(task)
         shape = task.source.shape
         self.model = build_model(
             recipe.model,
@@ -126,7 +127,7 @@ class Trainer:
             while self.iteration < self.total and not self._out_of_patience(stage):
                 epoch, start = divmod(self.iteration, self.stream.per_epoch)
                 if start == 0:
-                    self.tally = EpochTally()
+                    self.tally = EpochTally(watched=self.recipe.watch)
                 stop = min(self.stream.per_epoch, start + self.total - self.iteration)
                 yield Epoch(stage=stage, number=epoch, start=start, stop=stop)
                 self._end_epoch(stage, epoch)
@@ -152,8 +153,23 @@ class Trainer:
             head_seed = hash_key(self.seed, place, *b"head") >> 1
             self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
         self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
+        if not resumed and self.ranks.leads:
+            self._warn_of_zero_reference(stage)
         self.average = WeightAverage(self.trained, stage.ema) if stage.ema else None
-        self.tally = EpochTally()
+        self.tally = EpochTally(watched=self.recipe.watch)
+
+    def _warn_of_zero_reference(self, stage: Stage) -> None:
+        """PESG pulls towards 0 what other training has found."""
+        pretrained = architecture(self.recipe.model) != self.recipe.model
+        trained = self.stage_number > 0 or stage.start_from is not None or pretrained
+        zero = any(group.get("reference") == "zero" and group["gamma"] for group in self.optimizer.param_groups)
+        if trained and zero:
+            warnings.warn(
+                f"Stage {self.stage_number} starts from trained weights, and reference='zero' pulls them towards 0: "
+                "until the first milestone gamma is a weight decay. Use reference='start' to stay near these weights.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _end_stage(self, stage: Stage) -> None:
         self._write_curves()
@@ -189,6 +205,8 @@ class Trainer:
         """Validation, history, checkpoint."""
         row: dict[str, Any] = {"stage": self.stage_number, "epoch": epoch, "iteration": self.iteration}
         row |= {"lr": float(self.optimizer.param_groups[0]["lr"]), **self._summary(epoch)}
+        if self.recipe.watch:
+            row["weight_square"] = sum(float(p.detach().double().square().sum()) for p in self._weights())
         if stage.on_views:
             row |= {"rows": len(self.stream.rows), "unlabelled_rows": self.stream.unlabelled}
         elif (epoch + 1) % self.recipe.evaluate_every == 0 or self.iteration >= self.total:
@@ -200,6 +218,10 @@ class Trainer:
             self._write_curves()
             self._save()
             self._leave(stop=stop)
+
+    def _weights(self) -> list[Tensor]:
+        """Of the layers: neither biases nor what belongs to normalisation."""
+        return [parameter for parameter in self.trained.parameters() if parameter.ndim > 1]
 
     def _summary(self, epoch: int) -> dict[str, float]:
         """Of the epoch; the fast engine finds out here, not in the step, that a run went astray."""

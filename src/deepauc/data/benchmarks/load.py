@@ -100,7 +100,7 @@ def _decode(name: str, root: Path, source: Source, *, pool: bool, download: bool
         if source == "files":
             return cifar.read_cifar100_files(root)
         return cifar.read_cifar100_public(root, download=download, pool=pool)
-    return stl10.read_stl10_public(root, download=download)
+    return stl10.read_stl10_files(root) if source == "files" else stl10.read_stl10_public(root, download=download)
 
 
 def _root(root: Root) -> Path:
@@ -115,19 +115,17 @@ def _choose(benchmark: Benchmark, root: Path, source: Source, *, download: bool)
         raise ValueError(f"source must be 'auto', 'files' or 'public', not {source!r}.")
     missing = [file for file in benchmark.files if not (root / file).is_file()]
     if source == "files":
-        if not benchmark.files:
-            raise ValueError(f"{benchmark.name} has no sheet files; use source='public'.")
         if missing:
             raise ValueError(f"{root} misses {', '.join(missing)}.")
         return "files"
     if source == "public" or download:
         return "public"
-    if benchmark.files and not missing:
+    if not missing:
         return "files"
     if _has_public(benchmark.name, root):
         return "public"
-    sheets = f"{', '.join(benchmark.files)}, or " if benchmark.files else ""
-    raise ValueError(f"{root} does not hold {benchmark.title}: expected {sheets}{benchmark.public}.")
+    sheets = ", ".join(benchmark.files)
+    raise ValueError(f"{root} does not hold {benchmark.title}: expected {sheets}, or {benchmark.public}.")
 
 
 def _has_public(name: str, root: Path) -> bool:

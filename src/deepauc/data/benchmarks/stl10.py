@@ -1,4 +1,4 @@
-"""STL-10's labelled images in the official binary layout."""
+"""STL-10's labelled images, from sheet files (lossy) or in the official binary layout."""
 
 from __future__ import annotations
 
@@ -8,8 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.benchmarks.catalogue import BENCHMARKS, DecodedSet, joined, require_counts
+from deepauc.data.sheets import read_sheets
 
 FOLDER = "stl10_binary"
+
+
+def read_stl10_files(root: Path) -> DecodedSet:
+    """The two sheet files, in the official order."""
+    benchmark = BENCHMARKS["S10"]
+    parts = []
+    for file, part, count in zip(benchmark.files, ("train", "test"), (benchmark.train, benchmark.test), strict=True):
+        sheets = read_sheets(root / file)
+        classes, numbers = sheets.column("labels").astype(np.int64).ravel(), sheets.column("ids")
+        if sheets.images.shape[1:] != benchmark.shape:
+            raise ValueError(f"{root / file} holds images of shape {sheets.images.shape[1:]}, not {benchmark.shape}.")
+        require_counts(classes, [count // 10] * 10, where=str(root / file))
+        parts.append((sheets.images, classes, [f"{part}/{number}" for number in numbers]))
+    return joined(parts[0], parts[1], lossy=True)
 
 
 def read_stl10_public(root: Path, *, download: bool) -> DecodedSet:
