@@ -6,4 +6,6 @@ deepauc study run experiments/paper.py smoke
 
 from deepauc.paper.catalogue import entries
 
-STUDIES = [entries()[name] for name in ("paper-tables", "ablations", "toy", "smoke", "divergence")]
+_OURS = ("paper-tables", "ablations", "toy", "smoke", "divergence")
+_RELEASED = ("notebook", "released", "causes", "fair", "released-ablations")
+STUDIES = [entries()[name] for name in (*_OURS, *_RELEASED)]
