@@ -40,7 +40,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from deepauc import auroc
 from deepauc.integrations.sklearn import DeepAUCClassifier
 from deepauc.metrics.multiclass import multiclass_auroc
-from deepauc.training.folder import surroundings
+from deepauc.training.folder import code_text, surroundings
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 FOLDS, SEED = 5, 1
@@ -234,8 +234,8 @@ def write_table() -> None:
             lines.append(f"| {record['title']} | {np.mean(record['share']):.4f} | " + " | ".join(means) + " |")
     for record in records[:1]:
         versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "scikit-learn", "numpy"))
-        codes = ", ".join(sorted({r["code_version"][:12] for r in records}))
-        lines += ["", f"{record['hardware']}; {versions}; {record['date'][:10]}; code {codes}."]
+        codes = ", ".join(sorted({code_text(r) for r in records}))
+        lines += ["", f"{record['hardware']}; {versions}; {record['date'][:10]}; {codes}."]
     (RESULTS / "estimator.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -27,6 +27,7 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.fast_step import FastEngine
+from deepauc.training.folder import code_text
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import claim_folder, run_epoch
 from deepauc.training.recipe import Recipe, Stage
@@ -197,7 +198,7 @@ def main() -> None:
     record = {**circumstances(gpu=True), "rows": []}
     if options.json is not None and options.json.exists():
         before = json.loads(options.json.read_text())
-        record["rows"] = before["rows"] if before["code_version"] == record["code_version"] else []
+        record["rows"] = before["rows"] if code_text(before) == code_text(record) else []
     if options.rows:
         tile_conv.CONV.clear()
         tile_conv.GRADIENT.clear()

@@ -24,6 +24,7 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
+from deepauc.training.folder import code_text
 from deepauc.training.loop import train
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
@@ -99,7 +100,7 @@ def write_table() -> None:
             f"{tests[0][1]:.3f} - {tests[0][2]:.3f} | {share} |"
         )
     first = records[0]
-    lines += ["", f"{first['hardware']}; torch {first['versions']['torch']}; code {first['code_version'][:12]}.", ""]
+    lines += ["", f"{first['hardware']}; torch {first['versions']['torch']}; {code_text(first)}.", ""]
     (RESULTS / "medmnist-cpu.md").write_text("\n".join(lines))
 
 

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from deepauc.training.folder import code_text
+
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
@@ -22,8 +24,7 @@ def load(name: str) -> dict[str, Any] | None:
 def origin(record: dict[str, Any]) -> str:
     hardware = ", ".join(record["hardware"].values())
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    code = (record.get("code_version") or "not recorded")[:12]
-    return f"{hardware}; {versions}; {record['date'][:10]}; code {code}."
+    return f"{hardware}; {versions}; {record['date'][:10]}; {code_text(record)}."
 
 
 def fast_step_table(record: dict[str, Any]) -> list[str]:

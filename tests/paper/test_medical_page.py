@@ -34,7 +34,7 @@ def record(study, seed, strength, *, tta=True, cut=None):
         "alpha_zero_share": 0.25,
         "seconds": 12.0,
         "hardware": "a machine",
-        "code_version": "other",
+        "numerics": 1,
         "cut": cut or {},
         "test_scores": scores,
     }

@@ -28,7 +28,7 @@ from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
 
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
-OF_A_MOMENT = ("seconds", "hardware", "code_version")  # of a record: they are those of the machine and its source tree
+OF_A_MOMENT = ("seconds", "hardware", "commit")  # of a record: they are those of the machine and its source tree
 
 
 def a_study(name="m", **changes):
@@ -150,7 +150,7 @@ def test_a_failed_run_costs_no_other(tmp_path, monkeypatch):
     assert outcome.done == 2
     assert book.final("m")[0]["config"] == {"lr": 0.1}
     (failed,) = [record for record in book.tuning("m") if "failed" in record]
-    assert failed["code_version"] == book.final("m")[0]["code_version"]
+    assert failed["numerics"] == book.final("m")[0]["numerics"]
 
 
 def test_a_worker_waits_for_the_one_that_has_the_folder(tmp_path, monkeypatch):

@@ -581,7 +581,7 @@ def test_status_flags_records_of_other_code(done, tmp_path):
     (tmp_path / "s").mkdir()
     text = (folder / "results" / "s" / "c-0.json").read_text()
     (tmp_path / "s" / "c-0.json").write_text(text)
-    other = json.loads(text) | {"seed": 1, "code_version": "0" * 64}
+    other = json.loads(text) | {"seed": 1, "numerics": 0}
     (tmp_path / "s" / "c-1.json").write_text(json.dumps(other))
     m, c = status_of(study_set, studies, tmp_path)
     assert (m.final, m.to_tune, c.final, c.other) == (0, 2, 2, 1)

@@ -203,7 +203,7 @@ def status(
     results: Results = Path("results"),
     as_json: AsJson = False,
 ) -> None:
-    """How far the studies are, from their records: which are asked for, by other code, cut, outdated."""
+    """How far the studies are, from their records: which are asked for, of another numerics version, cut, outdated."""
     from deepauc.cli.study_parts import tell_own_status
     from deepauc.paper.catalogue import entries, find
     from deepauc.studies.status import status_of
@@ -229,7 +229,7 @@ def status(
             for one in begun
         ]
         if rows:
-            header = ["study", "tuning runs", "final runs", "failed", "by other code", "cut", "outdated"]
+            header = ["study", "tuning runs", "final runs", "failed", "other numerics", "cut", "outdated"]
             output.table(header, rows, title=f"{entry.name}: {entry.title}")
             if any(one.cut for one in begun):
                 output.say("Cut: with less than is declared, or another option; `study table` says which.")

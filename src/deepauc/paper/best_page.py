@@ -24,7 +24,7 @@ from deepauc.paper.best_not_run import not_run_section
 from deepauc.paper.best_verdict import cell_records, target_of, verdict_section, what_decides
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
-from deepauc.training.folder import code_version
+from deepauc.training.folder import by_other_numerics
 
 NOTHING = "No run is recorded yet."
 
@@ -59,9 +59,9 @@ def _introduction(book: RecordBook) -> str:
     ]
     if finals:
         machines = sorted({record["hardware"] for record in finals})
-        other = sum(record["code_version"] != code_version() for record in finals)
-        made = f"{len(finals)} final runs on {', '.join(machines)}; {other} of them by other code than this page's."
-        lines += ["", made]
+        other = by_other_numerics(finals)
+        made = f"{len(finals)} final runs on {', '.join(machines)}"
+        lines += ["", made + (f"; {other} of them by another numerics version." if other else ".")]
     return "\n".join(lines)
 
 

@@ -6,8 +6,6 @@ by the hash of recipe, data, seed and parent, the same call again does only what
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +22,10 @@ from deepauc.paper.medical_scores import kept_scores
 from deepauc.studies.execution import OutOfTime, time_limit
 from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.sources import Place
-from deepauc.training.folder import RunFolder
+from deepauc.training.folder import RunFolder, made_by
 from deepauc.training.loop import can_be_fast, chosen_device, train
 from deepauc.training.packing import Job, train_together
-from deepauc.training.plain import recipe_hash, to_plain
+from deepauc.training.plain import recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
 from deepauc.training.stream import Stream
@@ -50,8 +48,7 @@ class Link:
     @property
     def id(self) -> str:
         origin = "" if self.parent is None else self.parent.id
-        plain = json.dumps(to_plain(self.recipe, defaults=False), sort_keys=True)
-        return hashlib.sha256(f"{plain} {self.task.data_hash()} {self.seed} {origin}".encode()).hexdigest()[:20]
+        return run_id(self.recipe, self.task.data_hash(), self.seed, origin=origin)
 
     def folder(self, place: Place) -> Path:
         return place.runs / self.id
@@ -234,7 +231,7 @@ def _note(
         "alpha_zero_share": round(sum(shares) / len(shares), 6) if shares else None,
         "seconds": round(found["results"]["seconds"] / packed, 3),
         "packed": packed,
-        **{name: found[name] for name in ("hardware", "versions", "code_version")},
+        **made_by(found),
         **kept_scores(run, link.task, tta=link.tta, device=device),
     }
     book.add(record)

@@ -21,6 +21,7 @@ from deepauc.reporting.scores_file import read_scores
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.training.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.bundle import Bundle
+from deepauc.training.folder import code_text
 from deepauc.training.run import Run
 
 NOTICE = (
@@ -238,7 +239,7 @@ def _provenance(record: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"- recipe, SHA-256: `{record['identity']['recipe']}`",
-            f"- code, SHA-256: `{record['code_version']}`",
+            f"- code: {code_text(record)}",
             f"- versions: {_text(versions)}",
         ]
     )

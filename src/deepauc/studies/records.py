@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.training.checkpoint import write_atomically
+from deepauc.training.folder import made_by
 from deepauc.training.run import Run
 
 Record = dict[str, Any]
@@ -138,7 +139,7 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
     record["steps"] = sum(_stage_steps(history).values())
     record["seconds"] = round(results["seconds"] / packed, 3)
     record["packed"] = packed
-    return record | {name: found[name] for name in ("hardware", "versions", "code_version")}
+    return record | made_by(found)
 
 
 def validation_curve(record: Record) -> tuple[float, ...]:
