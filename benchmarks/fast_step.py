@@ -4,7 +4,7 @@ The set has the size of C10 at 1 % (25,253 images of 32x32, 253 positives, batch
 are random with a signal, which costs the same as real ones. A step's time is an epoch's over its steps, tables
 included.
 
-    PYTHONPATH=src:benchmarks python3 benchmarks/fast_step.py --json results/speed/fast-step.json
+    PYTHONPATH=src:benchmarks python3 benchmarks/fast_step.py --json fast-step.json
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Runs as tasks of a cluster: none lost, none twice, the records those of one process; whatever becomes of workers."""
 
 import fcntl
-import json
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from deepauc.paper.smoke import DigitsSource
 from deepauc.studies import runner
 from deepauc.studies.cluster import Cluster, carry_out, lock_path, packs
 from deepauc.studies.plan import Planner
+from deepauc.studies.record_file import read_runs
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import run_studies
 from deepauc.studies.sources import Place
@@ -84,9 +84,7 @@ def run(studies, folder, monkeypatch=None, hands=None, **options):
 
 def kept(folder):
     """All records, without what is of the moment; each run of a study once."""
-    records = [json.loads(path.read_text()) for path in (folder / "results" / "s").glob("*.json")]
-    for path in (folder / "results" / "s" / "tuning").glob("*.jsonl"):
-        records += [json.loads(line) for line in path.read_text().splitlines()]
+    records = [record for _, record in read_runs(folder / "results" / "s.jsonl")]
     keys = [(record["study"], record["phase"], record["run"]) for record in records]
     assert len(set(keys)) == len(keys)
     return {key: {k: v for k, v in r.items() if k not in OF_A_MOMENT} for key, r in zip(keys, records, strict=True)}
@@ -203,7 +201,7 @@ def test_the_command_says_where_and_with_what(tmp_path, monkeypatch):
         main(["study", "run", "smoke", *small, *options])
     assert not leaving.value.code
     assert asked == [(Cluster(address="node0:6379", gpus=0.5, cpus=2, retries=1), None)]
-    assert len(list((tmp_path / "results" / "smoke").glob("*.json"))) == 1  # relative folders are those of the command
+    assert len(read_runs(tmp_path / "results" / "smoke.jsonl")) == 1  # relative folders are those of the command
 
 
 COUNTING = """

@@ -236,7 +236,7 @@ def status(
             if any(one.outdated for one in begun):
                 output.say("Outdated: records that the plan does not ask for (any more); they are in no other column.")
         else:
-            output.result(f"{entry.name}: no records in {results / entry.name}")
+            output.result(f"{entry.name}: no records in {results / entry.name}.jsonl")
     output.record(record)
 
 
@@ -259,7 +259,8 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     from deepauc.training.checkpoint import write_atomically
 
     path = results / f"{entry.name}.md"
-    if path.exists() and not any((results / record).exists() for record in (entry.name, f"{entry.name}.json")):
+    endings = ("", ".json", ".jsonl")
+    if path.exists() and not any((results / f"{entry.name}{ending}").exists() for ending in endings):
         raise ValueError(f"{path} is there, and no record it could be made from: is {results} the right folder?")
     pictures = entry.pictures(results)  # first: the page shows those that are there
     text = entry.table(results)

@@ -84,8 +84,9 @@ def page(results: Path) -> str:
 def _introduction(book: RecordBook) -> str:
     finals = [record for name in book.studies() for record in book.final(name)]
     lines = [
-        "Made by `deepauc study table paper-tables` from `results/paper-tables/`; `deepauc study run paper-tables` "
-        "makes the records. Test AUC of the last epoch, mean ± standard deviation over random training sets, beside "
+        "Made by `deepauc study table paper-tables` from `results/paper-tables.jsonl`; `deepauc study run "
+        "paper-tables` makes the records. Test AUC of the last epoch, mean ± standard deviation over random "
+        "training sets, beside "
         "the paper's. Settings are chosen on validation AUC (three training sets at 1 %, one at 10 %, fewer where the "
         "last column says so), then refitted on all training images; no test score has a say. At 1 % a validation part "
         "holds 25 positives, so the standard error of one validation AUC is about .05, and of a mean of three about "

@@ -45,7 +45,7 @@ def page(results: Path) -> str:
 def _introduction(book: RecordBook) -> str:
     finals = [record for name in book.studies() for record in book.final(name)]
     lines = [
-        "Made by `deepauc study table best` from `results/best/`; `deepauc study run best` makes the records. "
+        "Made by `deepauc study table best` from `results/best.jsonl`; `deepauc study run best` makes the records. "
         "Selection is by cross-validation inside training sets 100 and 101 of C10 at 1 % with ResNet20, five folds "
         "each; the sets reported are 0 to 4, and the setting is used unchanged in all other cells. A fold's first "
         "stage sees the other four folds only; positives removed to make the imbalance are seen by no stage. Test AUC "

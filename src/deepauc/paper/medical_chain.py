@@ -50,6 +50,11 @@ class Link:
         origin = "" if self.parent is None else self.parent.id
         return run_id(self.recipe, self.task.data_hash(), self.seed, origin=origin)
 
+    @property
+    def ranked(self) -> tuple[str, ...]:
+        """Which test scores are in no ensemble: those are of runs with a loss, with TTA where there is any."""
+        return ("plain", "tta") if "loss" not in self.about else ("plain",) if self.tta else ()
+
     def folder(self, place: Place) -> Path:
         return place.runs / self.id
 
@@ -78,7 +83,7 @@ def run_links(
     max_minutes: what is running then stops after its epoch, and the next call goes on from there; there are fewer
     records than links as long as any is left.
     """
-    book, target = RecordBook(place.results / set_name), chosen_device(device)
+    book, target = RecordBook.of(place.results, set_name), chosen_device(device)
     if pack is None and target.type != "cuda":
         pack = 1
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
@@ -232,7 +237,7 @@ def _note(
         "seconds": round(found["results"]["seconds"] / packed, 3),
         "packed": packed,
         **made_by(found),
-        **kept_scores(run, link.task, tta=link.tta, device=device),
+        **kept_scores(run, link.task, tta=link.tta, device=device, ranked=link.ranked),
     }
     book.add(record)
     if report is not None:

@@ -124,7 +124,9 @@ _READING = (
 
 
 def _introduction(name: str, book: RecordBook) -> str:
-    lines = [f"Made by `deepauc study table {name}` from `results/{name}/`; `deepauc study run {name}` makes those."]
+    lines = [
+        f"Made by `deepauc study table {name}` from `results/{name}.jsonl`; `deepauc study run {name}` makes those."
+    ]
     if name == "medical":
         lines += ["", ABOUT, "", PUBLISHED]
     else:
