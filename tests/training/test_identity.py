@@ -11,7 +11,7 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.config import Settings, build, settings_toml
-from deepauc.training.folder import git_commit
+from deepauc.training.folder import NUMERICS_VERSION, by_other_numerics, git_commit, made_by
 from deepauc.training.identity import FROZEN, RENAMED
 from deepauc.training.plain import SPECS, from_plain, recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe, Stage
@@ -142,3 +142,9 @@ def test_an_installed_package_has_no_commit(checkout):
     installed = checkout / "site-packages" / "deepauc"  # of an environment inside a checkout of something else
     installed.mkdir(parents=True)
     assert git_commit.__wrapped__(installed) is None
+
+
+def test_a_run_from_before_counts_as_numerics_version_1():
+    old = {"hardware": "a CPU", "versions": {"torch": "2"}, "code_version": "0" * 64}
+    assert made_by(old) == {"hardware": "a CPU", "versions": {"torch": "2"}, "commit": None, "numerics": 1}
+    assert by_other_numerics([old, {"numerics": NUMERICS_VERSION + 1}]) == 1 + (NUMERICS_VERSION != 1)
