@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from deepauc.training.folder import code_text
+
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 SETS = ("breastmnist", "pneumoniamnist")
 NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
@@ -109,7 +111,8 @@ def run_one(name: str) -> dict[str, Any]:
         "seed": record["identity"]["seed"],
         "data_hash": record["identity"]["data"],
         "versions": record["versions"],
-        "code_version": record["code_version"],
+        "commit": record.get("commit"),
+        "numerics": record.get("numerics", 1),
     }
 
 
@@ -171,7 +174,7 @@ def write_table() -> None:
     lines.append("")
     for record in records:
         versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-        lines.append(f"- {record['set']}: {record['date'][:10]}; code {record['code_version'][:12]}; {versions}.")
+        lines.append(f"- {record['set']}: {record['date'][:10]}; {code_text(record)}; {versions}.")
     (RESULTS / "csv-to-report.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 

@@ -4,7 +4,7 @@ Cross-validation, default settings but for iteration limits; features standardis
 (33,126 rows of metadata, 584 melanomas; age, sex and site) is split by patient and needs DEEPAUC_DATA; the others come
 with scikit-learn.
 
-    python benchmarks/estimator.py                  # computes what is missing, writes results/estimator/*.json
+    python benchmarks/estimator.py                  # computes what is missing, writes results/estimator.jsonl
     python benchmarks/estimator.py --only wine isic # some of them
     python benchmarks/estimator.py --table          # only writes results/estimator.md from those records
 """
@@ -12,7 +12,6 @@ with scikit-learn.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import warnings
@@ -40,7 +39,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from deepauc import auroc
 from deepauc.integrations.sklearn import DeepAUCClassifier
 from deepauc.metrics.multiclass import multiclass_auroc
-from deepauc.training.folder import surroundings
+from deepauc.studies.record_file import append, read_named
+from deepauc.training.folder import code_text, surroundings
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 FOLDS, SEED = 5, 1
@@ -185,7 +185,7 @@ def interval(values: list[float], sizes: list[list[int]]) -> tuple[float, float,
 
 def write_table() -> None:
     """results/estimator.md, from the records alone."""
-    found = {path.stem: json.loads(path.read_text()) for path in (RESULTS / "estimator").glob("*.json")}
+    found = read_named(RESULTS / "estimator.jsonl")
     records = [found[name] for name in SETS if name in found]
     lines = [
         "# DeepAUCClassifier on tables",
@@ -234,8 +234,8 @@ def write_table() -> None:
             lines.append(f"| {record['title']} | {np.mean(record['share']):.4f} | " + " | ".join(means) + " |")
     for record in records[:1]:
         versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "scikit-learn", "numpy"))
-        codes = ", ".join(sorted({r["code_version"][:12] for r in records}))
-        lines += ["", f"{record['hardware']}; {versions}; {record['date'][:10]}; code {codes}."]
+        codes = ", ".join(sorted({code_text(r) for r in records}))
+        lines += ["", f"{record['hardware']}; {versions}; {record['date'][:10]}; {codes}."]
     (RESULTS / "estimator.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -245,12 +245,11 @@ if __name__ == "__main__":
     parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    (RESULTS / "estimator").mkdir(parents=True, exist_ok=True)
+    path = RESULTS / "estimator.jsonl"
     for set_name in [] if arguments.table else arguments.only:
-        target = RESULTS / "estimator" / f"{set_name}.json"
-        if target.exists():
+        if set_name in read_named(path):
             continue
         result = run(set_name)
-        target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        append(path, {"name": set_name, **result})
         print(set_name, {method: round(float(np.mean(result["auc"][method])), 4) for method in METHODS}, flush=True)
     write_table()

@@ -4,7 +4,7 @@ The set has the size of C10 at 1 % (25,253 images of 32x32, 253 positives, batch
 are random with a signal, which costs the same as real ones. A step's time is an epoch's over its steps, tables
 included.
 
-    PYTHONPATH=src:benchmarks python3 benchmarks/fast_step.py --json results/speed/fast-step.json
+    PYTHONPATH=src:benchmarks python3 benchmarks/fast_step.py --json fast-step.json
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.fast_step import FastEngine
+from deepauc.training.folder import code_text
 from deepauc.training.interrupt import InterruptFlag
 from deepauc.training.loop import claim_folder, run_epoch
 from deepauc.training.recipe import Recipe, Stage
@@ -197,7 +198,7 @@ def main() -> None:
     record = {**circumstances(gpu=True), "rows": []}
     if options.json is not None and options.json.exists():
         before = json.loads(options.json.read_text())
-        record["rows"] = before["rows"] if before["code_version"] == record["code_version"] else []
+        record["rows"] = before["rows"] if code_text(before) == code_text(record) else []
     if options.rows:
         tile_conv.CONV.clear()
         tile_conv.GRADIENT.clear()

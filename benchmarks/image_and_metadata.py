@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from csv_to_report import RESULTS, Shell, busy_share, interval
+from deepauc.training.folder import code_text
 
 RECORD = RESULTS / "image-and-metadata" / "ham10000-64.json"
 COLUMNS = ("--label-column", "target", "--group-column", "patient_id")
@@ -88,7 +89,8 @@ def measure() -> dict[str, Any]:
         "seed": first["identity"]["seed"],
         "data_hash": {name: record["identity"]["data"] for name, record in records.items()},
         "versions": first["versions"],
-        "code_version": first["code_version"],
+        "commit": first.get("commit"),
+        "numerics": first.get("numerics", 1),
     }
 
 
@@ -127,7 +129,7 @@ def write_table() -> None:
         "",
         f"{networks}. {record['hardware']} of {record['cores']} cores, {record['busy_before']:.0%} of them busy.",
     ]
-    lines += ["", f"{record['date'][:10]}; code {record['code_version'][:12]}; {versions}.", ""]
+    lines += ["", f"{record['date'][:10]}; {code_text(record)}; {versions}.", ""]
     (RESULTS / "image-and-metadata.md").write_text("\n".join(lines), encoding="utf-8")
 
 

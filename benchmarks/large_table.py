@@ -27,7 +27,7 @@ import torch
 from deepauc.data.table import read_table
 from deepauc.reporting.evaluation import Sample, evaluate_label
 from deepauc.reporting.tables import markdown_table
-from deepauc.training.folder import surroundings
+from deepauc.training.folder import code_text, surroundings
 
 RESULTS = Path(__file__).parent.parent / "results"
 COLUMNS, POSITIVE, SHIFT = 20, 0.05, 1.19
@@ -101,7 +101,7 @@ def table(record: dict[str, Any]) -> str:
             "",
             markdown_table(header, rows),
             "",
-            f"{record['hardware']}; {versions}; code {record['code_version'][:12]}.",
+            f"{record['hardware']}; {versions}; {code_text(record)}.",
             "",
         ]
     )

@@ -2,14 +2,13 @@
 
 Settings are fixed here, before any test score was seen; the last epoch is reported. Needs DEEPAUC_DATA.
 
-    python benchmarks/medmnist_cpu.py            # trains what is missing, writes results/medmnist-cpu/*.json
+    python benchmarks/medmnist_cpu.py            # trains what is missing, writes results/medmnist-cpu.jsonl
     python benchmarks/medmnist_cpu.py --table    # only writes results/medmnist-cpu.md from those records
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -24,6 +23,8 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
+from deepauc.studies.record_file import append, read_named
+from deepauc.training.folder import code_text
 from deepauc.training.loop import train
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
@@ -58,26 +59,26 @@ def recipes(epochs: int) -> dict[str, Recipe]:
 
 def run_all() -> None:
     root = Path(os.environ["DEEPAUC_DATA"])
-    folder = RESULTS / "medmnist-cpu"
-    folder.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / "medmnist-cpu.jsonl"
+    there = read_named(path)
     for name, epochs in SETS.items():
         task = load_medmnist(root / f"{name}.npz", positive=0)
         for method, recipe in recipes(epochs).items():
             for seed in SEEDS:
-                target = folder / f"{name}-{method.replace(', then ', '-').lower()}-{seed}.json"
-                if target.exists():
+                title = f"{name}-{method.replace(', then ', '-').lower()}-{seed}"
+                if title in there:
                     continue
                 with tempfile.TemporaryDirectory() as scratch:
                     run = train(recipe, task, seed=seed, run_dir=Path(scratch) / "run", device="cpu")
                     record = {"set": name, "method": method, "seed": seed, **run.record, "history": run.history}
-                    target.write_text(json.dumps(record, indent=1) + "\n")
+                    append(path, {"name": title, **record})
                     (test,) = run.auc("test").values()
                     print(f"{name} {method} seed {seed}: test AUC {test.value:.3f} ({test.low:.3f}-{test.high:.3f})")
 
 
 def write_table() -> None:
     """results/medmnist-cpu.md, from the records alone."""
-    records = [json.loads(p.read_text()) for p in sorted((RESULTS / "medmnist-cpu").glob("*.json"))]
+    records = [record for _, record in sorted(read_named(RESULTS / "medmnist-cpu.jsonl").items())]
     lines = [
         "# MedMNIST on the CPU",
         "",
@@ -99,7 +100,7 @@ def write_table() -> None:
             f"{tests[0][1]:.3f} - {tests[0][2]:.3f} | {share} |"
         )
     first = records[0]
-    lines += ["", f"{first['hardware']}; torch {first['versions']['torch']}; code {first['code_version'][:12]}.", ""]
+    lines += ["", f"{first['hardware']}; torch {first['versions']['torch']}; {code_text(first)}.", ""]
     (RESULTS / "medmnist-cpu.md").write_text("\n".join(lines))
 
 

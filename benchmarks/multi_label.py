@@ -1,7 +1,7 @@
 """What five labels at once cost: a training step of AUC-M and PESG on (N, 5) labels against one on (N,).
 
-    python benchmarks/multi_label.py            # one CPU thread; results/speed/multi-label-cpu.json
-    python benchmarks/multi_label.py --gpu      # one CUDA device; results/speed/multi-label-gpu.json
+    python benchmarks/multi_label.py            # one CPU thread; multi-label-cpu in results/speed.jsonl
+    python benchmarks/multi_label.py --gpu      # one CUDA device; multi-label-gpu in the same
 
 The stand-in for CheXpert: grey images of 96 pixels (32 on a CPU) in batches of 32, ResNet20 and DenseNet121. Both
 contenders do the whole step, forward, loss, backward, update; they take turns, the best time of each counts. Eager: a
@@ -11,7 +11,6 @@ captured step only has the arithmetic left, so this is the less favourable case.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ import torch
 from deepauc.models.build import ModelSpec, ResNet20Spec, TimmSpec, build_model
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.optim.pesg import PESG
+from deepauc.studies.record_file import append
 from deepauc.training.folder import surroundings
 from timing import best_in_turn, one_thread
 
-RESULTS = Path(__file__).parent.parent / "results" / "speed"
+RESULTS = Path(__file__).parent.parent / "results"
 NETWORKS: dict[str, ModelSpec] = {"ResNet20": ResNet20Spec(), "DenseNet121": TimmSpec(activation="elu")}
 BATCH, SHARE = 32, 0.2
 SIDES = {"cpu": 32, "cuda": 96}  # small on a CPU, where a step at 96 pixels takes a second and few fit into a minute
@@ -71,14 +71,13 @@ def measure(device: torch.device) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true", help="on a CUDA device")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the record goes")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of speed.jsonl, where the record goes")
     options = parser.parse_args()
     device = torch.device("cuda" if options.gpu else "cpu")
     with one_thread():
         record = {**surroundings(device), "batch": BATCH, "side": SIDES[device.type], "rows": measure(device)}
-    options.results.mkdir(parents=True, exist_ok=True)
-    path = options.results / f"multi-label-{'gpu' if options.gpu else 'cpu'}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path = options.results / "speed.jsonl"
+    append(path, {"name": f"multi-label-{'gpu' if options.gpu else 'cpu'}", **record})
     print(f"Written: {path}")
 
 

@@ -3,7 +3,7 @@
     python benchmarks/run.py [--gpu] [--only NAME ...] [--json FILE]
 
 Prints a markdown table for each module here that has `cpu_rows` (with --gpu: `gpu_rows`, and `gpu_checks` before), and
-writes rows, hardware, versions, date and the SHA-256 of the package's sources to results/speed/cpu.json or gpu.json.
+writes rows, hardware, versions, date, git commit and numerics version to results/speed.jsonl, as cpu or gpu.
 Exit code 1 if a check fails.
 """
 
@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from deepauc.training.folder import code_version
+from deepauc.studies.record_file import append
+from deepauc.training.folder import NUMERICS_VERSION, git_commit
 
 HERE = Path(__file__).resolve().parent
 MODULES = ("losses", "pesg_step", "auroc", "pairwise")
@@ -49,7 +50,7 @@ def main() -> int:
         "seconds": {},
         "rows": {},
     }
-    for name in ("hardware", "versions", "threads", "code_version"):
+    for name in ("hardware", "versions", "threads", "commit", "numerics"):
         print(f"{name}: {record[name]}", flush=True)
     for name in options.only:
         module = _module(name)
@@ -64,9 +65,12 @@ def main() -> int:
         record["seconds"][name] = round(time.perf_counter() - began, 1)
         table = getattr(module, "as_table", None) or module.markdown
         print(f"\n## {name}\n\n{table(rows)}", flush=True)
-    path = options.json or HERE.parent / "results" / "speed" / f"{kind}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path = options.json or HERE.parent / "results" / "speed.jsonl"
+    if options.json is None:
+        append(path, {"name": kind, **record})
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"\nRecord: {path}")
     return 0 if all(check["holds"] for check in record["checks"]) else 1
 
@@ -76,7 +80,8 @@ def circumstances(*, gpu: bool) -> dict[str, Any]:
     return {
         "hardware": hardware(gpu=gpu),
         "versions": versions(),
-        "code_version": code_version(),
+        "commit": git_commit(),
+        "numerics": NUMERICS_VERSION,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

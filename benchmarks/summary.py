@@ -1,6 +1,6 @@
-"""results/speed.md from the records under results/speed/, and nothing else.
+"""results/speed.md from the records in results/speed.jsonl, and nothing else.
 
-python benchmarks/summary.py
+python benchmarks/summary.py [fast-step.json ...]    # records that a benchmark wrote with --json come in first, by name
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from deepauc.studies.record_file import append, read_named
+from deepauc.training.folder import code_text
+
 RESULTS = Path(__file__).resolve().parent.parent / "results"
+RECORDS = RESULTS / "speed.jsonl"
 
 
 def load(name: str) -> dict[str, Any] | None:
-    path = RESULTS / "speed" / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_named(RECORDS).get(name)
 
 
 def origin(record: dict[str, Any]) -> str:
     hardware = ", ".join(record["hardware"].values())
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    code = (record.get("code_version") or "not recorded")[:12]
-    return f"{hardware}; {versions}; {record['date'][:10]}; code {code}."
+    return f"{hardware}; {versions}; {record['date'][:10]}; {code_text(record)}."
 
 
 def fast_step_table(record: dict[str, Any]) -> list[str]:
@@ -140,7 +142,9 @@ ENGINE = (
 
 
 def main() -> None:
-    """Write the page."""
+    """Take the records in that are named, and write the page."""
+    for path in map(Path, sys.argv[1:]):
+        append(RECORDS, {"name": path.stem, **json.loads(path.read_text(encoding="utf-8"))})
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     import auroc
     import losses
@@ -150,7 +154,7 @@ def main() -> None:
     lines = [
         "# Speed",
         "",
-        "Made by `python benchmarks/summary.py` from `results/speed/*.json`; see `benchmarks/README.md`.",
+        "Made by `python benchmarks/summary.py` from `results/speed.jsonl`; see `benchmarks/README.md`.",
     ]
     for kind in ("cpu", "gpu"):
         record = load(kind)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from deepauc import PESG, AUCMarginLoss, BatchScoreNorm, ClassQuotaSampler, PairwiseAUCLoss, auroc
 from deepauc.models.resnet20 import ResNet20
 from deepauc.reporting.tables import markdown_table
-from deepauc.training.folder import surroundings
+from deepauc.training.folder import code_text, surroundings
 
 RESULTS = Path(__file__).parent.parent / "results"
 BOUNDS = {"raw": nn.Identity, "sigmoid": nn.Sigmoid, "L2 over the batch": BatchScoreNorm}
@@ -104,7 +104,7 @@ def table(record: dict[str, Any]) -> str:
             "",
             markdown_table(header, rows),
             "",
-            f"{record['hardware']}; {versions}; code {record['code_version'][:12]}.",
+            f"{record['hardware']}; {versions}; {code_text(record)}.",
             "",
         ]
     )

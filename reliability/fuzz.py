@@ -25,7 +25,7 @@ from pathlib import Path
 
 from record import Row, earlier_rows, write_record
 
-from deepauc.training.folder import code_version
+from deepauc.training.folder import git_commit
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).resolve().parent
@@ -138,7 +138,7 @@ def main() -> int:
     rows = {row.what: row for row in earlier_rows("fuzz", options.out) if row.what in order}
     began = time.monotonic()
     for reader in options.only:
-        code_version.cache_clear()  # a campaign is long: the code may have changed since it began
+        git_commit.cache_clear()  # a campaign is long: the code may have changed since it began
         new = [fuzz(reader, options.examples)]
         if find_spec("atheris") is not None:
             new.append(guided(reader, options.examples))

@@ -27,9 +27,10 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
 from deepauc.paper.catalogue import entries
+from deepauc.studies.record_file import read_runs
 from deepauc.studies.records import RecordBook
 from deepauc.training import checkpoint, folder
-from deepauc.training.folder import code_version
+from deepauc.training.folder import git_commit
 from deepauc.training.loop import train
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Steps
@@ -76,7 +77,7 @@ def warm_up() -> None:
     auroc_interval(labels.astype(float), labels)
     fit_temperature(np.random.default_rng(0).normal(size=20), labels)
     torch.use_deterministic_algorithms(False)
-    code_version()
+    git_commit()
     entries()
     digits.load()
 
@@ -181,9 +182,8 @@ def study_job(place: Path, mark: Mark) -> None:
 def study_hash(place: Path) -> str:
     """Of all records of a study, each run once; the seconds, which no two runs share, are left out."""
     book = RecordBook(place / "results" / "smoke")
-    lines = [len(path.read_text(encoding="utf-8").splitlines()) for path in book.folder.glob("tuning/*.jsonl")]
     records = [record for name in book.studies() for record in (*book.tuning(name), *book.final(name))]
-    if sum(lines) + len(list(book.folder.glob("*.json"))) != len(records):
+    if len(read_runs(book.path)) != len(records):
         return "a run is recorded twice"
     if len(records) != STUDY_RUNS:
         return "not finished"

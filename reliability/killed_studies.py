@@ -88,7 +88,7 @@ def kills_in_studies(chaos: Chaos, count: int) -> Row:
 
 
 def damaged_record(chaos: Chaos) -> list[Row]:
-    """The last record of a study's tuning is cut off anywhere, as by a full disk: it is made again from the run."""
+    """The last record of a study is cut off anywhere, as by a full disk: it is made again from the run."""
     studies, trials, survivors = Studies(chaos), 4, 0
     for _ in range(trials):
         folder = chaos.fresh()
@@ -96,7 +96,7 @@ def damaged_record(chaos: Chaos) -> list[Row]:
         child.wait_for("record ends", count=chaos.random.randint(1, STUDY_RUNS - 1), seconds=600)
         child.kill()
         child.wait()
-        path = max(folder.glob("results/smoke/tuning/*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+        path = folder / "results" / "smoke.jsonl"
         content = path.read_bytes()
         last = content[:-1].rfind(b"\n") + 1
         path.write_bytes(content[: chaos.random.randrange(last + 1, len(content))])

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from deepauc.training.folder import code_version
+from deepauc.training.folder import NUMERICS_VERSION, git_commit
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "reliability"
 PACKAGES = ("torch", "numpy", "safetensors", "pillow", "hypothesis")
@@ -26,7 +26,7 @@ class Row:
     trials: int
     survivors: int
     note: str = ""
-    code_version: str = field(default_factory=code_version)
+    commit: str | None = field(default_factory=git_commit)
 
     @property
     def holds(self) -> bool:
@@ -39,7 +39,7 @@ def earlier_rows(name: str, out: Path | None = None) -> list[Row]:
     if not path.exists():
         return []
     record = json.loads(path.read_text(encoding="utf-8"))
-    return [Row(**{"code_version": record["code_version"], **row}) for row in record["rows"]]
+    return [Row(**{"commit": record.get("commit"), **row}) for row in record["rows"]]
 
 
 def write_record(
@@ -61,7 +61,8 @@ def write_record(
         "seconds": round(seconds, 1),
         "hardware": _processor(),
         "versions": {"python": platform.python_version(), **_versions()},
-        "code_version": code_version(),
+        "commit": git_commit(),
+        "numerics": NUMERICS_VERSION,
         "rows": [asdict(row) for row in rows],
     }
     if figures is not None:

@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from deepauc.training.folder import code_text
+
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 ORDER = ("chaos", "fuzz", "mishaps", "soak", "scale")
 
@@ -23,15 +25,15 @@ def campaign(record: dict[str, Any]) -> list[str]:
         record["about"],
         "",
         f"Again: `{record['command']}`. The last call took {record['seconds']:.0f} s on {record['hardware']}; "
-        f"{versions}; {record['date'][:10]}; code {record['code_version'][:12]}.",
+        f"{versions}; {record['date'][:10]}; {code_text(record)}.",
         "",
         "| what | trials | survivors | |",
         "|---|---:|---:|---|",
     ]
     for row in record["rows"]:
         note = row["note"].replace("|", "\\|")
-        if (code := row.get("code_version", record["code_version"])) != record["code_version"]:
-            note += f"; code {code[:12]}"
+        if row.get("commit", record.get("commit")) != record.get("commit"):
+            note += f"; {code_text({**record, **row})}"
         lines.append(f"| {row['what']} | {row['trials']:,} | {row['survivors']:,} | {note} |")
     return lines
 

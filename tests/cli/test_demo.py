@@ -14,6 +14,7 @@ from deepauc.cli.demo import write_demo
 from deepauc.cli.demo_first_run import FirstRunSettings
 from deepauc.demo.digits import METHODS, DigitsSettings
 from deepauc.demo.toy import ToySettings
+from deepauc.training.folder import NUMERICS_VERSION
 
 TOY = ToySettings(seeds=2, steps=6, shown_step=3, pretraining_steps=5, margins=(0.5, 1.0), grid=12)
 DIGITS = DigitsSettings(seeds=2, epochs=1)
@@ -56,7 +57,7 @@ def test_record_says_what_it_was_made_by(demo):
     _, record = demo
     assert record["seed"] == 0
     assert record["versions"]["torch"] == version("torch")
-    assert len(record["code_version"]) == 64
+    assert record["numerics"] == NUMERICS_VERSION
     assert record["seconds"]["total"] == pytest.approx(
         sum(record["seconds"][part] for part in ("toy", "digits", "first_run"))
     )

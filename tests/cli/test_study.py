@@ -53,7 +53,7 @@ def test_run_status_and_table(capsys, tmp_path):
     code, out, _ = call(capsys, "table", PAPER, "smoke", "--results", tmp_path / "results")
     assert code == 0
     assert (tmp_path / "results" / "smoke.md").read_text().startswith("# Smoke")
-    record = json.loads((tmp_path / "results" / "smoke" / "digits-S-10-paper-ce-0.json").read_text())
+    (record, *_) = RecordBook(tmp_path / "results" / "smoke").final("digits-S-10-paper-ce")
     assert record["cut"] == {"configs": "2 of 4", "epochs": 1, "tune_epochs": 1}
 
 
@@ -145,7 +145,7 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     place = ["--results", tmp_path]
     code, out, _ = call(capsys, "status", MEDICAL, "chest", *place)
     assert code == 0
-    assert f"chest: 0 of 150 runs recorded in {tmp_path / 'chest'}" in out
+    assert f"chest: 0 of 150 runs recorded in {tmp_path / 'chest.jsonl'}" in out
     assert "policy-smooth_ones" in out
     for name, record in (("toy", "toy/toy.json"), ("divergence", "divergence.jsonl")):
         code, out, _ = call(capsys, "status", PAPER, name, *place)
@@ -153,7 +153,8 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     book = RecordBook(tmp_path / "chest")
     for seed in (0, 1):
         book.add({"study": "R-Edema-auc_m", "phase": "final", "run": f"r{seed}", "seed": seed})
-    RecordBook(tmp_path / "chest" / "gamma=0.1").add({"study": "R-x", "phase": "final", "run": "r", "seed": 0})
+    other = {"set": "chest/gamma=0.1", "study": "R-x", "phase": "final", "run": "r", "seed": 0}
+    RecordBook.of(tmp_path, "chest/gamma=0.1").add(other)
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.json").write_text("{}")
     (tmp_path / "divergence.jsonl").write_text("{}\n{}\n")
@@ -161,9 +162,9 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     assert code == 0
     out += call(capsys, "status", PAPER, *place)[1]
     for line in (
-        f"chest: 2 of 150 runs recorded in {tmp_path / 'chest'}",
-        f"chest, with gamma=0.1: 1 recorded in {tmp_path / 'chest' / 'gamma=0.1'}",
-        f"chexpert: 0 of 125 runs recorded in {tmp_path / 'chexpert'}",
+        f"chest: 2 of 150 runs recorded in {tmp_path / 'chest.jsonl'}",
+        f"chest, with gamma=0.1: 1 recorded in {tmp_path / 'chest.jsonl'}",
+        f"chexpert: 0 of 125 runs recorded in {tmp_path / 'chexpert.jsonl'}",
         f"toy: 1 of 1 run recorded in {tmp_path / 'toy' / 'toy.json'}",
         f"divergence: 2 runs recorded in {tmp_path / 'divergence.jsonl'}",
     ):

@@ -23,6 +23,7 @@ from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.paper.best_levers import lever_name
 from deepauc.paper.best_verdict import differences, target_of
 from deepauc.reporting.resamples import FULL, FULL_ROWS
+from deepauc.studies.record_file import read_named
 from deepauc.studies.records import RecordBook
 from deepauc.training import plan_first_stage
 from deepauc.training.choice import Choice
@@ -216,7 +217,7 @@ def planned_first(rows: int, positives: int, shape: tuple[int, int, int], kind: 
 
 def first_on_a_gpu() -> tuple[str, ...]:
     """Epochs, images, share of the budget; measured epochs and their seconds."""
-    (row,) = record("speed/first-stage.json")["rows"]
+    (row,) = read_named(RESULTS / "speed.jsonl")["first-stage"]["rows"]
     _, recipe = planned_first(25_253, 253, (32, 32, 3), "cuda")
     stage = recipe.stages[0]
     assert stage.batch_size == row["batch"]
@@ -377,13 +378,13 @@ def with_momentum() -> tuple[str, ...]:
 
 
 def loss_over_bce() -> tuple[str, ...]:
-    (row,) = (row for row in record("speed/cpu.json")["rows"]["losses"] if row["size"] == 65_536)
+    (row,) = (row for row in read_named(RESULTS / "speed.jsonl")["cpu"]["rows"]["losses"] if row["size"] == 65_536)
     return (f"{row['over_bce']['AUCMarginLoss']:.2f}",)
 
 
 def resnet20_steps(*runs: int) -> tuple[str, ...]:
     """Milliseconds a step and run of AUC-M, with so many runs side by side."""
-    rows = [row for row in record("speed/fast-step-tiles.json")["rows"] if row["engine"] == "fast"]
+    rows = [row for row in read_named(RESULTS / "speed.jsonl")["fast-step-tiles"]["rows"] if row["engine"] == "fast"]
     steps = {row["runs"]: row["step_ms_a_run"] for row in rows if (row["model"], row["loss"]) == ("ResNet20", "AUC-M")}
     return tuple(f"{steps[count]:.2f}" for count in runs)
 

@@ -12,6 +12,7 @@ import pytest
 
 from deepauc.paper.medical_scores import read_scores
 from deepauc.paper.medical_skin_page import SkinCells, fusion_gains
+from deepauc.studies.record_file import read_named
 from deepauc.studies.records import RecordBook
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,8 @@ def csv_aucs(name: str) -> tuple[str, ...]:
 
 def medmnist(name: str) -> tuple[str, ...]:
     """Mean test AUC of CE and of both stages, over three seeds."""
-    runs = {m: [record(f"medmnist-cpu/{name}-{m}-{seed}.json") for seed in range(3)] for m in ("ce", "ce-auc-m")}
+    found = read_named(RESULTS / "medmnist-cpu.jsonl")
+    runs = {m: [found[f"{name}-{m}-{seed}"] for seed in range(3)] for m in ("ce", "ce-auc-m")}
     return tuple(shown(fmean(run["results"]["auc"]["test"]["class 0"][0] for run in some)) for some in runs.values())
 
 

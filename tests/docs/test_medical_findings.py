@@ -100,8 +100,8 @@ def printed_chest() -> tuple[str, ...]:
 def other_rates() -> tuple[str, ...]:
     """AUC-M minus CE of three networks: as printed, with another schedule, with another rate."""
     found: list[str] = []
-    for folder in (".", "milestones=52,210", "auc_lr=0.01"):
-        book = RecordBook(ROOT / "results" / "chest-printed" / folder)
+    for other in ("", "milestones=52,210", "auc_lr=0.01"):
+        book = RecordBook(ROOT / "results" / "chest-printed", other=other)
         for labels in (("all",), COMPETITION_FINDINGS):
             minus = [_mean_auc(book, net, labels, "auc_m") - _mean_auc(book, net, labels, "ce") for net in THREE]
             found += signed(fmean(minus), *ttest_1samp(minus, 0).confidence_interval())

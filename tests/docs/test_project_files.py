@@ -91,7 +91,7 @@ def test_every_documented_object_exists():
 
 def test_records_hold_no_path_of_the_machine_they_were_made_on():
     records = [path for ending in ("json", "jsonl", "md") for path in (ROOT / "results").rglob(f"*.{ending}")]
-    assert len(records) > 500
+    assert len(records) > 20
     path_of_a_machine = re.compile(r"""["'` (]/(?:tmp|home|root|work|mnt|var|opt|Users)/""")
     named = [str(path) for path in records if path_of_a_machine.search(path.read_text(encoding="utf-8"))]
     assert not named

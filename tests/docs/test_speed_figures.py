@@ -4,7 +4,6 @@ One row of FIGURES a sentence: the page, the sentence with a group for each figu
 What the page says is counted by hand, or what was never written down, is not here.
 """
 
-import json
 import re
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,6 +11,7 @@ from statistics import fmean, stdev
 import pytest
 
 from deepauc.models.tile_conv import CONV
+from deepauc.studies.record_file import read_named
 from deepauc.studies.records import RecordBook
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ TILES, STEP = "fast-step-tiles", "fast-step"  # the records of ResNet20 and of D
 
 
 def record(name: str) -> dict:
-    return json.loads((RESULTS / "speed" / f"{name}.json").read_text(encoding="utf-8"))
+    return read_named(RESULTS / "speed.jsonl")[name]
 
 
 def row(rows: list[dict], **wanted: object) -> dict:
@@ -169,7 +169,7 @@ def same_result() -> tuple[str, ...]:
 
 def profile(network: str, runs: int) -> tuple[int, float, dict[str, tuple[float, float]]]:
     """Kernels a step, milliseconds of them, and of each its microseconds and how often it runs."""
-    text = (RESULTS / "speed" / f"profile-{network.lower()}.txt").read_text(encoding="utf-8")
+    text = record(f"profile-{network.lower()}")["text"]
     (part,) = [one for one in re.split(r"\n(?=\S)", text) if one.startswith(f"{network}/AUC-M/{runs}:")]
     head = re.search(r": (\d+) kernels.*? ([\d.]+) ms", part)
     kernels = re.findall(r"([\d.]+) us +([\d.]+) x +(\S+)", part)

@@ -88,7 +88,7 @@ def final(cell, loss, seed, auc, *, recipe="paper", config=None, selection=None,
         "seconds": 1.0,
         "hardware": "a card",
         "versions": {"torch": "2.15"},
-        "code_version": "0",
+        "numerics": 1,
     }
 
 

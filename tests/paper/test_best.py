@@ -19,9 +19,9 @@ from deepauc.paper.best_levers import (
     SimplestWithinPairedError,
     best_set,
     cell_study,
+    kept_ranks,
     lever_studies,
-    ranks_as_text,
-    ranks_from_text,
+    read_ranks,
 )
 from deepauc.paper.smoke import DigitsSource
 from deepauc.studies.choices import RecordedChoices
@@ -146,11 +146,11 @@ def test_ranks_survive_as_text():
     generator = np.random.default_rng(0)
     labels = (generator.random(501) < 0.3).astype(np.float32)
     scores = generator.normal(size=501).round(1).astype(np.float32)  # with ties
-    ranks, back = ranks_from_text(ranks_as_text(scores, labels))
+    ranks, back = read_ranks(kept_ranks(scores, labels))
     assert np.array_equal(back, labels)
     assert auroc(ranks, labels) == auroc(scores, labels)
     with pytest.raises(ValueError, match="two bytes"):
-        ranks_as_text(np.zeros(40_000, dtype=np.float32), np.zeros(40_000, dtype=np.float32))
+        kept_ranks(np.zeros(40_000, dtype=np.float32), np.zeros(40_000, dtype=np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def test_the_average_of_models_comes_from_the_records(small):
     expected = ensemble([values for values, _ in own], scale="rank")
     assert auroc(scores, labels) == pytest.approx(auroc(expected, own[0][1]), abs=1e-12)
     assert best_averages.averaged_models(records[:1]) is None
-    other = {**records[1], "test_ranks": ranks_as_text(own[0][0], 1 - own[0][1])}
+    other = {**records[1], "test_ranks": kept_ranks(own[0][0], 1 - own[0][1])}
     with pytest.raises(ValueError, match="different test images"):
         best_averages.averaged_models([records[0], other])
 
@@ -248,9 +248,7 @@ def test_averages_over_sets_and_of_both_losses_on_one_set(small):
     results, _, book = small
     text = best_page.page(results).split("## Averages of models")[1].split("## What was chosen")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| C10")]
-    ranks = {
-        loss: [ranks_from_text(record["test_ranks"]) for record in book.final(f"C10-R-1-{loss}")] for loss in LOSSES
-    }
+    ranks = {loss: [read_ranks(record["test_ranks"]) for record in book.final(f"C10-R-1-{loss}")] for loss in LOSSES}
     labels = ranks["ce"][0][1]
     (together,) = (row for row in rows if len(row) == 5)
     across = {row[1]: row for row in rows if len(row) == 6}

@@ -137,7 +137,7 @@ def test_status_calls_records_of_an_earlier_setting_of_the_search_outdated(tmp_p
         chosen = cut_all(medical().chosen(["breast-R-best"]), options=cut)
         for study in settled(chosen, tmp_path)[0]:
             about = {"study": study.name, "phase": "final", "run": f"{study.name}-{seed}", "seed": seed, "config": {}}
-            about |= {"fixed": dict(study.fixed), "cut": dict(study.cut), "code_version": "other"}
+            about |= {"fixed": dict(study.fixed), "cut": dict(study.cut), "numerics": 1}
             RecordBook(tmp_path / "medical").add(about)
 
     add(0, {})

@@ -107,7 +107,11 @@ def test_a_lost_parent_is_trained_again_for_a_new_child(done, tmp_path):
     elsewhere = replace(
         place, runs=tmp_path / "runs", results=Path(shutil.copytree(place.results, tmp_path / "results"))
     )
-    (elsewhere.results / "chest" / "S-Heart-auc_m-0.json").unlink()
+    path = elsewhere.results / "chest.jsonl"
+    lost = records_of(place)["S-Heart-auc_m", 0]["run"]
+    path.write_text(
+        "".join(line for line in path.read_text().splitlines(keepends=True) if f'"run":"{lost}"' not in line)
+    )
     run_chest(replace(PLAN, masked=False), task, elsewhere)
     assert len(list((tmp_path / "runs").iterdir())) == 2  # the child and its parent
     assert ("S-Heart-auc_m", 0) in records_of(elsewhere)
@@ -314,7 +318,7 @@ def test_other_settings_have_records_of_their_own(done, tmp_path):
     found = study.run(elsewhere, cells=["S-all", "S-stage1"], seeds=(0,), settings=settings)
     assert found["runs"] == 2
     assert records_of(elsewhere) == records_of(place)  # untouched
-    book = RecordBook(elsewhere.results / "chest" / "gamma=0.00333333")
+    book = RecordBook(elsewhere.results / "chest", other="gamma=0.00333333")
     (record,) = book.final("S-all-auc_m")
     assert record["recipe"]["stages"][0]["optimizer"]["gamma"] == 1 / 300
     assert record["changed"] == {"gamma": 1 / 300}

@@ -1,7 +1,5 @@
 """results/medical.md from made records: aims, ensembles with intervals, what was not run."""
 
-import json
-
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -11,8 +9,9 @@ from deepauc.metrics.comparison import compare_auroc
 from deepauc.models.fusion import ensemble, fuse
 from deepauc.paper import medical_chest, medical_chest_plan, medical_page, medical_scores
 from deepauc.paper.medical_cells import CELLS, SEEDS
-from deepauc.paper.medical_scores import _packed, pooled, read_scores
+from deepauc.paper.medical_scores import pooled, read_scores
 from deepauc.paper.medical_studies import medical, melanoma
+from deepauc.studies.record_file import append
 from deepauc.studies.records import RecordBook
 
 LABELS = (np.arange(60) % 3 == 0).astype(float)
@@ -21,9 +20,9 @@ LABELS = (np.arange(60) % 3 == 0).astype(float)
 def record(study, seed, strength, *, tta=True, cut=None):
     generator = np.random.default_rng([seed, len(study), int(abs(strength) * 100)])
     plain, augmented = (generator.normal(size=60) + strength * LABELS for _ in range(2))
-    scores = {"labels": 1, "plain": _packed(plain.astype("<f4")), "truth": _packed(LABELS.astype("i1"))}
+    scores = {"labels": 1, "plain": plain.astype("<f4"), "truth": LABELS.astype("i1")}
     if tta:
-        scores["tta"] = _packed(augmented.astype("<f4"))
+        scores["tta"] = augmented.astype("<f4")
     return {
         "study": study,
         "phase": "final",
@@ -34,7 +33,7 @@ def record(study, seed, strength, *, tta=True, cut=None):
         "alpha_zero_share": 0.25,
         "seconds": 12.0,
         "hardware": "a machine",
-        "code_version": "other",
+        "numerics": 1,
         "cut": cut or {},
         "test_scores": scores,
     }
@@ -52,9 +51,8 @@ def results(tmp_path):
             book.add(record(f"ham-meta-{loss}", fold, 1.5, tta=False))
             if fold < 2:
                 book.add(record(f"ham-R-32-{loss}", fold, 3.0))
-    (tmp_path / "speed").mkdir()
     rows = [{"network": n, "single_ms": 1.0, "five_ms": r, "ratio": r} for n, r in (("fast", 1.05), ("slow", 1.2))]
-    (tmp_path / "speed" / "multi-label-cpu.json").write_text(json.dumps({"hardware": "a machine", "rows": rows}))
+    append(tmp_path / "speed.jsonl", {"name": "multi-label-cpu", "hardware": "a machine", "rows": rows})
     return tmp_path
 
 

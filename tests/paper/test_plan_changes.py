@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +20,7 @@ from deepauc.paper.plan_changes import (
 )
 from deepauc.paper.plan_page import differences, page, recorded
 from deepauc.studies.folds import FoldSource
+from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
 
@@ -136,10 +136,14 @@ def test_the_counts_are_those_of_the_folds(on, data_root):
     assert found.shape == data.shape
 
 
+def note(results, study, lines):
+    book = RecordBook(results / "plan")
+    for line in lines:
+        book.add({"study": study, "phase": "tuning", **line})
+
+
 def test_page(tmp_path):
     assert "No run is recorded yet." in page(tmp_path)
-    folder = tmp_path / "plan" / "tuning"
-    folder.mkdir(parents=True)
     aucs = {BASE: [0.8, 0.82, 0.84, 0.86, 0.88], "EMA .99": [0.81, 0.82, 0.86, 0.86, 0.9]}
     lines = [
         {"run": f"{change}{seed}", "config": {"change": change}, "seed": seed, "auc": {"validation": [value, 0, 1]}}
@@ -147,7 +151,7 @@ def test_page(tmp_path):
         for seed, value in enumerate(values)
     ]
     lines.append({"run": "m", "config": {"change": "mixup 1"}, "seed": 0, "failed": "the loss is NaN"})
-    (folder / "plan-breast.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    note(tmp_path, "plan-breast", lines)
     text = page(tmp_path)
     (row,) = (line for line in text.splitlines() if line.startswith("| EMA .99"))
     differences = np.array([0.01, 0.0, 0.02, 0.0, 0.02])
@@ -161,15 +165,13 @@ def test_page(tmp_path):
 
 def test_a_base_that_is_recorded_under_another_name_is_found(tmp_path):
     """On breast a quarter of the rows are positives, so that a quota of a quarter is the base: one run."""
-    folder = tmp_path / "plan" / "tuning"
-    folder.mkdir(parents=True)
     lines = [
         {"run": f"{change}{seed}", "config": {"change": change}, "seed": seed, "auc": {"validation": [auc, 0, 1]}}
         for change, auc in (("a quarter positives", 0.8), ("8 copies", 0.81), ("margin 1", 0.9))
         for seed in range(FOLDS)
         if change != "margin 1" or seed < 3  # three folds of it: not complete
     ]
-    (folder / "plan-breast.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    note(tmp_path, "plan-breast", lines)
     rows = {line.split("|")[1].strip(): line.split("|")[2:4] for line in page(tmp_path).splitlines() if "|" in line}
     cells = {change: [cell.strip() for cell in row] for change, row in rows.items()}
     assert cells[BASE] == ["0.800", "-"]
@@ -186,8 +188,6 @@ def test_the_set_is_declared():
 
 
 def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
-    folder = tmp_path / "plan" / "tuning"
-    folder.mkdir(parents=True)
 
     def record(on, aucs):
         lines = [
@@ -195,7 +195,7 @@ def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
             for change, auc in aucs.items()
             for seed in range(FOLDS)
         ]
-        (folder / f"plan-{on}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+        note(tmp_path, f"plan-{on}", lines)
 
     record("breast", {BASE: 0.8, "CE alone, as long": 0.81, "classifier kept": 0.8})
     assert "Second round" not in page(tmp_path)
@@ -218,8 +218,6 @@ def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
 
 
 def test_copies_are_held_against_the_same_network_without(tmp_path):
-    folder = tmp_path / "plan" / "tuning"
-    folder.mkdir(parents=True)
     change = f"{PLANNED}, 8 copies"
 
     def record(on, gain):
@@ -233,7 +231,7 @@ def test_copies_are_held_against_the_same_network_without(tmp_path):
             }
             for seed in range(FOLDS)
         ]
-        (folder / f"plan-{on}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+        note(tmp_path, f"plan-{on}", lines)
 
     *most, last = SETS
     for on in most:

@@ -114,7 +114,7 @@ def test_all_that_a_reviewer_asks_for_is_there(written_reports, parse_page):
         *(
             record["identity"]["data"],
             record["identity"]["recipe"],
-            record["code_version"],
+            record["commit"] or "Git commit",
             record["versions"]["torch"],
         ),
         "judged here on rows that had no part in the choice",

@@ -1,7 +1,6 @@
 """Runs as tasks of a cluster: none lost, none twice, the records those of one process; whatever becomes of workers."""
 
 import fcntl
-import json
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from deepauc.paper.smoke import DigitsSource
 from deepauc.studies import runner
 from deepauc.studies.cluster import Cluster, carry_out, lock_path, packs
 from deepauc.studies.plan import Planner
+from deepauc.studies.record_file import read_runs
 from deepauc.studies.records import RecordBook
 from deepauc.studies.runner import run_studies
 from deepauc.studies.sources import Place
@@ -30,7 +30,7 @@ from deepauc.studies.study import Study
 
 PAPER = str(Path(__file__).parents[2] / "experiments" / "paper.py")
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
-OF_A_MOMENT = ("seconds", "hardware", "code_version")  # of a record: they are those of the machine and its source tree
+OF_A_MOMENT = ("seconds", "hardware", "commit")  # of a record: they are those of the machine and its source tree
 
 
 def a_study(name="m", **changes):
@@ -86,9 +86,7 @@ def run(studies, folder, monkeypatch=None, hands=None, **options):
 
 def kept(folder):
     """All records, without what is of the moment; each run of a study once."""
-    records = [json.loads(path.read_text()) for path in (folder / "results" / "s").glob("*.json")]
-    for path in (folder / "results" / "s" / "tuning").glob("*.jsonl"):
-        records += [json.loads(line) for line in path.read_text().splitlines()]
+    records = [record for _, record in read_runs(folder / "results" / "s.jsonl")]
     keys = [(record["study"], record["phase"], record["run"]) for record in records]
     assert len(set(keys)) == len(keys)
     return {key: {k: v for k, v in r.items() if k not in OF_A_MOMENT} for key, r in zip(keys, records, strict=True)}
@@ -152,7 +150,7 @@ def test_a_failed_run_costs_no_other(tmp_path, monkeypatch):
     assert outcome.done == 2
     assert book.final("m")[0]["config"] == {"lr": 0.1}
     (failed,) = [record for record in book.tuning("m") if "failed" in record]
-    assert failed["code_version"] == book.final("m")[0]["code_version"]
+    assert failed["numerics"] == book.final("m")[0]["numerics"]
 
 
 def test_a_worker_waits_for_the_one_that_has_the_folder(tmp_path, monkeypatch):
@@ -205,7 +203,7 @@ def test_the_command_says_where_and_with_what(tmp_path, monkeypatch):
         main(["study", "run", PAPER, "smoke", *small, *options])
     assert not leaving.value.code
     assert asked == [(Cluster(address="node0:6379", gpus=0.5, cpus=2, retries=1), None)]
-    assert len(list((tmp_path / "results" / "smoke").glob("*.json"))) == 1  # relative folders are those of the command
+    assert len(read_runs(tmp_path / "results" / "smoke.jsonl")) == 1  # relative folders are those of the command
 
 
 COUNTING = """

@@ -1,6 +1,7 @@
 """Folds as tasks: what a fold may see, first stages shared and never leaking, a chain of selections, no refit."""
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -198,18 +199,14 @@ def test_a_run_that_another_study_has_recorded_is_not_trained_again(done, tmp_pa
     """The setting a lever begins with is the one chosen before; without run folders its record is enough."""
     folder, *_ = done
     (tmp_path / "results").mkdir()
-    (folder / "results" / "s").rename(tmp_path / "results" / "s")
+    shutil.copy(folder / "results" / "s.jsonl", tmp_path / "results")
     again = a_study("h", grid={"lr": (0.1,), "mixup": (0.0, 0.5)})
-    try:
-        outcome, book = run([again], tmp_path)
-        trained = [path for path in (tmp_path / "runs").iterdir() if path.name != "first-stages"]
-        assert len(book.tuning("h")) == 6
-        mixed = 0 if any(r["config"] == {"lr": 0.1, "mixup": 0.5} for r in book.tuning("g")) else 3
-        assert (outcome.failed, len(trained)) == ([], mixed)
-        assert {record["study"] for record in book.tuning("h")} == {"h"}
-    finally:
-        (tmp_path / "results" / "s" / "tuning" / "h.jsonl").unlink(missing_ok=True)
-        (tmp_path / "results" / "s").rename(folder / "results" / "s")
+    outcome, book = run([again], tmp_path)
+    trained = [path for path in (tmp_path / "runs").iterdir() if path.name != "first-stages"]
+    assert len(book.tuning("h")) == 6
+    mixed = 0 if any(r["config"] == {"lr": 0.1, "mixup": 0.5} for r in book.tuning("g")) else 3
+    assert (outcome.failed, len(trained)) == ([], mixed)
+    assert {record["study"] for record in book.tuning("h")} == {"h"}
 
 
 def test_until_the_last_is_selected_the_one_before_counts(done, tmp_path):

@@ -7,7 +7,7 @@ from deepauc.studies.folds import FoldSource
 from deepauc.studies.records import RecordBook
 from deepauc.studies.status import status_of
 from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet
-from deepauc.training.folder import code_version
+from deepauc.training.folder import NUMERICS_VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def add(results, study, phase, seed, config, auc=0.5, **more):
     book = RecordBook(results / "s")
     number = len(book.tuning(study)) + len(book.final(study))
     record = {"study": study, "phase": phase, "seed": seed, "config": config, "run": f"{study}{number}", "fixed": {}}
-    record |= {"code_version": code_version(), "history": {"validation_auc": [auc]}, "recipe": {}, "cut": {}, **more}
+    record |= {"numerics": NUMERICS_VERSION, "history": {"validation_auc": [auc]}, "recipe": {}, "cut": {}, **more}
     book.add(record)
 
 
@@ -73,7 +73,7 @@ def test_what_rests_on_a_former_choice_is_outdated(tmp_path):
         add(tmp_path, "mixup", "tuning", 0, {"lr": 0.1, "widths": [4, 8], "mixup": mixup})
     tune_rate(tmp_path, better=0.2)
     assert (counted(tmp_path)["mixup"].tuned, counted(tmp_path)["mixup"].outdated) == (0, 2)
-    add(tmp_path, "mixup", "tuning", 1, {"lr": 0.2, "widths": [4, 8], "mixup": 0.5}, code_version="other")
+    add(tmp_path, "mixup", "tuning", 1, {"lr": 0.2, "widths": [4, 8], "mixup": 0.5}, numerics=NUMERICS_VERSION + 1)
     add(tmp_path, "mixup", "tuning", 0, {"lr": 0.2, "widths": [4, 8], "mixup": 0.5}, failed="diverged")
     found = counted(tmp_path)
     assert (found["rate"].tuned, found["rate"].to_tune, found["rate"].outdated) == (8, 8, 0)

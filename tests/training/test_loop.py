@@ -71,7 +71,7 @@ def test_a_run_leaves_its_folder_and_learns(image_task, tmp_path):
     assert {"A_M", "gap", "a", "b", "alpha", "alpha_zero_share", "validation_auc", "validation_low"} <= set(last)
     record = run.record
     assert record["recipe"]["stages"][1]["objective"]["type"] == "AUCMargin"
-    assert {"code_version", "versions", "hardware", "identity"} <= set(record)
+    assert {"commit", "numerics", "versions", "hardware", "identity"} <= set(record)
     assert record["identity"]["data"] == image_task.data_hash()
     bundle = Bundle.load(run.path)
     negatives = scores[labels == 0]

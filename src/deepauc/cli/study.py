@@ -205,7 +205,7 @@ def status(
     results: Results = Path("results"),
     as_json: AsJson = False,
 ) -> None:
-    """How far the studies are, from their records: which are asked for, by other code, cut, outdated."""
+    """How far the studies are, from their records: which are asked for, of another numerics version, cut, outdated."""
     from deepauc.cli.study_parts import tell_own_status
     from deepauc.studies.load import load_studies
     from deepauc.studies.status import status_of
@@ -231,14 +231,14 @@ def status(
             for one in begun
         ]
         if rows:
-            header = ["study", "tuning runs", "final runs", "failed", "by other code", "cut", "outdated"]
+            header = ["study", "tuning runs", "final runs", "failed", "other numerics", "cut", "outdated"]
             output.table(header, rows, title=f"{entry.name}: {entry.title}")
             if any(one.cut for one in begun):
                 output.say("Cut: with less than is declared, or another option; `study table` says which.")
             if any(one.outdated for one in begun):
                 output.say("Outdated: records that the plan does not ask for (any more); they are in no other column.")
         else:
-            output.result(f"{entry.name}: no records in {results / entry.name}")
+            output.result(f"{entry.name}: no records in {results / entry.name}.jsonl")
     output.record(record)
 
 
@@ -262,7 +262,8 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     from deepauc.training.output_file import write_atomically
 
     path = results / f"{entry.name}.md"
-    if path.exists() and not any((results / record).exists() for record in (entry.name, f"{entry.name}.json")):
+    endings = ("", ".json", ".jsonl")
+    if path.exists() and not any((results / f"{entry.name}{ending}").exists() for ending in endings):
         raise ValueError(f"{path} is there, and no record it could be made from: is {results} the right folder?")
     pictures = entry.pictures(results)  # first: the page shows those that are there
     text = _page(entry, results)

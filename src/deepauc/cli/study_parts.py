@@ -117,11 +117,11 @@ def tell_own_status(entry: Entry, cells: list[str], results: Path, output: Outpu
         rows = [[name, f"{count} of {seeds}"] for name, count in found.items()]
         if whole:
             output.table(["runs", "recorded"], rows, title=f"{entry.name}: {entry.title}")
-        where = results / entry.linked.records
+        where = results / f"{entry.linked.records}.jsonl"
         output.result(f"{entry.name}: {sum(found.values())} of {seeds * len(found)} runs recorded in {where}")
         others = entry.linked.with_other_settings(results)
         for folder, count in others.items():
-            output.result(f"{entry.name}, with {folder}: {count} recorded in {where / folder}")
+            output.result(f"{entry.name}, with {folder}: {count} recorded in {where}")
         by_name = [{"study": name, "final": count, "seeds": seeds} for name, count in found.items()]
         return {"runs": by_name, "other_settings": others}
     if cells:

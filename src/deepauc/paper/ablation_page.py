@@ -39,8 +39,9 @@ def page(results: Path) -> str:
     missing = [row for study in ablations().studies if (row := _missing_row(study, book)) is not None]
     parts = [
         "# The paper's ablations",
-        "Made by `deepauc study table ablations` from `results/ablations/` (A2 to A5) and `results/paper-tables/` "
-        "and the medical records (A6). Test AUC of the last epoch (or the share of steps, where a claim is of that) "
+        "Made by `deepauc study table ablations` from `results/ablations.jsonl` (A2 to A5) and "
+        "`results/paper-tables.jsonl` and the medical records (A6). Test AUC of the last epoch (or the share of "
+        "steps, where a claim is of that) "
         "over the training sets that both sides have, paired, with a 95 % t-interval; a claim is confirmed or refuted "
         "where the interval leaves out 0. Cat&Dog has other pixels than the paper's. A1 is `deepauc study table toy`.",
         "## Claims",

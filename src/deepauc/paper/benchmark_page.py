@@ -23,7 +23,7 @@ from deepauc.paper.score_histograms import binned_auc
 from deepauc.paper.study_figures import cells_without_curves, picture_links
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
-from deepauc.training.folder import code_version
+from deepauc.training.folder import by_other_numerics
 
 NEGATIVES = {"C2": 10_000, "C10": 25_000, "C100": 25_000, "S10": 2_500}
 HEADER = (
@@ -84,8 +84,9 @@ def page(results: Path) -> str:
 def _introduction(book: RecordBook) -> str:
     finals = [record for name in book.studies() for record in book.final(name)]
     lines = [
-        "Made by `deepauc study table paper-tables` from `results/paper-tables/`; `deepauc study run paper-tables` "
-        "makes the records. Test AUC of the last epoch, mean ± standard deviation over random training sets, beside "
+        "Made by `deepauc study table paper-tables` from `results/paper-tables.jsonl`; `deepauc study run "
+        "paper-tables` makes the records. Test AUC of the last epoch, mean ± standard deviation over random "
+        "training sets, beside "
         "the paper's. Settings are chosen on validation AUC (three training sets at 1 %, one at 10 %, fewer where the "
         "last column says so), then refitted on all training images; no test score has a say. At 1 % a validation part "
         "holds 25 positives, so the standard error of one validation AUC is about .05, and of a mean of three about "
@@ -103,9 +104,9 @@ def _introduction(book: RecordBook) -> str:
     if finals:
         machines = sorted({record["hardware"] for record in finals})
         torches = sorted({record["versions"]["torch"] for record in finals})
-        other = sum(record["code_version"] != code_version() for record in finals)
+        other = by_other_numerics(finals)
         made = f"{len(finals)} final runs on {', '.join(machines)}, torch {', '.join(torches)}"
-        lines += ["", made + (f"; {other} of them by another version of the code than this page." if other else ".")]
+        lines += ["", made + (f"; {other} of them by another numerics version." if other else ".")]
     return "\n".join(lines)
 
 

@@ -17,7 +17,7 @@ from deepauc.models.fusion import ensemble
 from deepauc.paper.benchmark_tables import Cell
 from deepauc.paper.benchmark_verdict import interval_text
 from deepauc.paper.best import TITLES
-from deepauc.paper.best_levers import CELLS, FOLLOWERS, LOSSES, ranks_from_text
+from deepauc.paper.best_levers import CELLS, FOLLOWERS, LOSSES, read_ranks
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.studies.records import Record, RecordBook
 
@@ -56,7 +56,7 @@ def averaged_models(records: Sequence[Record]) -> tuple[Any, Any] | None:
 
 
 def _ranks(records: Sequence[Record]) -> tuple[list[Any], Any] | None:
-    kept = [ranks_from_text(record["test_ranks"]) for record in records if "test_ranks" in record]
+    kept = [read_ranks(record["test_ranks"]) for record in records if "test_ranks" in record]
     if len(kept) < 2:
         return None
     labels = kept[0][1]

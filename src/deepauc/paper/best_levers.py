@@ -206,23 +206,22 @@ class RankedSource:
         return self.source.load(seed, tuning=tuning, place=place)
 
     def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
-        return {**self.source.keep(run, task, device=device), "test_ranks": ranks_as_text(*run.scores("test"))}
+        return {**self.source.keep(run, task, device=device), "test_ranks": kept_ranks(*run.scores("test"))}
 
 
-def ranks_as_text(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> dict[str, str]:
-    """Twice the rank from 0, ties sharing their mean, as two bytes each in base64; labels as bits."""
+def kept_ranks(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+    """Twice the rank from 0, ties sharing their mean, as two bytes each; labels as bytes."""
     if len(scores) > 1 << 15:
         raise ValueError(f"ranks of {len(scores)} images do not fit into two bytes each.")
     _, group, size = np.unique(scores, return_inverse=True, return_counts=True)
     twice = 2 * np.cumsum(size) - size - 1
-    return {
-        "ranks": base64.b64encode(twice[group].astype("<u2").tobytes()).decode(),
-        "labels": base64.b64encode(np.packbits(labels == 1).tobytes()).decode(),
-    }
+    return {"ranks": twice[group].astype("<u2"), "labels": (labels == 1).astype("u1")}
 
 
-def ranks_from_text(kept: Mapping[str, str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Ranks and labels, (N,) each, as `ranks_as_text` got them."""
+def read_ranks(kept: Mapping[str, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Ranks and labels, (N,) each, as `kept_ranks` got them; in records of an earlier version in base64."""
+    if not isinstance(kept["ranks"], str):
+        return np.asarray(kept["ranks"]) / 2, np.asarray(kept["labels"]).astype(np.float64)
     ranks = np.frombuffer(base64.b64decode(kept["ranks"]), dtype="<u2") / 2
     labels = np.unpackbits(np.frombuffer(base64.b64decode(kept["labels"]), dtype=np.uint8), count=len(ranks))
     return ranks, labels.astype(np.float64)

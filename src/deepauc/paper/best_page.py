@@ -24,7 +24,7 @@ from deepauc.paper.best_not_run import not_run_section
 from deepauc.paper.best_verdict import cell_records, target_of, verdict_section, what_decides
 from deepauc.reporting.tables import markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
-from deepauc.training.folder import code_version
+from deepauc.training.folder import by_other_numerics
 
 NOTHING = "No run is recorded yet."
 
@@ -45,7 +45,7 @@ def page(results: Path) -> str:
 def _introduction(book: RecordBook) -> str:
     finals = [record for name in book.studies() for record in book.final(name)]
     lines = [
-        "Made by `deepauc study table best` from `results/best/`; `deepauc study run best` makes the records. "
+        "Made by `deepauc study table best` from `results/best.jsonl`; `deepauc study run best` makes the records. "
         "Selection is by cross-validation inside training sets 100 and 101 of C10 at 1 % with ResNet20, five folds "
         "each; the sets reported are 0 to 4, and the setting is used unchanged in all other cells. A fold's first "
         "stage sees the other four folds only; positives removed to make the imbalance are seen by no stage. Test AUC "
@@ -59,9 +59,9 @@ def _introduction(book: RecordBook) -> str:
     ]
     if finals:
         machines = sorted({record["hardware"] for record in finals})
-        other = sum(record["code_version"] != code_version() for record in finals)
-        made = f"{len(finals)} final runs on {', '.join(machines)}; {other} of them by other code than this page's."
-        lines += ["", made]
+        other = by_other_numerics(finals)
+        made = f"{len(finals)} final runs on {', '.join(machines)}"
+        lines += ["", made + (f"; {other} of them by another numerics version." if other else ".")]
     return "\n".join(lines)
 
 

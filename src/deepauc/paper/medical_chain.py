@@ -6,8 +6,6 @@ by the hash of recipe, data, seed and parent, the same call again does only what
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +22,10 @@ from deepauc.paper.medical_scores import kept_scores
 from deepauc.studies.execution import OutOfTime, time_limit
 from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.sources import Place
-from deepauc.training.folder import RunFolder
+from deepauc.training.folder import RunFolder, made_by
 from deepauc.training.loop import can_be_fast, chosen_device, train
 from deepauc.training.packing import Job, train_together
-from deepauc.training.plain import recipe_hash, to_plain
+from deepauc.training.plain import recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run import Run
 from deepauc.training.stream import Stream
@@ -50,8 +48,12 @@ class Link:
     @property
     def id(self) -> str:
         origin = "" if self.parent is None else self.parent.id
-        plain = json.dumps(to_plain(self.recipe, defaults=False), sort_keys=True)
-        return hashlib.sha256(f"{plain} {self.task.data_hash()} {self.seed} {origin}".encode()).hexdigest()[:20]
+        return run_id(self.recipe, self.task.data_hash(), self.seed, origin=origin)
+
+    @property
+    def ranked(self) -> tuple[str, ...]:
+        """Which test scores are in no ensemble: those are of runs with a loss, with TTA where there is any."""
+        return ("plain", "tta") if "loss" not in self.about else ("plain",) if self.tta else ()
 
     def folder(self, place: Place) -> Path:
         return place.runs / self.id
@@ -81,7 +83,7 @@ def run_links(
     max_minutes: what is running then stops after its epoch, and the next call goes on from there; there are fewer
     records than links as long as any is left.
     """
-    book, target = RecordBook(place.results / set_name), chosen_device(device)
+    book, target = RecordBook.of(place.results, set_name), chosen_device(device)
     if pack is None and target.type != "cuda":
         pack = 1
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
@@ -234,8 +236,8 @@ def _note(
         "alpha_zero_share": round(sum(shares) / len(shares), 6) if shares else None,
         "seconds": round(found["results"]["seconds"] / packed, 3),
         "packed": packed,
-        **{name: found[name] for name in ("hardware", "versions", "code_version")},
-        **kept_scores(run, link.task, tta=link.tta, device=device),
+        **made_by(found),
+        **kept_scores(run, link.task, tta=link.tta, device=device, ranked=link.ranked),
     }
     book.add(record)
     if report is not None:

@@ -91,15 +91,15 @@ class ChestStudy:
 
     def recorded(self, results: Path, cells: Sequence[str] = ()) -> dict[str, int]:
         """Final runs by name, those of the study's own settings and seeds."""
-        book = RecordBook(results / self.plan.records)
+        book = RecordBook.of(results, self.plan.records)
         return {
             name: sum(record["seed"] in self.plan.seeds for record in book.final(name)) for name in self.chosen(cells)
         }
 
     def with_other_settings(self, results: Path) -> dict[str, int]:
-        """Final runs by the folder that names what differs."""
-        folders = sorted(path for path in (results / self.plan.records).glob("*=*") if path.is_dir())
-        books = {folder.name: RecordBook(folder) for folder in folders}
+        """Final runs by the text that says what differs."""
+        path = results / self.plan.records
+        books = {other: RecordBook(path, other=other) for other in RecordBook(path).others()}
         return {name: sum(len(book.final(study)) for study in book.studies()) for name, book in books.items()}
 
     def run(
@@ -170,7 +170,7 @@ def run_chest(
     names = chosen_names(tuple(dict.fromkeys(link.study for link in links)), cells, f"run of {plan.name}")
     links = [link for link in links if link.study in names]
     records = run_links(plan.records, links, place, device=device, pack=pack, max_minutes=max_minutes, report=report)
-    book = RecordBook(place.results / plan.records)
+    book = RecordBook.of(place.results, plan.records)
     every = [record for study in book.studies() for record in book.final(study)]
     beaten = note_readers(plan.records, every, task.label_names, readers, place)
     return {"runs": len(records), "left": len(links) - len(records), "readers": beaten}

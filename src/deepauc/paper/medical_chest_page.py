@@ -20,6 +20,7 @@ from deepauc.paper.medical_readers import disease_ensembles
 from deepauc.paper.medical_scores import RESAMPLES, read_scores
 from deepauc.paper.recipes import TITLES
 from deepauc.reporting.tables import auc_text, markdown_table
+from deepauc.studies.record_file import read_named
 from deepauc.studies.records import RecordBook
 
 PAGE_TITLES = {
@@ -51,15 +52,15 @@ def chest_sections(results: Path, *names: str) -> list[str]:
 def _study_sections(results: Path, name: str) -> list[str]:
     """Runs with other settings come after those of the study itself."""
     parts = _sections(results, name)
-    for folder in sorted(path for path in (results / name).glob("*=*") if path.is_dir()):
-        if own := _sections(results, f"{name}/{folder.name}"):
-            parts += [f"## With {folder.name.replace(',', ', ').replace('=', ' ')}", *own[1:]]
+    for other in RecordBook(results / name).others():
+        if own := _sections(results, f"{name}/{other}"):
+            parts += [f"## With {other.replace(',', ', ').replace('=', ' ')}", *own[1:]]
     return parts
 
 
 def _sections(results: Path, name: str) -> list[str]:
-    """Of one folder of records, its own heading first."""
-    book = RecordBook(results / name)
+    """Of one set of records, its own heading first."""
+    book = RecordBook.of(results, name)
     records = [record for study in book.studies() for record in book.final(study)]
     second = [record for record in records if "loss" in record]
     if not second:
@@ -268,9 +269,8 @@ def _policies(records: Sequence[Mapping[str, Any]]) -> list[str]:
 def _cost(results: Path) -> list[str]:
     """The benchmark's record, where it has been run."""
     rows = []
-    for path in sorted((results / "speed").glob("multi-label-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        for row in record["rows"]:
+    for name, record in sorted(read_named(results / "speed.jsonl").items()):
+        for row in record["rows"] if name.startswith("multi-label-") else ():
             cells = [record["hardware"], row["network"], row["single_ms"], row["five_ms"], row["ratio"]]
             rows.append([cells[0], cells[1], *(f"{value:.3g}" for value in cells[2:])])
     if not rows:

@@ -38,7 +38,7 @@ class ChestPlan:
 
     @property
     def records(self) -> str:
-        """Where they are below RESULTS: the study's folder, or one in it for what differs from the study."""
+        """The set that the records name: the study, and after a slash what differs from it."""
         return "/".join([self.name, *([_folder_name(self.changed)] if self.changed else [])])
 
 
@@ -73,7 +73,7 @@ def with_settings(plan: ChestPlan, settings: Mapping[str, Any]) -> ChestPlan:
     """The plan with other settings: of `plan.settings`, losses, networks, tta, pretrained; for CheXpert views and size.
 
     Losses and networks choose what is run; whatever else differs from the plan makes it another experiment, whose
-    records have a folder of their own.
+    records name a set of their own.
     """
     own: dict[str, Any] = {**plan.settings, "precision": plan.settings.get("precision", "bfloat16")}
     own |= {name: getattr(plan, name) for name in ("losses", "networks", "tta", "pretrained")}

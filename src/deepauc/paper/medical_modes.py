@@ -39,13 +39,12 @@ def mode_sections(book: RecordBook, cells: Sequence[Cell]) -> list[str]:
 
 def pictures(results: Path, *, name: str = "medical") -> list[Path]:
     """AUC-M beside CE, first fold, for each melanoma cell that has both and whose bins tell their scores apart."""
-    book, drawn = RecordBook(results / name), []
+    book, rows = RecordBook(results / name), []
     for cell in _melanoma(CELLS[name]):
-        pair = [(TITLES[loss], _kept(book.final(f"{cell.name}-{loss}"))[:1]) for loss in LOSSES]
+        pair = [(f"{cell.name}: {TITLES[loss]}", _kept(book.final(f"{cell.name}-{loss}"))[:1]) for loss in LOSSES]
         if all(records and separations(records) for _, records in pair):
-            path = results / name / f"A8-{cell.name}.png"
-            drawn.append(draw_scores(path, [(title, records[0]) for title, records in pair]))
-    return drawn
+            rows.append([(title, records[0]) for title, records in pair])
+    return [draw_scores(results / name / "A8.png", rows)] if rows else []
 
 
 def separations(records: Sequence[Record]) -> dict[int, Separation]:

@@ -30,7 +30,7 @@ from deepauc.paper.recipes import TITLES
 from deepauc.paper.study_figures import picture_links
 from deepauc.reporting.tables import auc_text, markdown_table, percent_text
 from deepauc.studies.records import Record, RecordBook
-from deepauc.training.folder import code_version
+from deepauc.training.folder import by_other_numerics
 
 HEADER = (
     *("cell", "loss", "paper", "published", "ours", "DeLong 95 %", "bootstrap 95 %"),
@@ -124,7 +124,9 @@ _READING = (
 
 
 def _introduction(name: str, book: RecordBook) -> str:
-    lines = [f"Made by `deepauc study table {name}` from `results/{name}/`; `deepauc study run {name}` makes those."]
+    lines = [
+        f"Made by `deepauc study table {name}` from `results/{name}.jsonl`; `deepauc study run {name}` makes those."
+    ]
     if name == "medical":
         lines += ["", ABOUT, "", PUBLISHED]
     else:
@@ -132,9 +134,9 @@ def _introduction(name: str, book: RecordBook) -> str:
     finals = [record for study in book.studies() for record in book.final(study)]
     if finals:
         machines = ", ".join(sorted({record["hardware"] for record in finals}))
-        other = sum(record["code_version"] != code_version() for record in finals)
-        made = f"{len(finals)} final runs on {machines}; {other} of them by other code than this page's."
-        lines += ["", made + _cuts(finals)]
+        other = by_other_numerics(finals)
+        flagged = f"; {other} of them by another numerics version." if other else "."
+        lines += ["", f"{len(finals)} final runs on {machines}{flagged}{_cuts(finals)}"]
     return "\n".join(lines)
 
 

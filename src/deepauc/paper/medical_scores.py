@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.metrics.learned_weights import learn_weights, standardised
 from deepauc.models.fusion import Scale, ensemble
+from deepauc.studies.record_file import dense_ranks
 from deepauc.training.bundle import Bundle
 from deepauc.training.predict import kept_augment, predict
 from deepauc.training.run import Run
@@ -42,8 +43,13 @@ class TestScores:
         return self.plain if self.tta is None else self.tta
 
 
-def kept_scores(run: Run, task: Task, *, tta: int, device: torch.device | None = None) -> dict[str, Any]:
-    """The entry `test_scores` of a record: raw scores as base64 of float32, plain and as the mean of `tta` copies."""
+def kept_scores(
+    run: Run, task: Task, *, tta: int, device: torch.device | None = None, ranked: Collection[str] = ()
+) -> dict[str, Any]:
+    """The entry `test_scores` of a record: raw scores, plain and as the mean of `tta` copies.
+
+    ranked: which of these ("plain", "tta") are in no average of models: of them ranks are enough for AUCs and tests.
+    """
     rows = task.labelled("test")
     scores, labels = run.scores("test")
     if Bundle.load(run.path).copies is not None:  # the run's own scores are means over copies: these are not plain
@@ -51,17 +57,17 @@ def kept_scores(run: Run, task: Task, *, tta: int, device: torch.device | None =
     copies = tta if _augmented(run) and len(task.source.shape) == 3 else 0
     entry: dict[str, Any] = {
         "labels": task.num_labels,
-        "plain": _packed(scores.astype("<f4")),
-        "truth": _packed(labels.astype("<f4").astype("i1") if not np.isnan(labels).any() else labels.astype("<f4")),
+        "plain": scores.astype("<f4"),
+        "truth": labels.astype("<f4").astype("i1") if not np.isnan(labels).any() else labels.astype("<f4"),
         "tta_copies": copies,
     }
     if copies:
-        entry["tta"] = _packed(predict(run, task, rows=rows, tta=copies, device=device).astype("<f4"))
-        entry["tta_auc"] = _rounded(auroc(_unpacked(entry["tta"]).reshape(labels.shape), labels))
+        entry["tta"] = predict(run, task, rows=rows, tta=copies, device=device).astype("<f4").reshape(labels.shape)
+        entry["tta_auc"] = _rounded(auroc(entry["tta"].astype(np.float64), labels))
     if task.groups is not None:
         groups = np.unique(task.groups[rows], return_inverse=True)[1]
-        entry["groups"] = _packed(groups.astype("<i4"))
-    return {"test_scores": entry}
+        entry["groups"] = groups.astype("<i4")
+    return {"test_scores": entry | {name: dense_ranks(entry[name]) for name in ranked if name in entry}}
 
 
 def read_scores(record: Mapping[str, Any]) -> TestScores:
@@ -134,12 +140,11 @@ def _augmented(run: Run) -> bool:
     return kept_augment(run.path) is not None
 
 
-def _packed(values: npt.NDArray[Any]) -> str:
-    return f"{values.dtype.str[1:]}:{base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()}"
-
-
-def _unpacked(text: str) -> Floats:
-    kind, _, content = text.partition(":")
+def _unpacked(kept: Any) -> Floats:
+    """An array of a record; in records of an earlier version base64 after its type."""
+    if not isinstance(kept, str):
+        return np.asarray(kept).astype(np.float64)
+    kind, _, content = kept.partition(":")
     if kind not in ("f4", "i1", "i4"):
         raise ValueError(f"scores of a record are f4, i1 or i4, not {kind[:10]!r}: the record is damaged.")
     return np.frombuffer(base64.b64decode(content), dtype=f"<{kind}").astype(np.float64)

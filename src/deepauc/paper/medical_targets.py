@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +25,7 @@ from deepauc.paper.medical_scores import delong_interval
 from deepauc.paper.medical_skin_page import SkinCells, ensemble_gain, fusion_gains
 from deepauc.paper.recipes import TITLES
 from deepauc.reporting.tables import auc_text, markdown_table
+from deepauc.studies.record_file import read_named
 from deepauc.studies.records import RecordBook
 
 CHEST = (STAND_IN, PRINTED_STAND_IN)
@@ -153,9 +153,8 @@ def _above(gain: Comparison) -> str:
 
 def _cost(results: Path) -> list[list[str]]:
     rows = []
-    for path in sorted((results / "speed").glob("multi-label-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        for row in record["rows"]:
+    for name, record in sorted(read_named(results / "speed.jsonl").items()):
+        for row in record["rows"] if name.startswith("multi-label-") else ():
             reached = "yes" if row["ratio"] <= COST else "no"
             where = f"{row['network']}, {record['hardware']}"
             rows.append([f"five labels at most {COST} of one label's step", where, f"{row['ratio']:.3f}", reached])

@@ -28,10 +28,10 @@ Found = Mapping[str, Mapping[str, Mapping[int, float]]]
 """Validation AUC by set, change and fold."""
 
 INTRODUCTION = (
-    "Made by `deepauc study table plan` from `results/plan/`; `deepauc study run plan` makes the records. A column is "
-    "a training set (positives of rows in four of its folds): mean validation AUC over the folds, weights of the last "
-    "epoch. `base`: cross-entropy (AdamW, lr .002, cosine), then AUC-M (m .5, gamma .002, lr .1 in steps, an eighth "
-    "of a batch positive at least) with a fresh classifier; network, batch and epochs as the budget of `deepauc "
+    "Made by `deepauc study table plan` from `results/plan.jsonl`; `deepauc study run plan` makes the records. A "
+    "column is a training set (positives of rows in four of its folds): mean validation AUC over the folds, weights of "
+    "the last epoch. `base`: cross-entropy (AdamW, lr .002, cosine), then AUC-M (m .5, gamma .002, lr .1 in steps, an "
+    "eighth of a batch positive at least) with a fresh classifier; network, batch and epochs as the budget of `deepauc "
     "train` for a CPU allows, small shifts and turns. The other rows differ in what they name; `=`: on this set it is "
     "the first row (a quarter of its rows are positives as they come). `minus`: mean difference to the first row on "
     "the same folds with a 95 % t-interval over all folds of the sets that are complete (they share training images, "
@@ -68,7 +68,7 @@ def page(results: Path) -> str:
 
 
 def recorded(results: Path) -> Found:
-    """What the records under results/plan say."""
+    """What the records under results/plan.jsonl say."""
     book = RecordBook(results / SET)
     return {name: _by_change(book, name) for name in SETS}
 

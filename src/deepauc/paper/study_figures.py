@@ -63,11 +63,14 @@ def table_pictures(results: Path) -> list[Path]:
             ]
             if panels:
                 drawn.append(draw_curves(folder / f"A7-{network}-{recipe}.png", panels))
+    rows = []
     for cell in CELLS:
-        pair = [(TITLES[loss], book.final(cell.study_name("paper", loss))[:1]) for loss in ("auc_m", "ce")]
+        pair = [
+            (f"{cell.name}: {TITLES[loss]}", book.final(cell.study_name("paper", loss))[:1]) for loss in ("auc_m", "ce")
+        ]
         if all(records and "score_histogram" in records[0] for _, records in pair):
-            drawn.append(draw_scores(folder / f"A8-{cell.name}.png", [(name, one[0]) for name, one in pair]))
-    return drawn
+            rows.append([(name, one[0]) for name, one in pair])
+    return [*drawn, draw_scores(folder / "A8.png", rows)] if rows else drawn
 
 
 def cells_without_curves(book: RecordBook) -> dict[str, list[str]]:
@@ -139,11 +142,11 @@ def draw_alpha(path: Path, lines: Lines) -> Path:
     return _save(figure, path)
 
 
-def draw_scores(path: Path, pairs: Sequence[tuple[str, Record]]) -> Path:
-    """Raw training scores of positives and negatives as densities, one panel a loss."""
-    figure = _figure(3.4 * len(pairs), 2.7)
-    axes = figure.subplots(1, len(pairs), squeeze=False)[0]
-    for axis, (name, record) in zip(axes, pairs, strict=True):
+def draw_scores(path: Path, rows: Sequence[Sequence[tuple[str, Record]]]) -> Path:
+    """Raw training scores of positives and negatives as densities: a row a cell, a panel a loss."""
+    figure = _figure(3.4 * len(rows[0]), 2.7 * len(rows))
+    axes = figure.subplots(len(rows), len(rows[0]), squeeze=False).ravel()
+    for axis, (name, record) in zip(axes, (panel for row in rows for panel in row), strict=True):
         found = record["score_histogram"]["train"]
         edges = np.linspace(found["low"], found["high"], len(found["negative"]) + 1)
         for kind, colour in (("negative", VERMILION), ("positive", BLUE)):
@@ -190,6 +193,7 @@ def _save(figure: Any, path: Path) -> Path:
 
     from PIL import Image
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     drawn = BytesIO()
     figure.savefig(drawn, dpi=DOTS_PER_INCH, format="png")
     # An octree keeps the colours of the lines; a median cut would merge blue with green.

@@ -20,6 +20,7 @@ from deepauc.reporting.scores_file import read_scores
 from deepauc.reporting.tables import auc_text, markdown_table
 from deepauc.training.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.bundle import Bundle
+from deepauc.training.folder import code_text
 from deepauc.training.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run import Run
 
@@ -247,7 +248,7 @@ def _provenance(record: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"- recipe, SHA-256: `{_code(record['identity']['recipe'])}`",
-            f"- code, SHA-256: `{_code(record['code_version'])}`",
+            f"- code: {code_text(record)}",
             f"- versions: {_text(versions)}",
         ]
     )

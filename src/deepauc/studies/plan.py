@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from deepauc.studies.grid import Config
 from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.sources import Place, TaskSource, comparable, without_test
 from deepauc.studies.study import Phase, Study
-from deepauc.training.plain import to_plain
+from deepauc.training.plain import run_id, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.stream import Stream
 
@@ -136,7 +135,7 @@ class Planner(Choices):
                 seed=seed,
                 recipe=recipe,
                 task=task,
-                id=run_id(recipe, task, seed),
+                id=run_id(recipe, task.data_hash(), seed),
                 steps=sum(total for total, _, _ in stages),
                 shape=(recipe.model, tuple(task.source.shape), len(task.source), stages, precisions, recipe.test_curve),
             )
@@ -254,15 +253,6 @@ def weights_not_here(studies: Sequence[Study], records: Path) -> list[str]:
         except ValueError as error:
             found[str(error)] = None
     return list(found)
-
-
-def run_id(recipe: Recipe, task: Task, seed: int) -> str:
-    """What a run folder is called: a hash of recipe, data and seed.
-
-    Of the recipe only what is not at its default, so that a new option of the package does not undo finished runs.
-    """
-    plain = json.dumps(to_plain(recipe, defaults=False), sort_keys=True)
-    return hashlib.sha256(f"{plain} {task.data_hash()} {seed}".encode()).hexdigest()[:20]
 
 
 def same_shape(ready: Sequence[PlannedRun], *, pack: int) -> list[PlannedRun]:

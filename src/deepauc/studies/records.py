@@ -1,24 +1,23 @@
-"""Small records of finished runs: one line of a jsonl file for a tuning run, one json file for a final run.
+"""The records of a set of studies, RESULTS/NAME.jsonl: every run with its recipe, history and results, a line each.
 
-    RESULTS/SET/tuning/STUDY.jsonl        RESULTS/SET/STUDY-SEED.json        RESULTS/SET/diverged/STUDY.jsonl
-
-Tables read these and nothing else; neither images nor run folders are needed for them.
+`phase` tells tuning runs from final ones, `failed` those that went astray, `replaced` those whose setting is not the
+chosen one any more. Tables read these and nothing else; neither images nor run folders are needed for them. The format
+stands in `record_file`.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.training.output_file import write_atomically
+from deepauc.studies.record_file import append, parsed, read_runs, whole
+from deepauc.training.folder import made_by
 from deepauc.training.run import Run
 
 Record = dict[str, Any]
@@ -29,86 +28,117 @@ KEPT_COLUMNS = ("loss", "validation_auc", "alpha_zero_share", "train_auc", "weig
 
 
 class RecordBook:
-    """The records of one set of studies, read once and kept up to date."""
+    """The records of one set of studies, read once and kept up to date.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._lines: dict[Path, dict[str, Record]] = {}  # by file and run
-        self._final: dict[str, dict[int, Record]] | None = None
+    path: RESULTS/NAME.jsonl, or without the ending. other: of linked runs, those with settings that are not the
+    study's own, by the text that says which. A folder RESULTS/NAME of an earlier version, a file a final run, is read
+    too; what is new goes into the one file.
+    """
+
+    def __init__(self, path: Path, *, other: str = "") -> None:
+        self.path = path.with_name(f"{path.name.removesuffix('.jsonl')}.jsonl")
+        self.other = other
+        self._by_study: dict[str, dict[tuple[str, str], tuple[float, Record]]] | None = None  # by phase and run
+
+    @classmethod
+    def of(cls, results: Path, set_name: str) -> RecordBook:
+        """By the name of a set: NAME, or NAME/OTHER of runs with other settings."""
+        name, _, other = set_name.partition("/")
+        return cls(results / name, other=other)
 
     def tuning(self, study: str) -> list[Record]:
         """Tuning runs in the order in which they ended; of two records of one run the later one."""
-        return list(self._lines_of(self._path("tuning", study)).values())
+        return [record for _, record in self._of(study).values() if record["phase"] == "tuning"]
 
     def diverged(self, study: str) -> list[Record]:
         """Final runs that went astray (`failed` says how): no row of a table, and not tried again."""
-        return list(self._lines_of(self._path("diverged", study)).values())
+        return [one for _, one in self._of(study).values() if one["phase"] == "final" and "failed" in one]
 
     def final(self, study: str) -> list[Record]:
-        """Final runs, by seed."""
-        if self._final is None:
-            self._final = {}
-            for path in sorted(self.folder.glob("*.json")):
-                record = _parsed(path.read_text(encoding="utf-8"), path)
-                if isinstance(record, dict) and record.get("phase") == "final":
-                    self._final.setdefault(record["study"], {})[record["seed"]] = record
-        return [record for _, record in sorted(self._final.get(study, {}).items())]
+        """Final runs, by seed; of two with one seed the later one."""
+        latest = sorted(self._of(study).values(), key=lambda found: found[0])
+        by_seed = {record["seed"]: record for _, record in latest if _counts(record)}
+        return [record for _, record in sorted(by_seed.items())]
 
     def studies(self) -> list[str]:
         """Names of all studies that have a record."""
-        self.final("")
-        tuned = {path.stem for path in self.folder.glob("tuning/*.jsonl")}
-        return sorted(tuned | set(self._final or {}))
+        return sorted(
+            name
+            for name, runs in self._read().items()
+            if any(record["phase"] == "tuning" or _counts(record) for _, record in runs.values())
+        )
+
+    def everything(self) -> list[Record]:
+        """All runs, also those that have failed and those that were replaced."""
+        return [record for runs in self._read().values() for _, record in runs.values()]
+
+    def others(self) -> list[str]:
+        """Which other settings have records."""
+        old = [path.name for path in _old_folder(self.path).glob("*=*") if path.is_dir()]
+        return sorted({*old, *(_other(record) for _, record in read_runs(self.path))} - {""})
 
     def find(self, study: str, phase: str, run: str) -> Record | None:
         """The record of this run, if it is there."""
         if phase == "tuning":
-            return self._lines_of(self._path("tuning", study)).get(run)
+            return self._of(study).get((phase, run), (0.0, None))[1]
         return next((record for record in self.final(study) if record["run"] == run), None)
 
     def add(self, record: Record) -> None:
         """Write a record down before anything else happens."""
-        study = record["study"]
-        if record["phase"] == "tuning" or "failed" in record:
-            path = self._path("tuning" if record["phase"] == "tuning" else "diverged", study)
-            known = self._lines_of(path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _append(path, json.dumps(record, separators=(",", ":")))
-            known[record["run"]] = record
-            return
-        self.final(study)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{study}-{record['seed']}.json"
-        write_atomically(path, (_readable(record) + "\n").encode())
-        for left in self.folder.glob(f".{path.name}.*.part"):  # by a process that was killed in the middle of a write
-            left.unlink(missing_ok=True)
-        assert self._final is not None
-        self._final.setdefault(study, {})[record["seed"]] = record
+        runs = self._read().setdefault(record["study"], {})
+        key = (record["phase"], record["run"])
+        runs[key] = (append(self.path, record, after=runs.get(key, (0.0, None))[0]), record)
 
     def set_aside_other_settings(self, record: Record) -> None:
         """Final runs of this one's study with another setting leave the table: a row of it is of one setting.
 
-        Their records stay in the folder `replaced`.
+        Their records stay, marked as `replaced`.
         """
         for other in self.final(record["study"]):
             if any(other[name] != record[name] for name in ("config", "fixed")):
-                path = self.folder / f"{other['study']}-{other['seed']}.json"
-                aside = self.folder / "replaced" / f"{path.stem}-{other['run']}.json"
-                aside.parent.mkdir(exist_ok=True)
-                path.replace(aside)
-                assert self._final is not None
-                del self._final[other["study"]][other["seed"]]
+                self.add({**other, "replaced": True})
 
-    def _path(self, kind: str, study: str) -> Path:
-        return self.folder / kind / f"{study}.jsonl"
+    def _of(self, study: str) -> dict[tuple[str, str], tuple[float, Record]]:
+        return self._read().get(study, {})
 
-    def _lines_of(self, path: Path) -> dict[str, Record]:
-        if path not in self._lines:
-            content = path.read_bytes() if path.exists() else b""
-            lines = content[: _whole(content)].decode("utf-8").splitlines()
-            records = [_parsed(line, path) for line in lines if line.strip()]
-            self._lines[path] = {record["run"]: record for record in records}
-        return self._lines[path]
+    def _read(self) -> dict[str, dict[tuple[str, str], tuple[float, Record]]]:
+        if self._by_study is None:
+            self._by_study = {}
+            new = (found for found in read_runs(self.path) if _other(found[1]) == self.other)
+            # Sorting keeps the order of lines that have the same time: the last one counts.
+            for when, record in sorted([*_old_runs(_old_folder(self.path) / self.other), *new], key=lambda one: one[0]):
+                runs = self._by_study.setdefault(record["study"], {})
+                runs[record["phase"], record["run"]] = (when, record)
+        return self._by_study
+
+
+def _counts(record: Record) -> bool:
+    """Whether a record is that of a final run which has ended, with the setting that is chosen."""
+    return record["phase"] == "final" and "failed" not in record and not record.get("replaced")
+
+
+def _other(record: Record) -> str:
+    """Of a record's set what follows its name: the settings that are not the study's own."""
+    return str(record.get("set", "")).partition("/")[2]
+
+
+def _old_folder(path: Path) -> Path:
+    return path.with_suffix("")
+
+
+def _old_runs(folder: Path) -> Iterator[tuple[float, Record]]:
+    """Of a folder of an earlier version; older than all that has a time.
+
+    tuning/STUDY.jsonl and diverged/STUDY.jsonl have a line a run; a final run is STUDY-SEED.json, or in `replaced`.
+    """
+    for path in (*sorted(folder.glob("tuning/*.jsonl")), *sorted(folder.glob("diverged/*.jsonl"))):
+        content = path.read_bytes()
+        lines = content[: whole(content)].split(b"\n")
+        yield from ((-1.0, parsed(line, str(path))) for line in lines if line.strip())
+    for path in (*sorted(folder.glob("replaced/*.json")), *sorted(folder.glob("*.json"))):
+        record = parsed(path.read_bytes(), str(path))
+        if record.get("phase") == "final":
+            yield -1.0, record | ({"replaced": True} if path.parent.name == "replaced" else {})
 
 
 def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Record:
@@ -138,7 +168,7 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
     record["steps"] = sum(_stage_steps(history).values())
     record["seconds"] = round(results["seconds"] / packed, 3)
     record["packed"] = packed
-    return record | {name: found[name] for name in ("hardware", "versions", "code_version")}
+    return record | made_by(found)
 
 
 def validation_curve(record: Record) -> tuple[float, ...]:
@@ -226,40 +256,3 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def _rounded(text: str) -> float:
     return float(f"{float(text):.5g}")
-
-
-def _readable(record: Record) -> str:
-    """JSON with one line an entry: a curve of a hundred epochs is one line."""
-    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.items()]
-    return "{\n " + ",\n ".join(lines) + "\n}"
-
-
-def _append(path: Path, line: str) -> None:
-    """One more line, on the disk when this returns; what a write that was cut off has left at the end goes."""
-    with path.open("a+b") as file:
-        file.seek(0)
-        content = file.read()
-        whole = _whole(content)
-        if whole < len(content):
-            file.truncate(whole)
-        ends = content[:whole][-1:] in (b"", b"\n")
-        file.write(f"{'' if ends else chr(10)}{line}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _whole(content: bytes) -> int:
-    """Bytes up to the end of the last whole line: what follows is the beginning of one whose write was cut off."""
-    start = content.rfind(b"\n") + 1
-    try:
-        json.loads(content[start:])
-    except ValueError:  # bytes that are no text are no record either
-        return start
-    return len(content)
-
-
-def _parsed(text: str, path: Path) -> Record:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}). Delete what does not read as JSON.") from None

@@ -11,17 +11,17 @@ from deepauc.studies.choices import RecordedChoices, as_text
 from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.records import Record, RecordBook
 from deepauc.studies.study import Study, StudySet
-from deepauc.training.folder import code_version
+from deepauc.training.folder import by_other_numerics
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
     """Runs recorded beside runs declared, of those that the present plan asks for.
 
-    failed: tuning and final runs that have diverged. other: runs made by code that is not this one. cut: runs made with
-    less than is declared, or with another option (`--set`), such as a smaller network. outdated: records that the plan
-    does not ask for: they rest on what an earlier study had chosen before it had more runs, or on a setting that is no
-    longer declared.
+    failed: tuning and final runs that have diverged. other: runs of another numerics version than this
+    code's. cut: runs made with less than is declared, or with another option (`--set`), such as a smaller network.
+    outdated: records that the plan does not ask for: they rest on what an earlier study had chosen before it had more
+    runs, or on a setting that is no longer declared.
     """
 
     study: str
@@ -61,7 +61,7 @@ def _status(study: Study, choices: RecordedChoices) -> StudyStatus:
         final=len(final),
         seeds=0 if is_for_choosing(study.task) else len(study.seeds),
         failed=sum("failed" in record for record in tuning) + len(diverged),
-        other=_by_other_code([*tuning, *final]),
+        other=by_other_numerics([*tuning, *final]),
         cut=sum(bool(record.get("cut")) for record in [*tuning, *final]),
         outdated=_recorded(study.name, choices.book) - len(tuning) - len(final),
     )
@@ -92,7 +92,3 @@ def _undeclared(name: str, book: RecordBook) -> StudyStatus:
 
 def _recorded(name: str, book: RecordBook) -> int:
     return len(book.tuning(name)) + len(book.final(name))
-
-
-def _by_other_code(records: Sequence[Record]) -> int:
-    return sum(record["code_version"] != code_version() for record in records)

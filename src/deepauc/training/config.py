@@ -11,6 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from deepauc.models.build import ModelSpec
+from deepauc.training.identity import names_of
 from deepauc.training.plain import MODELS, OBJECTIVES, OPTIMIZERS, SCHEDULES, to_plain, valid_name
 from deepauc.training.plan_inputs import PlanOptions
 from deepauc.training.recipe import ObjectiveSpec, OptimizerSpec, Recipe
@@ -135,7 +136,7 @@ def _table(cls: type, content: Any, where: str) -> Any:
     hints = get_type_hints(cls)
     values = {}
     for name, value in content.items():
-        if name == "type" and value == cls.__name__:
+        if name == "type" and value in names_of((cls,)):
             continue
         place = f"{where}.{name}" if where else name
         try:
@@ -199,7 +200,7 @@ def _array(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...
 
 
 def _spec(kinds: tuple[type, ...], value: Any, where: str) -> Any:
-    names = {cls.__name__: cls for cls in kinds}
+    names = names_of(kinds)
     if not isinstance(value, Mapping) or "type" not in value:
         raise ValueError(f"{where} must be a table with a type: {', '.join(names)}.")
     try:

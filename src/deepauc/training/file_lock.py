@@ -10,12 +10,12 @@ LOOK_SECONDS = 0.5  # between two looks at a lock that another process holds
 BEYOND = 1 << 30  # the byte that is locked on Windows, where nobody can read it: behind all that is ever written
 
 
-def lock(file: IO[Any], *, until: float | None = None) -> bool:
+def lock(file: IO[Any], *, until: float | None = None, every: float = LOOK_SECONDS) -> bool:
     """Wait until this open file is ours, which it is until it is closed. until: a wall-clock time; False: it passed."""
     while until is None or time.time() < until:
         if _taken(file):
             return True
-        time.sleep(LOOK_SECONDS)
+        time.sleep(every)
     return False
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import platform
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,9 @@ from deepauc.data.task import Task
 from deepauc.training.output_file import write_atomically
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors")
+# Goes up when a change of the code can alter the results of a run, and then the changelog says so. `study status` flags
+# records of another version; a change that cannot alter results leaves it, and them, alone.
+NUMERICS_VERSION = 1
 
 
 class RunFolder:
@@ -128,18 +131,8 @@ class RunFolder:
             left.unlink(missing_ok=True)
 
 
-@cache
-def code_version() -> str:
-    """SHA-256 over the package's source files: what a record was made by."""
-    root = Path(deepauc.__file__).parent
-    sha = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        sha.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return sha.hexdigest()
-
-
 def surroundings(device: torch.device) -> dict[str, Any]:
-    """Versions and hardware, for the record."""
+    """Versions, hardware and code, for the record."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -150,4 +143,56 @@ def surroundings(device: torch.device) -> dict[str, Any]:
     if device.type != "cpu":
         on_cuda = device.type == "cuda"
         hardware = torch.cuda.get_device_name(device) if on_cuda else f"{platform.machine()}, {device.type}"
-    return {"versions": versions, "hardware": hardware, "code_version": code_version()}
+    return {"versions": versions, "hardware": hardware, "commit": git_commit(), "numerics": NUMERICS_VERSION}
+
+
+def made_by(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of `surroundings` in the record of a run; one from before them was made by numerics version 1."""
+    return {
+        **{name: record[name] for name in ("hardware", "versions")},
+        "commit": record.get("commit"),
+        "numerics": record.get("numerics", 1),
+    }
+
+
+def code_text(record: Mapping[str, Any]) -> str:
+    """Which code made a record, for people."""
+    commit = f"commit {record['commit'][:12]}, " if record.get("commit") else ""
+    return f"{commit}numerics version {record.get('numerics', 1)}"
+
+
+def by_other_numerics(records: Iterable[Mapping[str, Any]]) -> int:
+    """How many of these runs were made by another numerics version than this code's."""
+    return sum(record.get("numerics", 1) != NUMERICS_VERSION for record in records)
+
+
+@cache
+def git_commit(package: Path = Path(deepauc.__file__).parent) -> str | None:
+    """The commit of the checkout that the package is imported from; None for an installed package.
+
+    Read from git's own files, so that no git is needed. Changes that are not committed do not show.
+    """
+    root = package.resolve().parent.parent
+    if package.resolve().parent.name != "src":  # an environment may lie inside a checkout of something else
+        return None
+    try:
+        place = root / ".git"
+        if place.is_file():  # a worktree of its own
+            place = (root / place.read_text(encoding="utf-8").removeprefix("gitdir:").strip()).resolve()
+        head = (place / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref:"):
+            return _full_hash(head)
+        name = head.removeprefix("ref:").strip()
+        shared = place / "commondir"
+        common = place / shared.read_text(encoding="utf-8").strip() if shared.exists() else place
+        for path in (place / name, common / name):
+            if path.is_file():
+                return _full_hash(path.read_text(encoding="utf-8").strip())
+        packed = (common / "packed-refs").read_text(encoding="utf-8").splitlines()
+        return next((_full_hash(line.split()[0]) for line in packed if line.endswith(f" {name}")), None)
+    except (OSError, ValueError):
+        return None
+
+
+def _full_hash(text: str) -> str | None:
+    return text if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) else None

@@ -19,6 +19,7 @@ from deepauc.objectives.pairwise import Pairwise
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
+from deepauc.training.identity import FROZEN, REQUIRED, first_name, names_of
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
 
@@ -34,14 +35,19 @@ SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SC
 
 
 def to_plain(value: Any, *, defaults: bool = True) -> Any:
-    """A spec as {"type": its class, its fields...}, everything inside likewise; with or without default values."""
+    """A spec as {"type": its class, its fields...}, everything inside likewise.
+
+    Without defaults: what hashes rest on and tuning records hold, by the frozen names and defaults of `identity`.
+    """
     if is_dataclass(value) and not isinstance(value, type):
+        cls = type(value)
+        frozen = _frozen(cls)
         options = {
             f.name: to_plain(getattr(value, f.name), defaults=defaults)
             for f in fields(value)
-            if f.init and (defaults or not _is_default(f, getattr(value, f.name)))
+            if f.init and (defaults or not _is_default(f, frozen, getattr(value, f.name)))
         }
-        return {"type": type(value).__name__, **options}
+        return {"type": cls.__name__ if defaults or cls not in SPECS else first_name(cls.__name__), **options}
     if isinstance(value, Mapping):
         return {str(k): to_plain(v, defaults=defaults) for k, v in value.items()}
     if isinstance(value, tuple | list):
@@ -51,14 +57,26 @@ def to_plain(value: Any, *, defaults: bool = True) -> Any:
     raise ValueError(f"a recipe holds specs, numbers, strings and tuples; {type(value).__name__} is none of these.")
 
 
-def _is_default(field: Field[Any], value: Any) -> bool:
-    if field.default is not MISSING:
-        return bool(field.default == value) and type(field.default) is type(value)
-    return field.default_factory is not MISSING and bool(field.default_factory() == value)
+def _frozen(cls: type) -> Mapping[str, Any]:
+    """Options and defaults as they were introduced; of a user's own spec nothing is frozen."""
+    return FROZEN.get(first_name(cls.__name__), {}) if cls in SPECS else {}
+
+
+def _is_default(field: Field[Any], frozen: Mapping[str, Any], value: Any) -> bool:
+    default = frozen.get(field.name, field.default)
+    if isinstance(default, dict):  # a spec or a mapping, which stands there as plain data
+        return bool(to_plain(value, defaults=False) == default)
+    if default is not MISSING:
+        return bool(default == value) and type(default) is type(value)
+    factory = field.default_factory
+    return callable(factory) and bool(factory() == value)
 
 
 def from_plain(value: Any) -> Any:
-    """What `to_plain` was given; unknown types and options are refused with the nearest valid name."""
+    """What `to_plain` was given; unknown types and options are refused with the nearest valid name.
+
+    An option that is left out has the default it was introduced with: the record is from before it, or leaves it out.
+    """
     if isinstance(value, list):
         return tuple(from_plain(v) for v in value)
     if not isinstance(value, dict):
@@ -67,15 +85,32 @@ def from_plain(value: Any) -> Any:
         return {k: from_plain(v) for k, v in value.items()}
     # A user's factory may have an argument called "type": its arguments are left as they are.
     inner = {k: v if k == "arguments" else from_plain(v) for k, v in value.items() if k != "type"}
-    known = {cls.__name__: cls for cls in SPECS}
+    known = names_of(SPECS)
     cls = known[valid_name(value["type"], list(known), "type")]
     options = [f.name for f in fields(cls) if f.init]
-    return cls(**{valid_name(name, options, f"option of {cls.__name__}"): inner[name] for name in inner})
+    given = {valid_name(name, options, f"option of {cls.__name__}"): inner[name] for name in inner}
+    left_out = {
+        name: from_plain(default) if isinstance(default, dict) else default
+        for name, default in _frozen(cls).items()
+        if name not in given and default is not REQUIRED
+    }
+    return cls(**left_out, **given)
+
+
+def identity_text(recipe: Recipe) -> str:
+    """What the names of runs are hashes of."""
+    return json.dumps(to_plain(recipe, defaults=False), sort_keys=True)
 
 
 def recipe_hash(recipe: Recipe) -> str:
     """SHA-256 of what a recipe says beyond the defaults: an option that comes later leaves old runs their name."""
-    return hashlib.sha256(json.dumps(to_plain(recipe, defaults=False), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(identity_text(recipe).encode()).hexdigest()
+
+
+def run_id(recipe: Recipe, data: str, seed: int, *, origin: str | None = None) -> str:
+    """What a study's run is called. data: the task's hash. origin: of linked runs, the run it starts from, if any."""
+    linked = "" if origin is None else f" {origin}"
+    return hashlib.sha256(f"{identity_text(recipe)} {data} {seed}{linked}".encode()).hexdigest()[:20]
 
 
 def valid_name(name: str, names: list[str], what: str) -> str:
