@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from deepauc.paper.benchmark_settings import inheritance
+from deepauc.paper.benchmark_verdict import Difference, order_of, pooled
 from scipy import stats
 
 from deepauc.paper import benchmark_page
-from deepauc.paper.benchmark_settings import inheritance
 from deepauc.paper.benchmark_tables import Cell
-from deepauc.paper.benchmark_verdict import Difference, order_of, pooled
 from deepauc.studies.records import RecordBook
 
 C10_R, C10_D = (Cell(benchmark="C10", network=network, percent=1) for network in "RD")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch.nn import functional as F
 
 from deepauc import PESG, AUCMarginLoss
@@ -13,7 +12,6 @@ from deepauc.paper.toy import (
     ToySettings,
     TwoLayerNetworks,
     make_sets,
-    mean_interval,
     pretrain,
     run_toy,
     share_changed,
@@ -33,15 +31,6 @@ def test_share_changed_counts_places_by_column():
 def test_a_boundary_shifted_by_a_tenth_of_the_window_moves_a_tenth():
     x = torch.linspace(0, 10, 1001)[:, None]
     assert share_changed(x - 5, x - 6).item() == pytest.approx(0.1, abs=0.002)
-
-
-def test_mean_interval_is_the_t_interval():
-    values = np.random.default_rng(0).normal(size=12)
-    found = mean_interval(values)
-    low, high = stats.t.interval(0.95, 11, loc=values.mean(), scale=stats.sem(values))
-    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
-    with pytest.raises(ValueError, match="two values"):
-        mean_interval([1.0])
 
 
 def test_sets_share_the_clouds_and_flipped_points_lie_on_the_other_side():

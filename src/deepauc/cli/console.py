@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepauc.reporting.tables import markdown_table, rich_table
+from deepauc.text_tables import markdown_table, rich_table
 
 if TYPE_CHECKING:
     from rich.progress import Progress

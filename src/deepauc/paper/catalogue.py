@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,7 +81,7 @@ class Entry:
     GPU where nobody says; None is the runner's own default. settled: the studies as they are run, and further ones that
     they inherit from, by what is in the results folder. linked: runs that start from other runs; `run` is theirs.
     own_runs: where neither studies nor linked runs are, how many runs are recorded, of how many (None: that depends on
-    the machine), and in which file.
+    the machine), and in which file. summary: results folder to the study's part of results/summary.json.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Entry:
     settled: Callable[[Sequence[Study], Path], tuple[tuple[Study, ...], tuple[Study, ...]]] | None = None
     linked: ChestStudy | None = None
     own_runs: Callable[[Path], tuple[int, int | None, Path]] | None = None
+    summary: Callable[[Path], dict[str, Any]] | None = None
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -114,14 +115,12 @@ def entries() -> dict[str, Entry]:
         medical_best,
         medical_chest,
         medical_chest_page,
-        medical_modes,
         medical_packs,
         medical_page,
         medical_studies,
         plan_changes,
         plan_page,
         smoke,
-        study_figures,
         toy_study,
     )
     from deepauc.paper.ablations import ablations
@@ -134,15 +133,15 @@ def entries() -> dict[str, Entry]:
             name=tables.name,
             title=tables.title,
             studies=tables,
-            table=benchmark_page.page,
-            pictures=study_figures.table_pictures,
+            table=benchmark_page.PAGE.markdown,
+            summary=benchmark_page.PAGE.summary,
         ),
         Entry(
             name=changed.name,
             title=changed.title,
             studies=changed,
-            table=ablation_page.page,
-            pictures=study_figures.ablation_pictures,
+            table=ablation_page.PAGE.markdown,
+            summary=ablation_page.PAGE.summary,
         ),
         Entry(
             name=toy_study.NAME,
@@ -152,14 +151,14 @@ def entries() -> dict[str, Entry]:
             pictures=toy_study.pictures,
             own_runs=_toy_runs,
         ),
-        Entry(name=small.name, title=small.title, studies=small, table=smoke.page),
+        Entry(name=small.name, title=small.title, studies=small, table=smoke.PAGE.markdown),
         *(
             Entry(
                 name=one.name,
                 title=one.title,
                 studies=one,
-                table=partial(medical_page.page, name=one.name),
-                pictures=partial(medical_modes.pictures, name=one.name),
+                table=medical_page.PAGES[one.name].markdown,
+                summary=medical_page.PAGES[one.name].summary,
                 page_after_run=True,
                 pack=medical_packs.pack_of,
                 settled=medical_best.settled,
@@ -177,19 +176,23 @@ def entries() -> dict[str, Entry]:
                 title=title,
                 run=study.run,
                 linked=study,
-                table=partial(medical_chest_page.chest_page, name=study.plan.name),
+                table=page.markdown,
+                summary=page.summary,
             )
-            for study, title in (
+            for study, page, title in (
                 (
                     medical_chest.CHEST_STUDY,
+                    medical_chest_page.CHEST,
                     "Chest X-rays of NIH at 96 px for CheXpert: at once, by disease, uncertain labels, ensembles",
                 ),
                 (
                     medical_chest.CHEST_PRINTED_STUDY,
+                    medical_chest_page.CHEST_PRINTED,
                     "The same with CheXpert's settings as printed (D5), five networks",
                 ),
                 (
                     medical_chest.CHEXPERT_STUDY,
+                    medical_chest_page.CHEXPERT,
                     "CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
                 ),
             )
@@ -197,13 +200,25 @@ def entries() -> dict[str, Entry]:
     ]
     search, plans = best_set(), plan_changes.plan_set()
     found += [
-        Entry(name=search.name, title=search.title, studies=search, table=best_page.page),
-        Entry(name=plans.name, title=plans.title, studies=plans, table=plan_page.page),
+        Entry(
+            name=search.name,
+            title=search.title,
+            studies=search,
+            table=best_page.PAGE.markdown,
+            summary=best_page.PAGE.summary,
+        ),
+        Entry(
+            name=plans.name,
+            title=plans.title,
+            studies=plans,
+            table=plan_page.PAGE.markdown,
+            summary=plan_page.PAGE.summary,
+        ),
         Entry(
             name=divergence.NAME,
             title="AUC losses on raw, sigmoid and normalised scores: which learning rates and momenta diverge",
             run=divergence.run,
-            table=divergence.page,
+            table=divergence.PAGE.markdown,
             own_runs=_divergence_runs,
         ),
     ]

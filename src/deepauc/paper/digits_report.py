@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.paper.digits import DigitsResult, Method
-from deepauc.paper.toy import mean_interval
 from deepauc.reporting.plots import IntervalColumn, intervals
-from deepauc.reporting.tables import auc_text, markdown_table, percent_text
+from deepauc.text_tables import auc_text, markdown_table, percent_text
 
 
 def header(result: DigitsResult) -> list[str]:

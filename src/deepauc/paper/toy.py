@@ -102,15 +102,6 @@ class ToyResult:
     points: tuple[Points, ...]
 
 
-@dataclass(frozen=True)
-class MeanInterval:
-    """Mean over seeds with a 95 % t-interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 def run_toy(settings: ToySettings | None = None, *, progress: Progress | None = None) -> ToyResult:
     """Pre-train for each seed, then retrain by both losses on the three sets, all seeds and margins side by side."""
     settings = settings or ToySettings()
@@ -280,18 +271,6 @@ def _retrain(
 def share_changed(before: Tensor, after: Tensor) -> Tensor:
     """Share of the places (P, S) whose field has another sign than before, by column: (S,)."""
     return ((before > 0) != (after > 0)).float().mean(0)
-
-
-def mean_interval(values: npt.ArrayLike) -> MeanInterval:
-    """Mean of independent values (seeds) with the 95 % t-interval."""
-    from scipy import stats
-
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or len(array) < 2:
-        raise ValueError(f"an interval needs at least two values in a row, not shape {array.shape}.")
-    half = float(stats.t.ppf(0.975, len(array) - 1)) * float(array.std(ddof=1)) / math.sqrt(len(array))
-    mean = float(array.mean())
-    return MeanInterval(mean, mean - half, mean + half)
 
 
 def _marks(settings: ToySettings) -> tuple[int, ...]:

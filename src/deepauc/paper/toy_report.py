@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from deepauc.paper.toy import SETS, WINDOW, Floats, MeanInterval, ToyResult, mean_interval
+from deepauc.metrics.mean_interval import MeanInterval, mean_interval
+from deepauc.paper.toy import SETS, WINDOW, Floats, ToyResult
 from deepauc.reporting.plots import BoundaryPanel, Curve, boundaries, curves
-from deepauc.reporting.tables import markdown_table, percent_text
+from deepauc.text_tables import markdown_table, percent_text
 
 HEADER = ("added", "m", "AUC-S moved", "AUC-M moved", "AUC-S minus AUC-M, paired", "steps with alpha = 0")
 VERDICTS = {
