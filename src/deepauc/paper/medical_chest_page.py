@@ -239,7 +239,7 @@ def _figures(books: Books, name: str) -> Figures:
     return {"medical": {name: {**tree, **({"uncertain": uncertain} if uncertain else {})}}} if tree else {}
 
 
-def chest_page(name: str, title: str, note: str) -> Page:
+def _page(name: str, title: str, note: str, *further: Table) -> Page:
     """The page of `chest`, `chest-printed` or `chexpert`."""
     return Page(
         name=name,
@@ -249,15 +249,20 @@ def chest_page(name: str, title: str, note: str) -> Page:
             " The paper on CheXpert's hidden test part: .9305, 2.8 of 3 radiologists beaten; others .9065 (1.8), .9289 "
             "(2.8), .9299 (2.6), AUC-S .922."
         ),
-        tables=(_means(name), _diseases(name), _uncertain(name), COST),
+        tables=(_means(name), _diseases(name), *further),
         figures=lambda books: _figures(books, name),
     )
 
 
-CHEST = chest_page("chest", "Chest X-rays of NIH", "ResNet20, five seeds; other data than the paper's.")
-CHEST_PRINTED = chest_page(
+CHEST = _page(
+    "chest",
+    "Chest X-rays of NIH",
+    "ResNet20, five seeds; other data than the paper's.",
+    *(_uncertain("chest"), COST),
+)
+CHEST_PRINTED = _page(
     "chest-printed",
     "Chest X-rays of NIH, CheXpert's settings as printed",
     "Five networks, one seed each; other data than the paper's. Rows with other settings came later, to find a cause.",
 )
-CHEXPERT = chest_page("chexpert", "CheXpert", "Five networks, one seed each.")
+CHEXPERT = _page("chexpert", "CheXpert", "Five networks, one seed each.")
