@@ -8,7 +8,8 @@ A figure in a page is followed by its name in results/summary.json, in a comment
     | C10 | .715 | .737, .706 <!-- fig: cells.C10-R-1.paper.{ce,auc_m}.mean --> |           the last two before the mark
 
 Several names stand with spaces between, or in braces; a list is all its elements. Without a format a number has three
-decimals and no zero before the point. `tests/docs/test_figures.py` fails where a marked figure is not the summary's.
+decimals; no zero stands before the point, but with the format `g`. `tests/docs/test_figures.py` fails where a marked
+figure is not the summary's.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _shown(value: Any, form: str, name: str) -> str:
     if form.endswith("%"):
         return f"{100 * value:{form[:-1]}f} %"
     shown = f"{value:,}" if isinstance(value, int) and not form else f"{value:{form or '.3f'}}"
-    return re.sub(r"^([+-]?)0\.", r"\1.", shown)
+    return shown if form == "g" else re.sub(r"^([+-]?)0\.", r"\1.", shown)
 
 
 def renewed(page: str, summary: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.paper.benchmark_tables import CELLS, Cell, paper_tables
+from deepauc.paper.benchmark_tables import paper_tables
 from deepauc.paper.best_decisions import Decision, decisions
 from deepauc.paper.best_levers import lever_name
 from deepauc.paper.best_page import TARGETS, agreement, averaged_models
@@ -38,17 +38,7 @@ _spec.loader.exec_module(figures)
 MARK = figures.MARK
 BOOK = RecordBook(RESULTS / "paper-tables")
 TUNED = ("C10-R-1", "C2-R-1", "C100-R-1", "C10-R-10", "C2-R-10", "C100-R-10")
-CHANGED = ("A4-easy_10", "A4-easy_20", "A3-noise_1", "A3-noise_5")
 MILLIONS = (1_000_000, 5_000_000)
-COMPARED = {
-    "C10-R-1": "C10, ResNet20, 1 %",
-    "C10-R-10": "C10, ResNet20, 10 %",
-    "C2-R-1": "C2, ResNet20, 1 %",
-    "C2-R-10": "C2, ResNet20, 10 %",
-    "C100-R-1": "C100, ResNet20, 1 %",
-    "C100-R-10": "C100, ResNet20, 10 %",
-}
-"""Cells that have both losses, by what choosing.md calls them."""
 
 
 def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
@@ -84,42 +74,12 @@ def samples_of_large_tables() -> tuple[str, ...]:
     return f"{FULL_ROWS:,}", f"{FULL.auc:,}", f"{FULL.others:,}", f"{auc}", f"{others}"
 
 
-def benchmark(cell: str, loss: str) -> str:
-    """Mean test AUC of a cell of the paper's tables."""
-    return shown(fmean(run["auc"]["test"][0] for run in BOOK.final(f"{cell}-paper-{loss}")))
-
-
-def cell_named(name: str) -> Cell:
-    return next(cell for cell in CELLS if cell.name == name)
-
-
 @cache
 def difference(cell: str, first: str = "auc_m", second: str = "ce") -> tuple[float, float, float]:
     """Mean of the paired differences of test AUC over the training sets, and its 95 % t-interval."""
     values = [[run["auc"]["test"][0] for run in BOOK.final(f"{cell}-paper-{loss}")] for loss in (first, second)]
     pairs = [a - b for a, b in zip(*values, strict=True)]
     return fmean(pairs), *ttest_1samp(pairs, 0).confidence_interval()
-
-
-def ahead(first: str, second: str) -> str:
-    """In how many cells the first loss is above the second, its interval leaving out 0."""
-    return str(sum(difference(cell, first, second)[1] > 0 for cell in COMPARED))
-
-
-def open_cells() -> str:
-    return str(sum(low <= 0 <= high for _, low, high in map(difference, COMPARED)))
-
-
-def literal_cells() -> tuple[str, ...]:
-    """How many cells have all of recipe `literal`, if cross-entropy has the highest mean in each of them."""
-    losses = ("ce", "focal", "auc_s", "auc_m")
-    cells = (*TUNED, "C10-D-1")
-    whole = [cell for cell in cells if all(len(BOOK.final(f"{cell}-literal-{loss}")) == 5 for loss in losses)]
-    for cell in whole:
-        means = {loss: fmean(r["auc"]["test"][0] for r in BOOK.final(f"{cell}-literal-{loss}")) for loss in losses}
-        assert max(means, key=means.get) == "ce"
-        assert cell not in TUNED or means["auc_m"] < float(benchmark(cell, "auc_m"))
-    return (str(len(whole)),)
 
 
 @cache
@@ -137,32 +97,12 @@ def validation(cell: str, loss: str, **setting: float) -> str:
     return shown(found[tuple(sorted(setting.items()))] if setting else max(found.values()))
 
 
-def best_rate(cell: str) -> str:
-    found = tuning(cell, "auc_m")
-    return f"{dict(max(found, key=found.get))['lr']:g}"
-
-
-def densenet(loss: str) -> tuple[str, ...]:
-    """Validation AUC of the setting that was chosen, and test AUC of the runs with it."""
-    assert all(training_auc(run) > 0.985 for run in BOOK.final(f"C10-D-1-paper-{loss}"))
-    return validation("C10-D-1", loss), benchmark("C10-D-1", loss)
-
-
 def training_auc(run: dict) -> float:
     """From the histogram; pairs inside a bin count as ties."""
     bins = run["score_histogram"]["train"]
     below = [sum(bins["negative"][:i]) + count / 2 for i, count in enumerate(bins["negative"])]
     right = sum(count * lower for count, lower in zip(bins["positive"], below, strict=True))
     return right / sum(bins["positive"]) / sum(bins["negative"])
-
-
-def printed_curve(loss: str) -> tuple[str, str]:
-    """Recipe `literal` on DenseNet121: mean test AUC of the last epoch, and of the best one that was looked at."""
-    runs = BOOK.final(f"C10-D-1-literal-{loss}")
-    assert len(runs) == 5
-    assert runs[0]["test_curve_epochs"] == list(range(5, 101, 5))
-    means = [fmean(values) for values in zip(*(run["test_curve"] for run in runs), strict=True)]
-    return shown(means[-1]), shown(max(means))
 
 
 def first_rule() -> tuple[str, ...]:
@@ -211,19 +151,6 @@ def gains(name: str) -> tuple[str, ...]:
     return tuple(text for gain in found for text in signed(gain.value, gain.low, gain.high))
 
 
-def other_losses() -> tuple[str, ...]:
-    """AUC-S as chosen and its best on scores of unit RMS; all pairs as chosen."""
-    square, pairs = lever("auc_s", "rate"), lever("pairwise", "rate")
-    chosen = [next(one.mean for one in found.tried if one.setting == found.chosen) for found in (square, pairs)]
-    rms = max(one.mean for one in square.tried if one.setting["bound"] == "rms")
-    assert square.chosen["bound"] == "sigmoid"
-    return shown(chosen[0]), shown(rms), shown(chosen[1])
-
-
-def decided(loss: str) -> str:
-    return str(sum(one.chosen is not None for one in decisions(RecordBook(RESULTS / "best"), loss)))
-
-
 def best_cell(cell: str, loss: str) -> list[float]:
     """Test AUC of a cell of `best`, by training set."""
     runs = RecordBook(RESULTS / "best").final(f"{cell}-{loss}")
@@ -268,8 +195,6 @@ def resnet20_steps(*runs: int) -> tuple[str, ...]:
 
 
 AUC = r"([+-]?\.\d+)"
-RATE = r"([\d.]+)"
-INTERVAL = rf"{AUC} \[{AUC}, {AUC}\]"
 BEST = {
     "C10-R-1": "C10, ResNet20",
     "C2-R-1": "C2, ResNet20",
@@ -281,28 +206,7 @@ FIGURES = [
     ("choosing.md", r"(\d+) of (\d+) on a CPU, (\d+) of (\d+) on a GPU", quotas),
     ("choosing.md", rf"(\d+) of (\d+) pairs .*?at most {AUC} .*?worse by {AUC} .*?up to {AUC}\.", gammas),
     ("choosing.md", rf"training AUC {AUC} and {AUC} against 1\.00", with_momentum),
-    ("choosing.md", rf"best at {RATE} on C10, {RATE} on C2 and {RATE} on C100 .*?at {RATE}, {RATE} and {RATE} with",
-     lambda: tuple(map(best_rate, TUNED))),
-    ("choosing.md", rf"without momentum it had a validation AUC of {AUC} and {AUC} on C10",
-     lambda: tuple(validation(cell, "ce", lr=0.1, momentum=0.0) for cell in ("C10-R-1", "C10-R-10"))),
-    ("choosing.md", rf"below AUC-M's {AUC} and {AUC};",
-     lambda: tuple(validation(cell, "auc_m") for cell in ("C10-R-1", "C10-R-10"))),
-    ("choosing.md", rf"with momentum 0\.9 it had {AUC} and {AUC}, and it is ahead on test",
-     lambda: tuple(validation(cell, "ce", lr=0.1, momentum=0.9) for cell in ("C10-R-1", "C10-R-10"))),
     ("choosing.md", r"takes ([\d.]+) times torch's BCE", loss_over_bce),
-    ("choosing.md", r"ahead in (\d+) of these (\d+) cells, in (\d+) the interval holds 0, and AUC-M is ahead in (\d+)",
-     lambda: (ahead("ce", "auc_m"), str(len(COMPARED)), open_cells(), ahead("auc_m", "ce"))),
-    ("choosing.md", r"AUC-M is above AUC-S in (\d+) cells \(C10 and C100 at 10 %, C2 at 1 %\) and below it in (\d+)",
-     lambda: (ahead("auc_m", "auc_s"), ahead("auc_s", "auc_m"))),
-    ("choosing.md", r"cross-entropy is the best of the four in the (\d+) cells that have been run", literal_cells),
-    ("choosing.md", rf"AUC-M had a validation AUC of {AUC} after these 20 and {AUC} on test",
-     lambda: densenet("auc_m")),
-    ("choosing.md", rf"where the paper has {AUC}; AUC-S {AUC} and {AUC};",
-     lambda: (shown(cell_named("C10-D-1").published("auc_m")[0]), *densenet("auc_s"))),
-    ("choosing.md", rf"cross-entropy went from {AUC} to {AUC}, focal", lambda: densenet("ce")),
-    ("choosing.md", rf"focal loss from {AUC} to {AUC}\.", lambda: densenet("focal")),
-    ("choosing.md", rf"AUC-M ends at {AUC} and was never above {AUC} on the way .*? cross-entropy ends at {AUC}\.",
-     lambda: (*printed_curve("auc_m"), printed_curve("ce")[0])),
     ("choosing.md", r"few rows \| ([\d,]+) at most .*? without \| ([\d,]+) at least .*? up to (\d+) pixels .*?"
      r"(\d+) epochs at least, (\d+) at most on a CPU, (\d+) on a GPU", first_rule),
     ("choosing.md", r"a GPU (\d+) epochs on ([\d,]+) images of 32 pixels are (\d+ %) of the budget; "
@@ -310,10 +214,6 @@ FIGURES = [
      first_on_a_gpu),
     ("choosing.md", r"too small for it unless the images are tiny: .*? names `([^`]+)`, .*? in colour `([^`]+)`\.",
      first_on_a_cpu),
-    ("best.md", r"of twelve levers AUC-M has decided (\d+) and cross-entropy (\d+)\.",
-     lambda: (decided("auc_m"), decided("ce"))),
-    ("best.md", rf"AUC-S at the rate chosen {AUC} on sigmoid scores, at most {AUC} on scores of unit RMS, the squared "
-     rf"hinge over all pairs {AUC}\.", other_losses),
     ("scale.md", r"a file of (\d+) MB, took (\d+) s and at most (\d+) MB beside the program itself, ([\d.]+) times the "
      r"numbers in 64 bits; five million took (\d+) s and ([\d,]+) MB\.", reading_a_large_table),
     ("scale.md", r"took (\d+) s for a million rows and (\d+) s for five million \((\d+) s and (\d+) s with patients",
@@ -383,12 +283,6 @@ def test_a_mark_without_a_figure_is_refused(page, message):
 def test_a_page_quotes_the_record(page, sentence, source):
     (found,) = re.finditer(sentence, text_of(page))
     assert found.groups() == source()
-
-
-def test_densenet_has_its_own_rates():
-    runs = {loss: BOOK.final(f"C10-D-1-paper-{loss}") for loss in ("ce", "focal", "auc_s", "auc_m")}
-    assert {loss: len(found) for loss, found in runs.items()} == dict.fromkeys(runs, 5)
-    assert all(f"{run['config']['lr']:g}" == best_rate("C10-D-1") == "0.03" for run in runs["auc_m"])
 
 
 def test_a_free_alpha_went_below_0_at_no_step():

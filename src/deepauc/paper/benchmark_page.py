@@ -34,6 +34,7 @@ from deepauc.studies.tables import (
     counted,
     differences,
     figures_of,
+    highest_of_curve,
     interval_figures,
     interval_text,
     judged,
@@ -96,14 +97,32 @@ def _tried(books: Books) -> Iterator[list[str]]:
     for cell in CELLS:
         for recipe in RECIPES:
             for loss in LOSSES:
-                by_setting: dict[str, list[float]] = {}
-                for record in books(SET).tuning(cell.study_name(recipe, loss)):
-                    if "failed" not in record:
-                        values = by_setting.setdefault(settings_text(record["config"]), [])
-                        values.append(record["auc"]["validation"][0])
-                for setting, values in sorted(by_setting.items(), key=lambda item: -fmean(item[1])):
+                tried = tried_settings(books(SET), cell.study_name(recipe, loss))
+                for setting, values in sorted(tried.items(), key=lambda item: -fmean(item[1])):
                     error = f" ± {stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
                     yield [cell.name, recipe, TITLES[loss], setting, str(len(values)), f"{fmean(values):.3f}{error}"]
+
+
+def tried_settings(book: RecordBook, study: str) -> dict[str, list[float]]:
+    """Validation AUC by setting, of the tuning runs that ended."""
+    found: dict[str, list[float]] = {}
+    for record in book.tuning(study):
+        if "failed" not in record:
+            found.setdefault(settings_text(record["config"]), []).append(record["auc"]["validation"][0])
+    return found
+
+
+def _loss_figures(book: RecordBook, study: str) -> Figures:
+    """With the mean validation AUC of each setting, the best of them, and the highest mean test AUC of an epoch."""
+    records = book.final(study)
+    tuning = {_key(setting): fmean(values) for setting, values in tried_settings(book, study).items()}
+    further = {"tuning": tuning, "validation": max(tuning.values(), default=None), "highest": highest_of_curve(records)}
+    return figures_of(records) | {name: value for name, value in further.items() if value}
+
+
+def _key(setting: str) -> str:
+    """`lr 0.1, momentum 0` as part of a path: `lr=0_1,momentum=0`."""
+    return setting.replace(", ", ",").replace(" ", "=").replace(".", "_")
 
 
 def _between(books: Books, cell: Cell, recipe: str, pair: tuple[str, str]) -> MeanInterval | None:
@@ -112,19 +131,20 @@ def _between(books: Books, cell: Cell, recipe: str, pair: tuple[str, str]) -> Me
 
 
 def _figures(books: Books) -> Figures:
-    """cells.CELL.RECIPE: each loss and pair of losses; contrasts.RECIPE.(1, 10 or all): pairs pooled and counted."""
+    """cells.CELL.RECIPE: each loss and pair of losses; contrasts.RECIPE.(1, 10, all or R): pairs, pooled."""
     parts: list[Figures] = []
+    places = {str(percent): [cell for cell in CELLS if cell.percent == percent] for percent in IMRATIOS}
+    places |= {"all": list(CELLS), "R": [cell for cell in CELLS if cell.network == "R"]}
     for recipe in RECIPES:
         for cell in CELLS:
             finals = {loss: books(SET).final(cell.study_name(recipe, loss)) for loss in LOSSES}
-            found = {loss: figures_of(records) for loss, records in finals.items() if records}
+            found = {loss: _loss_figures(books(SET), cell.study_name(recipe, loss)) for loss in LOSSES if finals[loss]}
             for pair in COMPARED:
                 if (one := _between(books, cell, recipe, pair)) is not None:
                     found["-".join(pair)] = interval_figures(one)
             if found:
                 parts.append({"cells": {cell.name: {recipe: found}}})
-        for name, percents in (("1", (1,)), ("10", (10,)), ("all", IMRATIOS)):
-            cells = [cell for cell in CELLS if cell.percent in percents]
+        for name, cells in places.items():
             for pair in COMPARED:
                 over = pooled(books(SET), cells, f"{{cell}}-{recipe}-{{loss}}", pair)
                 each = [one for cell in cells if (one := _between(books, cell, recipe, pair)) is not None]
