@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from scipy.stats import ttest_1samp
 
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.paper.benchmark_tables import paper_tables
@@ -75,34 +74,12 @@ def samples_of_large_tables() -> tuple[str, ...]:
 
 
 @cache
-def difference(cell: str, first: str = "auc_m", second: str = "ce") -> tuple[float, float, float]:
-    """Mean of the paired differences of test AUC over the training sets, and its 95 % t-interval."""
-    values = [[run["auc"]["test"][0] for run in BOOK.final(f"{cell}-paper-{loss}")] for loss in (first, second)]
-    pairs = [a - b for a, b in zip(*values, strict=True)]
-    return fmean(pairs), *ttest_1samp(pairs, 0).confidence_interval()
-
-
-@cache
 def tuning(cell: str, loss: str) -> dict[tuple[tuple[str, float], ...], float]:
     """Mean validation AUC by setting."""
     found: dict = {}
     for run in BOOK.tuning(f"{cell}-paper-{loss}"):
         found.setdefault(tuple(sorted(run["config"].items())), []).append(run["auc"]["validation"][0])
     return {setting: fmean(values) for setting, values in found.items()}
-
-
-def validation(cell: str, loss: str, **setting: float) -> str:
-    """Of this setting, or of the best one."""
-    found = tuning(cell, loss)
-    return shown(found[tuple(sorted(setting.items()))] if setting else max(found.values()))
-
-
-def training_auc(run: dict) -> float:
-    """From the histogram; pairs inside a bin count as ties."""
-    bins = run["score_histogram"]["train"]
-    below = [sum(bins["negative"][:i]) + count / 2 for i, count in enumerate(bins["negative"])]
-    right = sum(count * lower for count, lower in zip(bins["positive"], below, strict=True))
-    return right / sum(bins["positive"]) / sum(bins["negative"])
 
 
 def first_rule() -> tuple[str, ...]:
