@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 # Threads that wait must not spin: beside another program on two cores that made training eight times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo studies test lint types rooms unit bench fuzz chaos mishaps soak docs release-check clean
+.PHONY: setup demo studies test lint types rooms unit figures bench fuzz chaos mishaps soak docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -40,6 +40,9 @@ rooms: setup
 
 unit: setup
 	$(BIN)/pytest -n 2
+
+figures: setup  ## results/*.md and summary.json from the records, and the figures of README and docs from these
+	$(BIN)/python docs/figures.py
 
 bench: setup  ## speed against peers, as ratios from interleaved runs
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'

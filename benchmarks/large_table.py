@@ -26,7 +26,7 @@ import torch
 
 from deepauc.data.table import read_table
 from deepauc.reporting.evaluation import Sample, evaluate_label
-from deepauc.reporting.tables import markdown_table
+from deepauc.text_tables import markdown_table
 from deepauc.training.folder import code_text, surroundings
 
 RESULTS = Path(__file__).parent.parent / "results"

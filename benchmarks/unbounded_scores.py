@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from deepauc import PESG, AUCMarginLoss, BatchScoreNorm, ClassQuotaSampler, PairwiseAUCLoss, auroc
 from deepauc.models.resnet20 import ResNet20
-from deepauc.reporting.tables import markdown_table
+from deepauc.text_tables import markdown_table
 from deepauc.training.folder import code_text, surroundings
 
 RESULTS = Path(__file__).parent.parent / "results"

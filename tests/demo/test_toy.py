@@ -6,7 +6,16 @@ import torch
 from torch.nn import functional as F
 
 from deepauc import PESG, AUCMarginLoss
-from deepauc.demo.toy import SETS, ToyResult, ToySettings, TwoLayerNetworks, make_sets, pretrain, run_toy, share_changed
+from deepauc.demo.toy import (
+    SETS,
+    ToyResult,
+    ToySettings,
+    TwoLayerNetworks,
+    make_sets,
+    pretrain,
+    run_toy,
+    share_changed,
+)
 from deepauc.demo.toy_report import ToyComparison, compare, findings, rows
 
 SMALL = ToySettings(seeds=3, steps=12, shown_step=6, pretraining_steps=20, margins=(0.5, 1.0), grid=15)

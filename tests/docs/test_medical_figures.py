@@ -1,4 +1,4 @@
-"""Figures of medical images and of tables that the pages quote are those of the records under results/.
+"""Figures of single runs on medical images that the pages quote are those of the records under results/.
 
 One row of FIGURES a sentence: the page, the sentence with a group for each figure, and where the figures come from.
 """
@@ -10,21 +10,12 @@ from statistics import fmean
 
 import pytest
 
-from deepauc.paper.medical_scores import read_scores
-from deepauc.paper.medical_skin_page import SkinCells, fusion_gains
 from deepauc.studies.record_file import read_named
-from deepauc.studies.records import RecordBook
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 AUC = r"([+-]?\.\d+)"
 INTERVAL = rf"{AUC} \[{AUC}, {AUC}\]"
-STAND_INS = {
-    "breast-R-ours": "BreastMNIST",
-    "pneumonia-R-ours": "PneumoniaMNIST",
-    "path-R-ours": "PathMNIST, 1 % tumours",
-    "ham-R-64": "HAM10000, melanoma",
-}
 
 
 def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
@@ -69,22 +60,6 @@ def fusion_on_validation() -> tuple[str, ...]:
     return tuple(shown(auc[name]["validation"]["value"]) for name in ("images", "both, sigmoid"))
 
 
-def fused_by_fold(how: str) -> tuple[str, ...]:
-    """Image + metadata minus the image, out of fold, without TTA: cross-entropy, AUC-M."""
-    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
-    each = (gains[loss, how] for loss in ("ce", "auc_m"))
-    return tuple(figure for one in each for figure in signed(one.difference, one.low, one.high))
-
-
-def learned_by_fold() -> tuple[str, ...]:
-    """Lesions in the five test parts, and whether the learned weight is above the image with every loss."""
-    runs = RecordBook(RESULTS / "medical").final("ham-R-64-ce")
-    gains = fusion_gains(RecordBook(RESULTS / "medical"), SkinCells(name="ham", networks=("R-64",)))
-    lows = [one.low for (_, how), one in gains.items() if how.startswith("learned")]
-    assert len(lows) == 8  # four losses, without and with TTA
-    return f"{sum(len(read_scores(run).labels) for run in runs):,}", "every" if min(lows) > 0 else "not every"
-
-
 def csv_aucs(name: str) -> tuple[str, ...]:
     return tuple(shown(values["test"]["value"]) for values in record(f"csv-to-report/{name}.json")["auc"].values())
 
@@ -94,14 +69,6 @@ def medmnist(name: str) -> tuple[str, ...]:
     found = read_named(RESULTS / "medmnist-cpu.jsonl")
     runs = {m: [found[f"{name}-{m}-{seed}"] for seed in range(3)] for m in ("ce", "ce-auc-m")}
     return tuple(shown(fmean(run["results"]["auc"]["test"]["class 0"][0] for run in some)) for some in runs.values())
-
-
-def stand_in(cell: str) -> tuple[str, ...]:
-    """Mean test AUC of cross-entropy and AUC-M: of this cell, and of `best` on the same task."""
-    book = RecordBook(RESULTS / "medical")
-    best = f"{cell.split('-', maxsplit=1)[0]}-R-best"
-    runs = (book.final(f"{one}-{loss}") for one in (cell, best) for loss in ("ce", "auc_m"))
-    return tuple(shown(fmean(run["auc"]["test"][0] for run in five)) for five in runs)
 
 
 def seconds() -> tuple[str, ...]:
@@ -114,9 +81,6 @@ FIGURES = [
     ("choosing.md", rf"PneumoniaMNIST {AUC} against {AUC}\.", lambda: medmnist("pneumoniamnist")),
     ("choosing.md", rf"one seed\): {AUC} against {AUC} and {AUC} against {AUC}\.",
      lambda: (*csv_aucs("breastmnist"), *csv_aucs("pneumoniamnist"))),
-    *(("../README.md", rf"\| {title} \| [^|]+ \| {AUC}, {AUC} \| {AUC}, {AUC} \|", lambda cell=cell: stand_in(cell))
-      for cell, title in STAND_INS.items()),
-    ("../README.md", rf"\(`path-R-paper`\) PathMNIST has {AUC} and {AUC}\.", lambda: stand_in("path-R-paper")[:2]),
     ("index.md", rf"{INTERVAL} on BreastMNIST", lambda: csv_to_report("breastmnist")),
     ("index.md", rf"{INTERVAL} on PneumoniaMNIST", lambda: csv_to_report("pneumoniamnist")),
     ("metadata.md", rf"(\d+) melanomas among (\d+) lesions in test, these commands gave an AUC of {AUC} by the images, "
@@ -124,12 +88,6 @@ FIGURES = [
     ("metadata.md", rf"validation said so: {AUC} by the images, {AUC} by both", fusion_on_validation),
     ("metadata.md", rf"learned`, which found {AUC} for the images and {AUC} for the rest, it was {AUC}, {INTERVAL}:",
      learned_fusion),
-    ("metadata.md", r"folds, ([\d,]+) lesions in all, such a weight is above the images alone \[for (every) loss\]",
-     learned_by_fold),
-    ("medical/melanoma.md", rf"with cross-entropy {INTERVAL} against the image alone, with AUC-M {INTERVAL} \(out of",
-     lambda: fused_by_fold("learned")),
-    ("medical/melanoma.md", rf"Half and half after a sigmoid they do harm: {INTERVAL} and {INTERVAL}\.",
-     lambda: fused_by_fold("sigmoid")),
     ("scale.md", r"two MedMNIST runs took (\d+) s and (\d+) s", seconds),
 ]  # fmt: skip
 

@@ -1,13 +1,15 @@
-"""The pages in results/ are what their records make: `deepauc study table NAME` leaves each as it is."""
+"""What results/ holds is what its records make: `make figures` leaves the pages and summary.json as they are."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from deepauc.paper.catalogue import entries
+from deepauc.studies.tables import merged
 
 RESULTS = Path(__file__).parents[2] / "results"
-RECORDED = [name for name in entries() if (RESULTS / f"{name}.jsonl").exists() or name == "toy"]
+RECORDED = [name for name in entries() if (RESULTS / f"{name}.md").exists()]
 
 
 def test_most_studies_have_records():
@@ -17,5 +19,9 @@ def test_most_studies_have_records():
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_page_is_what_its_records_make(name):
     written = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
-    made = entries()[name].table(RESULTS)
-    assert made == written, f"run `deepauc study table {name}`"
+    assert entries()[name].table(RESULTS) == written, f"run `deepauc study table {name}`"
+
+
+def test_the_summary_is_what_the_records_make():
+    made = merged(entry.summary(RESULTS) for name in RECORDED if (entry := entries()[name]).summary)
+    assert json.loads((RESULTS / "summary.json").read_text(encoding="utf-8")) == {**made, "speed": {}}

@@ -5,14 +5,11 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
 from scipy import stats
 
 from deepauc.paper import benchmark_page
 from deepauc.paper.benchmark_tables import CELLS, Cell, cell_study, paper_tables
 from deepauc.paper.recipes import LEARNING_RATES, MOMENTA, PAPER, RECIPES, auc_m, ce, network_of
-from deepauc.paper.study_figures import _common_epochs, draw_curves, table_pictures
-from deepauc.reporting.plots import CYCLE
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import BenchmarkSource, Place
 from deepauc.studies.study import Study
@@ -162,29 +159,52 @@ def made_up(tmp_path):
 
 
 def test_the_page_shows_paper_and_ours_side_by_side(made_up):
-    results, base, _ = made_up
-    text = benchmark_page.page(results)
-    (row,) = [row for row in table_rows(text) if row[:4] == ["C10-R-1", "paper", "CE", "0.690 ± 0.011"]]
+    results, base, gain = made_up
+    rows = table_rows(benchmark_page.PAGE.markdown(results))
+    (row,) = [row for row in rows if row[:4] == ["C10-R-1", "paper", "CE", "0.690 ± 0.011"]]
     ours = f"{base.mean():.3f} ± {base.std(ddof=1):.3f}"
     # 9 x 9 pairs by hand: 1 of a positive in bin 2, 3 in bin 3, 5 in bin 4; those inside a bin count half
     train = (1 * (5 + 3 / 2) + 3 * (8 + 1 / 2) + 5 * 9) / 81
-    assert row[4:9] == [ours, "yes", "5", f"{train:.2f}", "lr 0.03, momentum 0.9"]
-    assert "m 0.5, gamma 1/300, lr 0.1" in text
-    assert "25.0 %" in text
-    assert "configs 6 of 12" in text
-    assert "not run: images not available" in text
-    assert "10 of them by another numerics version" in text
-
-
-def test_paired_differences_have_the_t_interval(made_up):
-    results, _, gain = made_up
+    assert row[4:8] == [ours, "5", f"{train:.2f}", "0.700"]
+    assert row[8:] == ["lr 0.03, momentum 0.9", "-", "20", "1", "configs 6 of 12"]
     low, high = stats.t.interval(0.95, 4, gain.mean(), stats.sem(gain))
-    found = benchmark_page.paired(RecordBook(results / "paper-tables"), C10_R_1, "paper", "auc_m", "ce")
-    assert (found.interval.value, found.interval.low, found.interval.high) == pytest.approx((gain.mean(), low, high))
-    assert found.verdict == "confirmed"
-    turned = benchmark_page.paired(RecordBook(results / "paper-tables"), C10_R_1, "paper", "ce", "auc_m")
-    assert turned.verdict == "refuted"
-    assert f"{gain.mean():+.3f} [{low:+.3f}, {high:+.3f}]" in benchmark_page.page(results)
+    shown = f"{gain.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+    (row,) = [row for row in rows if row[:3] == ["C10-R-1", "paper", "AUC-M - CE"]]
+    assert row[3:] == ["5", shown, "confirmed"]
+    (row,) = [row for row in rows if row[:2] == ["1 %", "paper"]]
+    assert row[2:] == ["AUC-M - CE", "1", "C10-R-1", "-", "-", shown, "+0.020 to +0.020", "confirmed"]
+    (row,) = [row for row in rows if row[:3] == ["C10-R-1", "paper", "0.715"]]
+    assert row[3:] == [f"{(base + gain).mean():.3f}", "yes", "AUC-M", f"{(base + gain).mean():.3f}", "CE", shown]
+
+
+def test_the_summary_holds_what_the_page_shows(made_up):
+    results, base, gain = made_up
+    found = benchmark_page.PAGE.summary(results)
+    cell = found["cells"]["C10-R-1"]["paper"]
+    assert cell["ce"]["sets"] == pytest.approx(base.tolist())
+    assert (cell["ce"]["mean"], cell["ce"]["sd"]) == pytest.approx((base.mean(), base.std(ddof=1)), abs=1e-6)
+    assert cell["auc_m"]["settings"] == {"margin": 0.5, "gamma": pytest.approx(1 / 300, abs=1e-6), "lr": 0.1}
+    assert cell["auc_m"]["alpha_zero"] == 0.25
+    low, high = stats.t.interval(0.95, 4, gain.mean(), stats.sem(gain))
+    for one in (cell["auc_m-ce"], found["contrasts"]["paper"]["all"]["auc_m-ce"]):
+        assert (one["mean"], one["low"], one["high"]) == pytest.approx((gain.mean(), low, high), abs=1e-6)
+    assert found["contrasts"]["paper"]["1"]["auc_m-ce"]["cells"] == {"all": 1, "above": 1, "level": 0, "below": 0}
+    assert "10" not in found["contrasts"]["paper"]
+
+
+def test_pooled_cells_are_strata_by_their_images(tmp_path):
+    """Both networks on C10 share their training sets, which count once; C2 is a stratum of its own."""
+    book, values = RecordBook(tmp_path / "paper-tables"), {}
+    for cell, gains in (("C10-R-1", (0.02, 0.03, 0.01)), ("C10-D-1", (0.0, 0.02, -0.01)), ("C2-R-1", (0.1, 0.2, 0.1))):
+        (declared,) = [one for one in CELLS if one.name == cell]
+        values[cell] = gains
+        for seed, gain in enumerate(gains):
+            for loss, auc in (("ce", 0.7), ("auc_m", 0.7 + gain)):
+                book.add(record(cell_study(declared, "paper", loss), seed, auc))
+    found = benchmark_page.pooled(book, CELLS, "{cell}-paper-{loss}", ("auc_m", "ce"))
+    c10, c2 = (np.array(values["C10-R-1"]) + values["C10-D-1"]) / 3, np.array(values["C2-R-1"]) / 3
+    whole = stats.ttest_ind(c10, -c2, equal_var=False).confidence_interval(0.95)
+    assert (found.value, found.low, found.high) == pytest.approx((c10.mean() + c2.mean(), whole.low, whole.high))
 
 
 def test_settings_tried_are_shown_best_first(made_up):
@@ -193,58 +213,11 @@ def test_settings_tried_are_shown_best_first(made_up):
     book = RecordBook(results / "paper-tables")
     for seed, auc in enumerate((0.70, 0.60, 0.71)):
         book.add(record(study, seed, auc, phase="tuning", config={"lr": 0.3, "momentum": 0.0}))
-    (row,) = [row for row in table_rows(benchmark_page.page(results)) if row[:3] == ["C10-R-1", "paper", "CE"]][1:]
+    rows = table_rows(benchmark_page.PAGE.markdown(results))
+    first, second = [row for row in rows if row[:3] == ["C10-R-1", "paper", "CE"]][1:]
     error = stats.sem([0.70, 0.60, 0.71])  # one tuning set has none
-    assert row[3:] == ["3", f"0.670 ± {error:.3f} (lr 0.3, momentum 0); 0.660 (lr 0.03, momentum 0.9)"]
-
-
-def test_what_is_not_run_is_estimated_from_measured_steps(made_up):
-    results, *_ = made_up
-    book = RecordBook(results / "paper-tables")
-    assert benchmark_page.seconds_a_step(book, "R") == pytest.approx(19.7 / 19_700)
-    assert benchmark_page.seconds_a_step(book, "D") is None
-    # 12 x 3 tuning runs on 90 % of 25,253 images, 5 final runs on all of them, 100 epochs, batches of 128
-    steps = 100 * (36 * int(0.9 * 25_253) + 5 * 25_253) // 128
-    for loss in ("auc_s", "focal"):
-        assert benchmark_page.steps_of(C10_R_1, "paper", loss) == steps
-    rows = table_rows(benchmark_page.page(results))
-    (row,) = [row for row in rows if row[:3] == ["C10-R-1", "paper", "Focal 5, AUC-S 5"]]
-    assert row[3] == f"{2 * steps * 19.7 / 19_700 / 60:.0f}"
-
-
-def test_a_page_without_records_says_so(tmp_path):
-    assert "No final run is recorded yet" in benchmark_page.page(tmp_path)
-
-
-def test_pictures_only_where_there_are_records_and_small(made_up, tmp_path_factory):
-    results, *_ = made_up
-    drawn = table_pictures(results)
-    assert [path.name for path in drawn] == ["A7-R-paper.png", "A8.png"]
-    assert all(path.stat().st_size < 60_000 for path in drawn)
-    assert table_pictures(tmp_path_factory.mktemp("empty")) == []
-
-
-def test_a_picture_of_six_cells_stays_small(tmp_path):
-    generator = np.random.default_rng(0)
-    curves = 0.6 + 0.02 * np.log1p(np.arange(100)) + 0.01 * generator.normal(size=(6, 4, 5, 100))
-    panels = [
-        (f"cell {i}", [(f"loss {j}", [{"test_curve": one.tolist()} for one in sets]) for j, sets in enumerate(losses)])
-        for i, losses in enumerate(curves)
-    ]
-    path = draw_curves(tmp_path / "A7.png", panels)
-    assert path.stat().st_size < 60_000
-    pixels = np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).astype(int)
-    for colour in CYCLE[:4]:  # the lines are still told apart
-        wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-        assert np.abs(pixels - wanted).sum(1).min() <= 8
-
-
-def test_curves_are_drawn_over_the_epochs_that_all_runs_have():
-    every = {"test_curve": [0.5, 0.6, 0.7, 0.8, 0.9]}
-    sparse = {"test_curve": [0.61, 0.81, 0.91], "test_curve_epochs": [2, 4, 5]}
-    epochs, values = _common_epochs([every, sparse])
-    assert epochs == [2, 4, 5]
-    assert values.tolist() == [[0.6, 0.8, 0.9], [0.61, 0.81, 0.91]]
+    assert first[3:] == ["lr 0.3, momentum 0", "3", f"0.670 ± {error:.3f}"]
+    assert second[3:] == ["lr 0.03, momentum 0.9", "1", "0.660"]
 
 
 @pytest.mark.data

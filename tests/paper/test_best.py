@@ -7,7 +7,7 @@ import pytest
 
 from deepauc.metrics.auroc import auroc
 from deepauc.models.fusion import ensemble
-from deepauc.paper import best_averages, best_levers, best_page, best_verdict, divergence
+from deepauc.paper import best_levers, best_page, divergence
 from deepauc.paper.best import best
 from deepauc.paper.best_decisions import decisions, end_of_search
 from deepauc.paper.best_levers import (
@@ -217,37 +217,42 @@ def test_the_cells_take_over_what_was_chosen(small):
 def test_the_average_of_models_comes_from_the_records(small):
     results, _, book = small
     records = book.final("C10-R-1-auc_m")
-    scores, labels = best_averages.averaged_models(records)
+    scores, labels = best_page.averaged_models(records)
     runs = results.parent / "runs"
     from deepauc.training.run import Run
 
     own = [Run(runs / record["run"]).scores("test") for record in records]
     expected = ensemble([values for values, _ in own], scale="rank")
     assert auroc(scores, labels) == pytest.approx(auroc(expected, own[0][1]), abs=1e-12)
-    assert best_averages.averaged_models(records[:1]) is None
+    assert best_page.averaged_models(records[:1]) is None
     other = {**records[1], "test_ranks": kept_ranks(own[0][0], 1 - own[0][1])}
     with pytest.raises(ValueError, match="different test images"):
-        best_averages.averaged_models([records[0], other])
+        best_page.averaged_models([records[0], other])
+
+
+def rows_below(text, title):
+    lines = text.split(f"## {title}\n")[1].split("\n## ")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"][2:]
 
 
 def test_the_page(small):
     results, _, book = small
-    text = best_page.page(results)
+    text = best_page.PAGE.markdown(results)
     assert "diverged on 2" in text
-    assert "### CE: mixup" in text
     values = [record["auc"]["test"][0] for record in book.final("C10-R-1-ce")]
-    assert f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" in text
-    assert "| C2-R-1 " in text.split("## Not run")[1]
-    row = next(line for line in text.splitlines() if line.startswith("| AUC-M |"))
-    assert row.count("|") == 5
+    shown = f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+    assert ["C10-R-1", "CE", "0.715", "0.880", shown] in [row[:5] for row in rows_below(text, "Test AUC")]
     a, b = ([r["auc"]["test"][0] for r in book.final(f"C10-R-1-{loss}")] for loss in LOSSES)
-    assert f"{np.mean(np.subtract(a, b)):+.3f} [" in text
+    (row, over) = rows_below(text, "AUC-M minus cross-entropy")
+    assert row[:2] == ["C10-R-1", "2"]
+    assert row[2].startswith(f"{np.mean(np.subtract(a, b)):+.3f} [")
+    assert over == ["all", "-", row[2]]
 
 
 def test_averages_over_sets_and_of_both_losses_on_one_set(small):
     results, _, book = small
-    text = best_page.page(results).split("## Averages of models")[1].split("## What was chosen")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| C10")]
+    text = best_page.PAGE.markdown(results)
+    rows = [*rows_below(text, "Averages over training sets"), *rows_below(text, "Averages of both losses")]
     ranks = {loss: [read_ranks(record["test_ranks"]) for record in book.final(f"C10-R-1-{loss}")] for loss in LOSSES}
     labels = ranks["ce"][0][1]
     (together,) = (row for row in rows if len(row) == 5)
@@ -275,71 +280,33 @@ def test_the_ends_of_the_searches_are_paired(small):
         assert end == tried.aucs
     first, second = ends
     between = np.mean([first[fold] - second[fold] for fold in first])
-    text = best_page.page(results)
-    assert f"AUC-M {np.mean([*first.values()]):.4f}, CE {np.mean([*second.values()]):.4f}; the loss itself:" in text
-    assert f"the loss itself: {between:+.3f} [" in text
+    rows = rows_below(best_page.PAGE.markdown(results), "The ends of both searches")
+    assert [row[2] for row in rows] == [f"{np.mean([*end.values()]):.4f}" for end in ends]
+    assert rows[0][3].startswith(f"{between:+.3f} [")
 
 
 def test_what_each_lever_has_gained(small):
     results, _, book = small
-    text = best_page.page(results).split("## What decides")[1].split("## ")[0]
-    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
-    header, _, *rows = rows
-    assert [row[0].strip() for row in (header, *rows)] == ["lever", "first", "rate", "mixup"]
-    for number, row in enumerate(rows):
-        for loss, shown in zip(LOSSES, row[1:], strict=True):
-            lever = decisions(book, loss)[number]
+    rows = {(row[0], row[1]): row[3] for row in rows_below(best_page.PAGE.markdown(results), "What decides")}
+    assert [lever for loss, lever in rows if loss == "CE"] == ["first", "rate", "mixup"]
+    figures = best_page.PAGE.summary(results)["best"]["levers"]
+    for loss, title in (("auc_m", "AUC-M"), ("ce", "CE")):
+        for lever in decisions(book, loss):
+            shown, found = rows[title, lever.lever.name], figures[loss][lever.lever.name]
             simplest, *others = lever.tried
+            means = [one.mean if one.complete else None for one in lever.tried]
+            assert [None if x is None else round(x, 6) for x in means] == found["means"]
             if lever.chosen == simplest.setting:
-                assert shown.strip() == "-"
+                assert shown == "-"
                 continue
             (chosen,) = (one for one in others if one.setting == lever.chosen)
             gain = np.mean([chosen.aucs[fold] - simplest.aucs[fold] for fold in chosen.aucs])
-            assert shown.strip().startswith(f"{gain:+.3f} [")
+            assert shown.startswith(f"{gain:+.3f} [")
+            assert found["gain"]["mean"] == pytest.approx(gain, abs=1e-6)
 
 
 def test_a_search_with_an_open_lever_has_no_end(tmp_path):
     assert end_of_search(RecordBook(tmp_path), "ce") is None
-    assert best_verdict.what_decides(RecordBook(tmp_path)) == []
-
-
-def cell_book(folder, aucs, *, cell="C10-R-1"):
-    """Final records of test AUCs by loss and training set."""
-    book = RecordBook(folder)
-    for loss, values in aucs.items():
-        for seed, auc in enumerate(values):
-            record = {"study": f"{cell}-{loss}", "phase": "final", "run": f"{cell}{loss}{seed}", "seed": seed}
-            book.add({**record, "auc": {"test": [auc, 0.0, 1.0]}})
-    return book
-
-
-@pytest.mark.parametrize(
-    ("ahead", "words"),
-    [
-        ((0.02, 0.021, 0.022), "AUC-M is above the cross-entropy from its own menu in this cell, +0.021 ["),
-        ((-0.02, -0.021, -0.022), "AUC-M is below the cross-entropy from its own menu in this cell, -0.021 ["),
-        ((-0.02, 0.03, 0.0), "AUC-M is not told apart from the cross-entropy from its own menu in this cell, +0.003 ["),
-    ],
-)
-def test_the_verdict_goes_by_the_interval(tmp_path, ahead, words):
-    ce = (0.87, 0.86, 0.88)
-    book = cell_book(tmp_path, {"ce": ce, "auc_m": [a + d for a, d in zip(ce, ahead, strict=True)]})
-    text = best_verdict.verdict_section(book)[-1]
-    assert words in text
-    mean = np.mean(ce) + np.mean(ahead)
-    reached = "reached in" if mean >= 0.88 else "not reached in"
-    assert f"The target for AUC-M is {reached} C10-R-1 ({mean:.3f}, asked 0.880)." in text
-
-
-def test_cells_are_pooled_and_their_targets_told_apart(tmp_path):
-    cell_book(tmp_path, {"ce": (0.87, 0.86), "auc_m": (0.89, 0.885)})
-    cell_book(tmp_path, {"ce": (0.80, 0.81), "auc_m": (0.79, 0.83)}, cell="C2-R-1")
-    book = cell_book(tmp_path, {"ce": (0.80,), "auc_m": (0.79,)}, cell="C100-R-1")  # one set: no interval
-    found = best_verdict.differences(book)
-    assert [(one.cell.name, one.sets) for one in found] == [("C10-R-1", 2), ("C2-R-1", 2)]
-    text = "\n".join(best_verdict.verdict_section(book))
-    assert f"| all 2 cells | {'-':>4} | {np.mean([0.0225, 0.005]):+.3f} [" in text
-    assert "reached in C10-R-1 (0.887, asked 0.880), C100-R-1 (0.790, asked 0.656) and not reached in C2-R-1" in text
 
 
 def test_two_trainings_of_a_first_stage_are_told(tmp_path):
@@ -355,16 +322,8 @@ def test_two_trainings_of_a_first_stage_are_told(tmp_path):
     add("simclr", 500, 3.1)
     add("simclr", 501, 3.2)
     assert not decisions(book, "ce")[0].trained_again
-    assert best_page._trained_again(book) == ""
     add("none", 501, 3.3)  # as a lever's setting that was taken over from an earlier one may have it
     assert decisions(book, "ce")[0].trained_again
-    assert best_page._trained_again(book) == "CE: first"
-
-
-def test_a_page_without_records_has_no_figures(tmp_path):
-    text = best_page.page(tmp_path)
-    assert text.count(best_page.NOTHING) == 3
-    assert "| C10-R-1 " in text.split("## Not run")[1]
 
 
 def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
@@ -388,12 +347,9 @@ def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
     found = decisions(book, "ce")[0]
     assert found.chosen == {"first_stage": "simclr"}
     assert found.difference(found.tried[0]).value == pytest.approx(-0.105005)
-    assert best_page._cuts(book) == ""  # cut to one fold once, but both are there now
-    add("t501", "simclr", 501, 0.8, cut={"tune_sets": "2 of 10", "epochs": 1}, lr=3)
-    assert best_page._cuts(book) == "tune_sets 2 of 10, epochs 1"
-    other = {**book.tuning(name)[0], "study": best_levers.lever_name("ce", 2), "config": {"ema": 0.0, "epochs": 10}}
-    book.add(other)
-    assert best_page._cuts(book) == "tune_sets 2 of 10, epochs 1 (levers-ce-01-first)"
+    cut = [best_page._still_cut(record["cut"], found.folds) for record in found.records]
+    assert cut == [{}] * 4  # cut to one fold once, but both are there now
+    assert best_page._still_cut({"tune_sets": "2 of 10", "epochs": 1}, 2) == {"tune_sets": "2 of 10", "epochs": 1}
 
 
 def test_copies_are_chosen_by_the_score_of_the_copies(tmp_path, monkeypatch):
@@ -475,10 +431,10 @@ def test_what_diverges_is_recorded_once(tmp_path, monkeypatch):
         assert found[loss, "none", 1e30]["stopped_at"] == 1
         assert found[loss, "sigmoid", 0.1]["validation_auc"] > 0
         assert found[loss, "sigmoid", 0.1]["stopped_at"] is None
-    text = divergence.page(place.results)
+    text = divergence.PAGE.markdown(place.results)
     assert "stopped at 1" in text
     assert "3 steps of 32 with 8 positives" in text
-    assert "No run is recorded" in divergence.page(tmp_path)
+    assert "No run is recorded" in divergence.PAGE.markdown(tmp_path)
 
 
 def test_the_status_counts_what_the_page_counts(small):

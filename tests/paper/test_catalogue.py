@@ -17,7 +17,8 @@ def test_a_page_can_be_made_before_anything_has_run(name, tmp_path):
     """A part of it that is missing would be missed when the last of the runs has ended."""
     entry = entries()[name]
     text = entry.table(tmp_path)
-    assert text.startswith("#")
+    assert text.startswith("# ")
+    assert entry.summary is None or entry.summary(tmp_path) == {}
     assert entry.pictures(tmp_path) == []
 
 

@@ -1,7 +1,8 @@
-"""results/medical.md from made records: aims, ensembles with intervals, what was not run."""
+"""results/medical.md from made records: losses beside CE, ensembles, fusion, each recomputed."""
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from deepauc.metrics.auroc import auroc
@@ -11,9 +12,9 @@ from deepauc.paper import medical_chest, medical_chest_plan, medical_page, medic
 from deepauc.paper.medical_cells import CELLS, SEEDS
 from deepauc.paper.medical_scores import pooled, read_scores
 from deepauc.paper.medical_studies import medical, melanoma
-from deepauc.studies.record_file import append
 from deepauc.studies.records import RecordBook
 
+PAGE = medical_page.PAGES["medical"]
 LABELS = (np.arange(60) % 3 == 0).astype(float)
 
 
@@ -51,8 +52,6 @@ def results(tmp_path):
             book.add(record(f"ham-meta-{loss}", fold, 1.5, tta=False))
             if fold < 2:
                 book.add(record(f"ham-R-32-{loss}", fold, 3.0))
-    rows = [{"network": n, "single_ms": 1.0, "five_ms": r, "ratio": r} for n, r in (("fast", 1.05), ("slow", 1.2))]
-    append(tmp_path / "speed.jsonl", {"name": "multi-label-cpu", "hardware": "a machine", "rows": rows})
     return tmp_path
 
 
@@ -75,48 +74,64 @@ def stacked(images, patients, key):
     return found
 
 
-def test_aims_are_judged_by_the_records(results):
-    text = medical_page.page(results)
-    book = RecordBook(results / "medical")
-    aims = text.split("## Aims")[1].split("## Single models")[0]
+def start(found):
+    return f"{float(found.difference):+.3f} [{float(found.low):+.3f}, "
+
+
+def test_losses_are_compared_by_set_and_by_test_image(results):
+    text, book = PAGE.markdown(results), RecordBook(results / "medical")
     own, base = ([r["auc"]["test"][0] for r in book.final(f"breast-R-ours-{loss}")] for loss in ("auc_m", "ce"))
-    row = cells_of(aims, "AUC-M's own weights at least CE's mean", "breast-R-ours")
-    assert row[2].startswith(f"{np.mean(own) - np.mean(base):+.3f} [")
-    assert row[3] == "no"  # a whole standard deviation apart, in all sets
-    row = cells_of(aims, "AUC-M above the published 0.901", "breast-R-ours")
-    assert row[2].startswith(f"mean {np.mean(own):.3f}, ensemble + TTA 0.")
-    assert row[3] == "no"
-    row = cells_of(aims, "ensemble + TTA above any single model", "breast-R-ours")
-    assert row[3] in ("yes", *(f"{n} of 3" for n in range(3)))
+    row = cells_of(text.split("## Single models")[1].split("\n## ")[0], "breast-R-ours", "AUC-M")
+    low, high = stats.t.interval(0.95, 4, np.mean(np.subtract(own, base)), stats.sem(np.subtract(own, base)))
+    assert row[7] == f"{np.mean(own) - np.mean(base):+.3f} [{low:+.3f}, {high:+.3f}]"
+    both = [[read_scores(r).plain for r in book.final(f"breast-R-ours-{loss}")] for loss in ("auc_m", "ce")]
+    expected = compare_auroc(*(ensemble(some, scale="sigmoid") for some in both), LABELS)
+    assert row[8].startswith(start(expected))
+    assert row[9:12] == ["60 (20)", "lr 0.1", "25.0 %"]
+    assert row[-1] == "configs 2 of 3"
+    found = PAGE.summary(results)["medical"]
+    assert found["breast-R-ours"]["auc_m-ce"]["high"] == pytest.approx(high, abs=1e-6)
+    assert found["counts"]["auc_m-ce"] == {
+        "all": 4,
+        "above": 0,
+        "level": 3,
+        "below": 1,
+        "at_least": 1,
+        "level_below": 2,
+    }
+
+
+def test_fusion_and_ensembles_within_folds(results):
+    text, book = PAGE.markdown(results), RecordBook(results / "medical")
     both = [[read_scores(r) for r in book.final(f"ham-R-64-{loss}")] for loss in ("ce", "auc_m")]
     _, name = max((np.mean([auroc(s.tta, LABELS) for s in some]), n) for some, n in zip(both, "01", strict=True))
     single = both[int(name)]
     every = pooled(single, [ensemble([a.tta, b.tta], scale="sigmoid") for a, b in zip(*both, strict=True)])
     alone = pooled(single, [s.tta for s in single])
     expected = compare_auroc(every.plain, alone.plain, every.labels, groups=every.groups)
-    row = cells_of(aims, "ensemble + TTA above any single model", f"ham, 2 against R-64-{['ce', 'auc_m'][int(name)]}")
-    assert row[2].startswith(f"{float(expected.difference):+.3f} [{float(expected.low):+.3f}, ")
+    section = text.split("## Ensembles within a fold: ham\n")[1]
+    assert cells_of(section, f"best single: R-64-{['ce', 'auc_m'][int(name)]}")[1] == "5"
+    assert cells_of(section, "all (2)")[4].startswith(start(expected))  # R-32 has two folds only: it takes none away
     images = [read_scores(r) for r in book.final("ham-R-64-auc_m")]
     patients = [read_scores(r) for r in book.final("ham-meta-auc_m")]
     fused = pooled(images, [fuse(a.plain, b.plain, scale="rank") for a, b in zip(images, patients, strict=True)])
     alone = pooled(images, [a.plain for a in images])
     expected = compare_auroc(fused.plain, alone.plain, fused.labels, groups=fused.groups)
-    row = cells_of(aims, "image + metadata above the image alone", "ham-R-64, AUC-M, rank")
-    assert row[2].startswith(f"{float(expected.difference):+.3f} [{float(expected.low):+.3f}, ")
-    assert row[3] == "yes"
-    for how, key in (("learned", "plain"), ("learned, TTA in both", "tta")):
+    section = text.split("## TTA and metadata: ham-R-64\n")[1].split("\n## ")[0]
+    row = cells_of(section, "AUC-M", "image + metadata, 0.5 : 0.5, rank")
+    assert row[5].startswith(start(expected))
+    assert row[5] == row[6]
+    figures = PAGE.summary(results)["medical"]["ham-R-64"]["fusion"]["auc_m"]
+    for end, key in (("", "plain"), ("_tta", "tta")):
         learned, alone = stacked(images, patients, key), pooled(images, [getattr(a, key) for a in images])
         joined = pooled(images, learned)
         expected = compare_auroc(joined.plain, alone.plain, joined.labels, groups=joined.groups)
-        row = cells_of(aims, "image + metadata above the image alone", f"ham-R-64, AUC-M, {how}")
-        assert row[2].startswith(f"{float(expected.difference):+.3f} [{float(expected.low):+.3f}, ")
         name = {"plain": "image", "tta": "image, TTA"}[key] + " + metadata, learned on the other folds"
-        section = text.split("### AUC-M")[1].split("###")[0]
+        row = cells_of(section, "AUC-M", name)
+        assert row[6].startswith(start(expected))
+        assert figures[f"learned{end}"]["mean"] == pytest.approx(float(expected.difference), abs=1e-4)
         mean = np.mean([auroc(scores, LABELS) for scores in learned])
-        assert cells_of(section, name)[1:3] == ["5", f"{mean:.3f}"]
-    assert "not fully nested" in text
-    cost = "five labels at most 1.1 of one label's step"
-    assert [cells_of(aims, cost, f"{name}, a machine")[3] for name in ("fast", "slow")] == ["yes", "no"]
+        assert row[2:4] == ["5", f"{mean:.3f}"]
 
 
 def test_scores_that_say_nothing_leave_no_learned_row(tmp_path):
@@ -124,25 +139,22 @@ def test_scores_that_say_nothing_leave_no_learned_row(tmp_path):
     for fold in range(SEEDS):
         book.add(record("ham-R-64-ce", fold, -2.0))
         book.add(record("ham-meta-ce", fold, -2.0, tta=False))
-    text = medical_page.page(tmp_path)
-    assert cells_of(text, "image + metadata, learned on the other folds")[2:] == [
-        "-",
-        "no score rises with the label",
-        "-",
-    ]
-    assert "ham-R-64, CE, rank" in text
-    assert "ham-R-64, CE, learned" not in text
+    text = PAGE.markdown(tmp_path)
+    assert cells_of(text, "CE", "image + metadata, learned on the other folds")[2:] == ["-"] * 5
+    fused = PAGE.summary(tmp_path)["medical"]["ham-R-64"]["fusion"]["ce"]
+    assert "rank" in fused
+    assert "learned" not in fused
 
 
 def test_one_fold_has_no_others_to_learn_from(tmp_path):
     book = RecordBook(tmp_path / "medical")
     book.add(record("ham-R-64-ce", 0, 1.0))
     book.add(record("ham-meta-ce", 0, 1.0, tta=False))
-    assert "on the other folds`" not in medical_page.page(tmp_path)
+    assert "+ metadata, learned on the other folds" not in PAGE.markdown(tmp_path)
 
 
 def test_an_ensemble_is_compared_with_the_best_single_model(results):
-    text = medical_page.page(results)
+    text = PAGE.markdown(results)
     runs = [read_scores(r) for r in RecordBook(results / "medical").final("breast-R-ours-ce")]
     every = [*(run.plain for run in runs), *(run.tta for run in runs)]
     aucs = [float(auroc(scores, LABELS)) for scores in every]
@@ -162,26 +174,10 @@ def test_the_seconds_of_a_first_stage_stand_beside_those_of_its_runs(tmp_path):
         told = {"fixed": {}, "selection": None, "first_stage": {"seconds": first}}
         book.add({**record("breast-R-best-auc_m", seed, 1.0), **told})
         book.add(record("breast-R-ours-auc_m", seed, 1.0))
-    text = medical_page.page(tmp_path)
+    text = PAGE.markdown(tmp_path)
     single = text[text.index("## Single models") :]
-    assert cells_of(single, "breast-R-best", "AUC-M", "0.9544")[-1] == "12 + 31"
-    assert cells_of(single, "breast-R-ours", "AUC-M", "0.9544")[-1] == "12"
-
-
-def test_what_was_not_run_and_what_was_cut_is_said(results):
-    text = medical_page.page(results)
-    left = text.split("## Not run")[1]
-    assert "- breast-R-ours: Focal 5 of 5\n" in left
-    assert "- pneumonia-R-ours: all 20 runs\n" in left
-    assert "- ham-R-32: CE 3 of 5, AUC-M 3 of 5\n" in left
-    assert "- ham-D-32: all 10 runs\n" in left
-    assert "150 of 150 runs" in left
-    assert "not at hand" in left
-    assert "Cut, of what is declared: configs 2 of 3 (breast-R-ours-auc_m, " in text
-    assert "| 60 (20) |" in text.replace("  ", " ").replace("  ", " ").replace("  ", " ").replace("  ", " ")
-    # R-32 has two folds only: it does not take the others' away.
-    row = cells_of(text.split("### Ensembles within a fold")[1], "four losses, R-64 (2)")
-    assert row[1] == "5"
+    assert cells_of(single, "breast-R-best", "AUC-M", "0.9544")[-2] == "12 + 31"
+    assert cells_of(single, "breast-R-ours", "AUC-M", "0.9544")[-2] == "12"
 
 
 def test_the_cells_of_the_pages_are_those_of_the_studies():
@@ -210,7 +206,7 @@ def test_the_bootstrap_is_drawn_where_it_is_shown_and_nowhere_else(results, monk
         return real(scores, labels, method=method, **options)
 
     monkeypatch.setattr(medical_scores, "auroc_interval", counted)
-    text = medical_page.page(results)
+    text = PAGE.markdown(results)
     single = text.split("## Single models")[1].split("## ")[0]
     rows = [line for line in single.splitlines() if line.startswith("| ")][2:]
     assert drawn.count("bootstrap") == len(rows) == 9  # it takes a hundred times as long as DeLong's

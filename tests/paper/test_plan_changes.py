@@ -18,10 +18,11 @@ from deepauc.paper.plan_changes import (
     plan_set,
     planned,
 )
-from deepauc.paper.plan_page import differences, page, recorded
+from deepauc.paper.plan_page import PAGE, differences, recorded
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.records import RecordBook
 from deepauc.studies.sources import Place
+from deepauc.studies.tables import Books
 from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
 
 
@@ -143,7 +144,7 @@ def note(results, study, lines):
 
 
 def test_page(tmp_path):
-    assert "No run is recorded yet." in page(tmp_path)
+    assert "No run is recorded yet." in PAGE.markdown(tmp_path)
     aucs = {BASE: [0.8, 0.82, 0.84, 0.86, 0.88], "EMA .99": [0.81, 0.82, 0.86, 0.86, 0.9]}
     lines = [
         {"run": f"{change}{seed}", "config": {"change": change}, "seed": seed, "auc": {"validation": [value, 0, 1]}}
@@ -152,15 +153,13 @@ def test_page(tmp_path):
     ]
     lines.append({"run": "m", "config": {"change": "mixup 1"}, "seed": 0, "failed": "the loss is NaN"})
     note(tmp_path, "plan-breast", lines)
-    text = page(tmp_path)
+    text = PAGE.markdown(tmp_path)
     (row,) = (line for line in text.splitlines() if line.startswith("| EMA .99"))
     differences = np.array([0.01, 0.0, 0.02, 0.0, 0.02])
     half = 2.7764451 * differences.std(ddof=1) / np.sqrt(5)  # t with 4 degrees of freedom
     assert "0.850" in row
     assert f"+0.010 [{0.01 - half:+.3f}, {0.01 + half:+.3f}]" in row
     assert "mixup 1" not in text  # it has diverged on the one fold there is
-    assert "breast (135 of 499)" in text
-    assert "ham (" not in text
 
 
 def test_a_base_that_is_recorded_under_another_name_is_found(tmp_path):
@@ -172,7 +171,8 @@ def test_a_base_that_is_recorded_under_another_name_is_found(tmp_path):
         if change != "margin 1" or seed < 3  # three folds of it: not complete
     ]
     note(tmp_path, "plan-breast", lines)
-    rows = {line.split("|")[1].strip(): line.split("|")[2:4] for line in page(tmp_path).splitlines() if "|" in line}
+    lines = [line.split("|") for line in PAGE.markdown(tmp_path).splitlines() if "|" in line]
+    rows = {line[1].strip(): (line[2], line[7]) for line in lines if len(line) > 7}
     cells = {change: [cell.strip() for cell in row] for change, row in rows.items()}
     assert cells[BASE] == ["0.800", "-"]
     assert cells["a quarter positives"] == ["=", "-"]
@@ -198,23 +198,23 @@ def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
         note(tmp_path, f"plan-{on}", lines)
 
     record("breast", {BASE: 0.8, "CE alone, as long": 0.81, "classifier kept": 0.8})
-    assert "Second round" not in page(tmp_path)
+    assert "Second round" not in PAGE.markdown(tmp_path)
     record("path", {BASE: 0.7, NOW: 0.75, "now, 8 copies": 0.76, "now, CE alone, as long": 0.77})
-    first, second = page(tmp_path).split("## Second round")
+    first, second = PAGE.markdown(tmp_path).split("## Second round")
     assert "| now" not in first
     rows = {
         line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:]]
         for line in second.splitlines()
         if "|" in line
     }
-    assert rows["change"][2] == "minus now [95 %]"
-    assert rows[NOW][:3] == ["0.800", "0.750", "-"]
-    assert rows[BASE][:3] == ["=", "0.700", "-0.050 [-0.050, -0.050]"]
-    assert rows["now, 8 copies"][:3] == ["-", "0.760", "+0.010 [+0.010, +0.010]"]
+    assert rows["change"][5] == "minus now [95 %]"
+    assert [rows[NOW][at] for at in (0, 2, 5)] == ["0.800", "0.750", "-"]
+    assert [rows[BASE][at] for at in (0, 2, 5)] == ["=", "0.700", "-0.050 [-0.050, -0.050]"]
+    assert [rows["now, 8 copies"][at] for at in (0, 2, 5)] == ["-", "0.760", "+0.010 [+0.010, +0.010]"]
     # recorded in the first round: one recipe, one run
-    assert rows["now, CE alone, as long"][:3] == ["0.810", "0.770", "+0.015 [+0.011, +0.019]"]
+    assert [rows["now, CE alone, as long"][at] for at in (0, 2, 5)] == ["0.810", "0.770", "+0.015 [+0.011, +0.019]"]
     assert "now, classifier kept" not in rows  # on no set with few positives
-    assert differences(recorded(tmp_path), NOW, BASE, ["breast", "path"]) == pytest.approx([0.05] * FOLDS)
+    assert differences(recorded(Books(tmp_path)), NOW, BASE, ["breast", "path"]) == pytest.approx([0.05] * FOLDS)
 
 
 def test_copies_are_held_against_the_same_network_without(tmp_path):
@@ -236,9 +236,11 @@ def test_copies_are_held_against_the_same_network_without(tmp_path):
     *most, last = SETS
     for on in most:
         record(on, 0.02)
-    assert "by the same network" not in page(tmp_path)  # a set is missing
+    assert "by the same network" not in PAGE.markdown(tmp_path)  # a set is missing
     record(last, 0.03)
-    (row,) = [line for line in page(tmp_path).splitlines() if line.startswith(f"| {change} |") and "+0.05" in line]
+    (row,) = [
+        line for line in PAGE.markdown(tmp_path).splitlines() if line.startswith(f"| {change} |") and "+0.05" in line
+    ]
     cells = [cell.strip() for cell in row.split("|")[2:-1]]
     gains = np.array([(0.03 if on == last else 0.02) + 0.01 * seed for on in SETS for seed in range(FOLDS)])
     half = 2.0638986 * gains.std(ddof=1) / np.sqrt(25)  # t with 24 degrees of freedom

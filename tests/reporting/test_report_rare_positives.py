@@ -9,7 +9,7 @@ from deepauc.reporting.evaluation import Sample, evaluate_label
 from deepauc.reporting.figures import histogram_picture, precision_recall_picture, reliability_picture, roc_picture
 from deepauc.reporting.label_sections import label_topics
 from deepauc.reporting.subgroups import Metadata
-from deepauc.reporting.tables import small_text
+from deepauc.text_tables import small_text
 
 
 def rare_labels():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepauc.reporting.tables import markdown_table, rich_table
+from deepauc.text_tables import markdown_table, rich_table
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -97,7 +97,7 @@ def header() -> list[str]:
 
 def rows(result: FirstRun) -> list[list[str]]:
     """A stage a row: AUC with DeLong's interval."""
-    from deepauc.reporting.tables import auc_text
+    from deepauc.text_tables import auc_text
 
     return [
         [
@@ -124,7 +124,7 @@ def findings(result: FirstRun) -> list[str]:
 
 def section(result: FirstRun, out: Path) -> str:
     """The part of a markdown report."""
-    from deepauc.reporting.tables import markdown_table
+    from deepauc.text_tables import markdown_table
 
     table, report = (path.relative_to(out).as_posix() for path in (result.table, result.report))
     counts = [[part, str(n["positives"]), str(n["negatives"])] for part, n in result.counts.items()]

@@ -259,6 +259,7 @@ def table(
 
 def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     """RESULTS/NAME.md and its pictures, told; the record of both."""
+    from deepauc.studies.tables import update_summary
     from deepauc.training.output_file import write_atomically
 
     path = results / f"{entry.name}.md"
@@ -270,18 +271,19 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     results.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (text.rstrip() + "\n").encode())
     output.say(text)
-    for written in (path, *pictures):
+    summary = [] if entry.summary is None else [update_summary(results, entry.summary(results))]
+    for written in (path, *pictures, *summary):
         output.result(f"Written: {written}")
     return {"table": str(path), "pictures": [str(picture) for picture in pictures], "text": text}
 
 
 def _page(entry: Entry, results: Path) -> str:
-    from deepauc.reporting.study_page import study_page
+    from deepauc.studies.tables import page_of
 
     if entry.table is not None:
         return entry.table(results)
     assert entry.studies is not None
-    return study_page(entry.studies, results)
+    return page_of(entry.studies).markdown(results)
 
 
 def _split(cells: list[str] | None) -> list[str]:

@@ -12,7 +12,7 @@ from deepauc.demo.digits import DigitsResult, Method
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.mean_interval import mean_interval
 from deepauc.reporting.plots import IntervalColumn, intervals
-from deepauc.reporting.tables import auc_text, markdown_table, percent_text
+from deepauc.text_tables import auc_text, markdown_table, percent_text
 
 
 def header(result: DigitsResult) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ def entries() -> dict[str, Entry]:
         medical_best,
         medical_chest,
         medical_chest_page,
-        medical_modes,
         medical_packs,
         medical_page,
         medical_studies,
@@ -59,7 +58,6 @@ def entries() -> dict[str, Entry]:
         plan_page,
         reproduction,
         smoke,
-        study_figures,
         toy_study,
     )
     from deepauc.paper.ablations import ablations
@@ -72,15 +70,15 @@ def entries() -> dict[str, Entry]:
             name=tables.name,
             title=tables.title,
             studies=tables,
-            table=benchmark_page.page,
-            pictures=study_figures.table_pictures,
+            table=benchmark_page.PAGE.markdown,
+            summary=benchmark_page.PAGE.summary,
         ),
         Entry(
             name=changed.name,
             title=changed.title,
             studies=changed,
-            table=ablation_page.page,
-            pictures=study_figures.ablation_pictures,
+            table=ablation_page.PAGE.markdown,
+            summary=ablation_page.PAGE.summary,
         ),
         Entry(
             name=toy_study.NAME,
@@ -90,14 +88,14 @@ def entries() -> dict[str, Entry]:
             pictures=toy_study.pictures,
             own_runs=_toy_runs,
         ),
-        Entry(name=small.name, title=small.title, studies=small, table=smoke.page),
+        Entry(name=small.name, title=small.title, studies=small, table=smoke.PAGE.markdown),
         *(
             Entry(
                 name=one.name,
                 title=one.title,
                 studies=one,
-                table=partial(medical_page.page, name=one.name),
-                pictures=partial(medical_modes.pictures, name=one.name),
+                table=medical_page.PAGES[one.name].markdown,
+                summary=medical_page.PAGES[one.name].summary,
                 page_after_run=True,
                 pack=medical_packs.pack_of,
                 settled=medical_best.settled,
@@ -114,19 +112,23 @@ def entries() -> dict[str, Entry]:
                 name=study.plan.name,
                 title=title,
                 linked=study,
-                table=partial(medical_chest_page.chest_page, name=study.plan.name),
+                table=page.markdown,
+                summary=page.summary,
             )
-            for study, title in (
+            for study, page, title in (
                 (
                     medical_chest.CHEST_STUDY,
+                    medical_chest_page.CHEST,
                     "Chest X-rays of NIH at 96 px for CheXpert: at once, by disease, uncertain labels, ensembles",
                 ),
                 (
                     medical_chest.CHEST_PRINTED_STUDY,
+                    medical_chest_page.CHEST_PRINTED,
                     "The same with CheXpert's settings as printed (D5), five networks",
                 ),
                 (
                     medical_chest.CHEXPERT_STUDY,
+                    medical_chest_page.CHEXPERT,
                     "CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
                 ),
             )
@@ -134,13 +136,25 @@ def entries() -> dict[str, Entry]:
     ]
     search, plans = best_set(), plan_changes.plan_set()
     found += [
-        Entry(name=search.name, title=search.title, studies=search, table=best_page.page),
-        Entry(name=plans.name, title=plans.title, studies=plans, table=plan_page.page),
+        Entry(
+            name=search.name,
+            title=search.title,
+            studies=search,
+            table=best_page.PAGE.markdown,
+            summary=best_page.PAGE.summary,
+        ),
+        Entry(
+            name=plans.name,
+            title=plans.title,
+            studies=plans,
+            table=plan_page.PAGE.markdown,
+            summary=plan_page.PAGE.summary,
+        ),
         Entry(
             name=divergence.NAME,
             title="AUC losses on raw, sigmoid and normalised scores: which learning rates and momenta diverge",
             run=divergence.run,
-            table=divergence.page,
+            table=divergence.PAGE.markdown,
             own_runs=_divergence_runs,
         ),
         *(
@@ -148,7 +162,8 @@ def entries() -> dict[str, Entry]:
                 name=one.name,
                 title=one.title,
                 studies=one,
-                table=partial(reproduction.page, studies=one),
+                table=reproduction.page(one).markdown,
+                summary=reproduction.page(one).summary,
                 settled=reproduction.settled if one.name == "fair" else None,
             )
             for one in reproduction.reproduction_sets()

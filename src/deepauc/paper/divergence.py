@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -23,8 +23,8 @@ import torch
 
 from deepauc.paper.best import TITLES, best
 from deepauc.paper.smoke import DigitsSource
-from deepauc.reporting.tables import markdown_table
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource, without_test
+from deepauc.studies.tables import Books, Page, Table
 from deepauc.training.folder import surroundings
 from deepauc.training.interrupt import TrainingStopped
 from deepauc.training.loop import chosen_device, train
@@ -37,6 +37,7 @@ LOSSES: tuple[Loss, ...] = ("auc_m", "pairwise")  # AUC-S at margin 1 is AUC-M a
 BOUNDS: tuple[Bound, ...] = ("none", "sigmoid", "l2")
 BOUND_TITLES = {"none": "raw", "sigmoid": "sigmoid", "l2": "BSN"}
 RATES, MOMENTA = (0.1, 0.02, 0.003), (0.0, 0.9)
+_SHAPE = ("task", "network", "steps", "batch_size", "positives")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +133,7 @@ def _described(settings: Settings) -> dict[str, Any]:
 
 
 def _key(record: dict[str, Any]) -> str:
-    names = (
-        *("loss", "bound", "lr", "momentum", "seed"),
-        *("task", "network", "steps", "batch_size", "positives"),
-    )
-    return json.dumps([record[name] for name in names])
+    return json.dumps([record[name] for name in ("loss", "bound", "lr", "momentum", "seed", *_SHAPE)])
 
 
 def _step(folder: Path) -> int | None:
@@ -152,48 +149,28 @@ def records(results: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.strip()]
 
 
-def page(results: Path) -> str:
-    """One table for each task and network."""
-    found = records(results)
-    parts = ["# What diverges without a bound on the scores", _introduction()]
-    names = ("task", "network", "steps", "batch_size", "positives")
-    shapes = dict.fromkeys(tuple(record[name] for name in names) for record in found)
-    for task, network, steps, batch, positives in shapes:
-        shape = (task, network, steps, batch, positives)
-        mine = [record for record in found if tuple(record[name] for name in names) == shape]
-        machines = ", ".join(sorted({r["hardware"] for r in mine}))
-        net = {"R": "ResNet20", "S": "a small network"}[network]
-        parts += [
-            f"## {task}, {net}",
-            f"{steps} steps of {batch} with {positives} positives; {machines}.",
-            _table(mine),
-        ]
-    if not found:
-        parts.append("No run is recorded yet.")
-    return "\n\n".join(parts) + "\n"
+def _lines(books: Books) -> Iterator[list[str]]:
+    """One for each setting, its seeds side by side."""
+    by_setting: dict[tuple[Any, ...], list[str]] = {}
+    for record in records(books.results):
+        key = tuple(record[name] for name in (*_SHAPE, "loss", "bound", "lr", "momentum"))
+        by_setting.setdefault(key, []).append(_entry(record))
+    for (task, network, steps, batch, positives, loss, bound, lr, momentum), entries in by_setting.items():
+        where = f"{task}, {network}, {steps} steps of {batch} with {positives} positives"
+        yield [where, TITLES[loss], BOUND_TITLES[bound], f"{lr:g}", f"{momentum:g}", " / ".join(entries)]
 
 
-def _introduction() -> str:
-    return (
-        "Made by `deepauc study table divergence` from `results/divergence.jsonl`, which `deepauc study run "
-        "divergence` makes. Margin 1, random weights at the start, constant learning rate, no weight decay; AUC-M by "
-        "PESG, the pairwise loss by SGD. An entry a seed: the validation AUC after the last step, or the step "
-        "at which the loss or the scores were no number any more (on a GPU noticed with some delay). `NaN on "
-        "validation`: no step was stopped, but after an epoch the network in eval mode gave no numbers."
-    )
-
-
-def _table(found: list[dict[str, Any]]) -> str:
-    header = ["loss", "scores", *(f"lr {lr:g}, momentum {mu:g}" for lr in RATES for mu in MOMENTA)]
-    rows = []
-    for loss, bound in product(LOSSES, BOUNDS):
-        cells = []
-        for lr, momentum in product(RATES, MOMENTA):
-            key = (loss, bound, lr, momentum)
-            mine = [r for r in found if (r["loss"], r["bound"], r["lr"], r["momentum"]) == key]
-            cells.append(" / ".join(_entry(record) for record in mine) or "-")
-        rows.append([TITLES[loss], BOUND_TITLES[bound], *cells])
-    return markdown_table(header, rows)
+PAGE = Page(
+    name=NAME,
+    title="What diverges without a bound on the scores",
+    note=(
+        "Margin 1, random weights at the start, constant learning rate, no weight decay; AUC-M by PESG, the pairwise "
+        "loss by SGD. An entry for each seed: the validation AUC after the last step, or the step at which the loss or "
+        "the scores were no number any more (on a GPU noticed with some delay). `NaN on validation`: no step was "
+        "stopped, but after an epoch the network in eval mode gave no numbers. R: ResNet20, S: a small network."
+    ),
+    tables=(Table(header=("where", "loss", "scores", "lr", "momentum", "validation AUC by seed"), lines=_lines),),
+)
 
 
 def _entry(record: dict[str, Any]) -> str:

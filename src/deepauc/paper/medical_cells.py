@@ -9,7 +9,6 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
-from deepauc.metrics.mean_interval import MeanInterval, mean_interval
 from deepauc.paper.medical_losses import LOSSES
 from deepauc.paper.medical_printed import NETWORKS as PRINTED_NETWORKS
 from deepauc.paper.medical_printed import SKIN_NAME
@@ -92,15 +91,6 @@ def together(cell: Cell, records: Sequence[Record]) -> TestScores:
     return TestScores(plain=mean, labels=scores[0].labels, tta=None, groups=scores[0].groups)
 
 
-def by_set(records: Sequence[Record], baseline: Sequence[Record]) -> MeanInterval | None:
-    """Mean difference of the test AUCs over the sets that both have, with its t-interval; None with fewer than two."""
-    ours, theirs = ({r["seed"]: r["auc"]["test"][0] for r in some} for some in (records, baseline))
-    common = sorted(set(ours) & set(theirs))
-    if len(common) < 2:
-        return None
-    return mean_interval(np.array([ours[seed] - theirs[seed] for seed in common]))
-
-
 def paired(cell: Cell, records: Sequence[Record], baseline: Sequence[Record]) -> Comparison | None:
     """The paired test of both losses' scores over the sets that both have."""
     ours, theirs = ({record["seed"]: record for record in some} for some in (records, baseline))
@@ -149,8 +139,3 @@ def comparison_text(found: Comparison) -> str:
     p = float(found.p_value)
     shown = "p < .001" if p < 0.001 else f"p {p:.3f}".replace("0.", ".")
     return f"{float(found.difference):+.3f} [{float(found.low):+.3f}, {float(found.high):+.3f}], {shown}"
-
-
-def interval_text(found: MeanInterval | None) -> str:
-    """`+0.012 [-0.003, +0.027]`, or `-`."""
-    return "-" if found is None else f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"

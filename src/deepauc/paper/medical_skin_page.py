@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -12,6 +12,7 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
 from deepauc.metrics.learned_weights import NothingToWeigh
 from deepauc.models.fusion import Scale, fuse
+from deepauc.paper.medical_cells import comparison_text
 from deepauc.paper.medical_scores import (
     Floats,
     TestScores,
@@ -23,25 +24,14 @@ from deepauc.paper.medical_scores import (
     read_scores,
 )
 from deepauc.paper.recipes import TITLES
-from deepauc.reporting.tables import auc_text, markdown_table
-from deepauc.studies.records import Record, RecordBook
+from deepauc.studies.records import RecordBook
+from deepauc.studies.tables import Books, Figures, Table
+from deepauc.text_tables import auc_text
 
 LOSSES = ("ce", "focal", "auc_s", "auc_m")
 SCALES: tuple[Scale, ...] = ("sigmoid", "rank")
-LEARNED = "learned on the other folds"
-HEADER = ("what", "folds", "mean over folds", "out of fold [95 %]", "minus the first row")
-PAPER_FUSION = (
-    "The paper, private part, EfficientNet-B5 at 384 px, without / with TTA: CE .9285 / .9345, focal .9266 / .9303, "
-    "AUC-S .9332 / .9364, AUC-M .9357 / .9393, AUC-S + metadata .9358 / .9409, AUC-M + metadata .9380 / .9423, ten "
-    "models .9438, AUC-M B5-384 + metadata with CE B6-512 .9505."
-)
-LEARNING = (
-    f"`{LEARNED}`: a logistic regression on two columns, the scores of images and of metadata, each standardised "
-    "within its fold, is fitted on the out-of-fold scores of the other folds; its two weights are applied to the fold "
-    "in hand, of which no label goes into it. This is stacking as usual and not fully nested: the other folds' "
-    "networks have trained on rows of the fold in hand. But only one number is learned from their scores: how much "
-    "metadata count beside the image."
-)
+Folds = dict[int, TestScores]
+Scores = Mapping[int, Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,165 +42,79 @@ class SkinCells:
     networks: tuple[str, ...]
 
 
-Folds = dict[int, TestScores]
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """Scores by fold. without: the same without metadata. scores: None where no score rises with the label."""
+
+    what: str
+    key: str
+    scores: Scores | None
+    without: Scores | None = None
 
 
-def skin_sections(book: RecordBook, cells: SkinCells) -> list[str]:
-    """Markdown, or nothing where no image run is there."""
-    first = f"{cells.name}-{cells.networks[0]}"
-    images = {loss: _folds(book.final(f"{first}-{loss}")) for loss in LOSSES}
-    patients = {loss: _folds(book.final(f"{cells.name}-meta-{loss}")) for loss in LOSSES}
-    if not any(images.values()):
-        return []
-    parts = [f"## Melanoma: TTA, metadata, ensembles ({first})", PAPER_FUSION]
-    if any(_can_learn([fold for fold in images[loss] if fold in patients[loss]]) for loss in LOSSES):
-        parts.append(LEARNING)
-    for loss, folds in images.items():
-        if folds:
-            parts += [f"### {TITLES[loss]}", markdown_table(HEADER, _fusion_rows(folds, patients[loss]))]
-    ensembles = _ensemble_rows(book, cells)
-    if ensembles:
-        text = (
-            "Means after a sigmoid, of scores with TTA where there is any, of the networks that have all folds. The "
-            "first row is the best single network, by its mean over the very folds it is tested on."
-        )
-        if others := _alike(_with_all_folds(book, cells))[1]:
-            text += f" Left out, since their test images are others than those of the first: {', '.join(others)}."
-        parts += ["### Ensembles within a fold", text, markdown_table(HEADER, ensembles)]
-    return parts
-
-
-def _fusion_rows(images: Folds, patients: Folds) -> list[list[str]]:
-    """Image alone, with TTA, metadata alone, both half and half and learned; each against the plain image score."""
+def ways(images: Folds, patients: Folds) -> Iterator[Way]:
+    """The image alone, with TTA, metadata alone, both half and half, and by weights learned on the other folds."""
     common = [fold for fold in images if fold in patients]
-    plain = {fold: one.plain for fold, one in images.items()}
-    rows = [_row("image", images, plain, plain)]
+    alone: dict[tuple[str, str], Scores] = {("image", ""): {fold: one.plain for fold, one in images.items()}}
     augmented = {fold: one.tta for fold, one in images.items() if one.tta is not None}
     if len(augmented) == len(images):
-        rows.append(_row("image, TTA", images, augmented, plain))
+        alone["image, TTA", "_tta"] = augmented
+    yield from (Way(what=text, key=f"image{end}", scores=scores) for (text, end), scores in alone.items())
     if not common:
-        return rows
+        return
     for fold in common:
         if not np.array_equal(images[fold].labels, patients[fold].labels):
             raise ValueError(f"fold {fold}: images and metadata have other test rows; run both on the same data.")
-    own = {fold: images[fold] for fold in common}
-    rows.append(_row("metadata", own, {fold: patients[fold].plain for fold in common}, plain))
-    both = [("image", plain), ("image, TTA", augmented)]
-    both = [(text, scores) for text, scores in both if all(fold in scores for fold in common)]
+    metadata = {fold: patients[fold].plain for fold in common}
+    yield Way(what="metadata", key="metadata", scores=metadata)
     for scale in SCALES:
-        for text, scores in both:
-            joined = {fold: fuse(scores[fold], patients[fold].plain, scale=scale) for fold in common}
-            rows.append(_row(f"{text} + metadata, 0.5 : 0.5, {scale}", own, joined, plain))
-    for text, scores in both if _can_learn(common) else ():
-        what, learned = f"{text} + metadata, {LEARNED}", _learned(scores, patients, common)
-        nothing = [what, str(len(common)), "-", "no score rises with the label", "-"]
-        rows.append(nothing if learned is None else _row(what, own, learned, plain))
-    return rows
+        for (text, end), scores in alone.items():
+            half = {fold: fuse(scores[fold], metadata[fold], scale=scale) for fold in common}
+            yield Way(what=f"{text} + metadata, 0.5 : 0.5, {scale}", key=f"{scale}{end}", scores=half, without=scores)
+    truth = {fold: patients[fold].labels for fold in common}
+    for (text, end), scores in alone.items() if len(common) > 1 else ():
+        learned = _learned({fold: scores[fold] for fold in common}, metadata, truth)
+        what = f"{text} + metadata, learned on the other folds"
+        yield Way(what=what, key=f"learned{end}", scores=learned, without=scores)
 
 
-def _can_learn(folds: Sequence[int]) -> bool:
-    return len(folds) > 1
-
-
-def _learned(scores: dict[int, Floats], patients: Folds, common: Sequence[int]) -> dict[int, Floats] | None:
-    """None where in some folds neither score says anything."""
+def _learned(images: Scores, metadata: Scores, labels: Scores) -> Scores | None:
     try:
-        return learned_scores(
-            {fold: scores[fold] for fold in common},
-            {fold: patients[fold].plain for fold in common},
-            {fold: patients[fold].labels for fold in common},
-        )
+        return learned_scores(images, metadata, labels)
     except NothingToWeigh:
         return None
 
 
-def fusion_gains(book: RecordBook, cells: SkinCells) -> dict[tuple[str, str], Comparison]:
-    """By loss and how they are joined: image + metadata against the image, over the folds that both have.
+def compared(tests: Folds, scores: Scores, baseline: Scores) -> Comparison:
+    """Out of fold, paired."""
+    parts = [tests[fold] for fold in sorted(scores)]
+    mine, other = (pooled(parts, [some[fold] for fold in sorted(scores)]) for some in (scores, baseline))
+    return against(mine.plain, other.plain, mine)
 
-    Without TTA in both; with the learned weight, with TTA in both too.
+
+def members_of(book: RecordBook, cells: SkinCells) -> tuple[dict[str, Folds], str] | None:
+    """Networks by name that have all folds and the test images of the first, and the best of them; None below two.
+
+    A network that has seen only some of the folds yet would take the others' away from all.
     """
-    found: dict[tuple[str, str], Comparison] = {}
-    for loss in LOSSES:
-        images = _folds(book.final(f"{cells.name}-{cells.networks[0]}-{loss}"))
-        patients = _folds(book.final(f"{cells.name}-meta-{loss}"))
-        common = [fold for fold in images if fold in patients]
-        parts = [images[fold] for fold in common]
-        plain = {fold: images[fold].plain for fold in common}
-        augmented = {fold: tta for fold in common if (tta := images[fold].tta) is not None}
-        joined: dict[str, tuple[dict[int, Floats], dict[int, Floats]]] = {
-            scale: (plain, {fold: fuse(plain[fold], patients[fold].plain, scale=scale) for fold in common})
-            for scale in (SCALES if common else ())
-        }
-        for how, alone in (("learned", plain), ("learned, TTA in both", augmented)):
-            whole = _can_learn(common) and len(alone) == len(common)
-            if whole and (learned := _learned(alone, patients, common)) is not None:
-                joined[how] = alone, learned
-        for how, (alone, together) in joined.items():
-            test = pooled(parts, [together[fold] for fold in common])
-            found[loss, how] = against(test.plain, pooled(parts, [alone[fold] for fold in common]).plain, test)
-    return found
-
-
-def _with_all_folds(book: RecordBook, cells: SkinCells) -> dict[str, Folds]:
-    """Networks by name: a network that has seen only some of the folds yet would take the others' away from all."""
-    members: dict[str, Folds] = {}
-    for network in cells.networks:
-        for loss in LOSSES:
-            if folds := _folds(book.final(f"{cells.name}-{network}-{loss}")):
-                members[f"{network}-{loss}"] = folds
-    most = max((len(folds) for folds in members.values()), default=0)
-    return {name: folds for name, folds in members.items() if len(folds) == most}
-
-
-def _alike(members: dict[str, Folds]) -> tuple[dict[str, Folds], list[str]]:
-    """Those with the test images of the first, by labels and patients in their order, and the names of the others."""
-    first = next(iter(members.values()), {})
-    alike = {
-        name: folds
-        for name, folds in members.items()
-        if all(_same_images(folds[fold], first[fold]) for fold in folds if fold in first)
-    }
-    return alike, [name for name in members if name not in alike]
-
-
-def _same_images(one: TestScores, other: TestScores) -> bool:
-    return np.array_equal(one.labels, other.labels) and np.array_equal(
-        np.asarray(one.groups, dtype=object), np.asarray(other.groups, dtype=object)
-    )
-
-
-def _members(book: RecordBook, cells: SkinCells) -> tuple[dict[str, Folds], list[int], str] | None:
-    """Networks by name, the folds that all of them have, and the best single one; None with fewer than two."""
-    members, _ = _alike(_with_all_folds(book, cells))
-    common = sorted(set.intersection(*(set(folds) for folds in members.values()))) if members else []
-    if len(members) < 2 or not common:
+    names = [f"{network}-{loss}" for network in cells.networks for loss in LOSSES]
+    named = {name: folds for name in names if (folds := folds_of(book, f"{cells.name}-{name}"))}
+    first = max(named.values(), key=len, default={})  # of equals the first
+    members = {name: folds for name, folds in named.items() if folds.keys() == first.keys() and _alike(folds, first)}
+    if len(members) < 2:
         return None
-    single = {name: fmean(_auc(folds[fold].best, folds[fold]) for fold in common) for name, folds in members.items()}
-    return members, common, max(single, key=lambda name: single[name])
+    means = {name: _mean_auc(folds, _best(folds)) for name, folds in members.items()}
+    return members, max(means, key=lambda name: means[name])
 
 
-def ensemble_gain(book: RecordBook, cells: SkinCells) -> tuple[str, Comparison] | None:
-    """All networks together against the best single one, both with TTA; in words, and paired."""
-    found = _members(book, cells)
+def ensembles(book: RecordBook, cells: SkinCells) -> Iterator[tuple[str, Folds, Scores]]:
+    """What, test parts and scores of the best single network, then of averages after a sigmoid."""
+    found = members_of(book, cells)
     if found is None:
-        return None
-    members, common, best = found
-    parts = [members[best][fold] for fold in common]
-    every = _mean(members, list(members), common)
-    test = pooled(parts, [every[fold] for fold in common])
-    single = pooled(parts, [one.best for one in parts])
-    return f"{len(members)} against {best}", against(test.plain, single.plain, test)
-
-
-def _ensemble_rows(book: RecordBook, cells: SkinCells) -> list[list[str]]:
-    found = _members(book, cells)
-    if found is None:
-        return []
-    members, common, best = found
-    tests = {fold: members[best][fold] for fold in common}
-    scores = {fold: members[best][fold].best for fold in common}
-    rows = [_row(f"best single: {best}", tests, scores, scores)]
-    first = cells.networks[0]
+        return
+    members, best = found
+    tests, first = members[best], cells.networks[0]
+    yield f"best single: {best}", tests, _best(tests)
     choices = {
         f"four losses, {first}": [name for name in members if name.startswith(f"{first}-")],
         "all networks and sizes, AUC-M": [name for name in members if name.endswith("-auc_m")],
@@ -219,46 +123,125 @@ def _ensemble_rows(book: RecordBook, cells: SkinCells) -> list[list[str]]:
     }
     for text, names in choices.items():
         if len(names) > 1:
-            rows.append(_row(f"{text} ({len(names)})", tests, _mean(members, names, common), scores))
-    patients = _folds(book.final(f"{cells.name}-meta-auc_m"))
-    if all(fold in patients for fold in common) and f"{first}-auc_m" in members:
-        with_patients = {
-            fold: fuse(members[f"{first}-auc_m"][fold].best, patients[fold].plain, scale="rank") for fold in common
-        }
+            joined = {fold: joined_scores([members[name][fold].best for name in names]) for fold in tests}
+            yield f"{text} ({len(names)})", tests, joined
+    patients = folds_of(book, f"{cells.name}-meta-auc_m")
+    if patients.keys() >= tests.keys() and f"{first}-auc_m" in members:
+        own = members[f"{first}-auc_m"]
         for name in (n for n in members if n.endswith("-ce") and not n.startswith(f"{first}-")):
             pair = {
-                fold: joined_scores([with_patients[fold], members[name][fold].best], scale="rank") for fold in common
+                fold: joined_scores(
+                    [fuse(own[fold].best, patients[fold].plain, scale="rank"), members[name][fold].best], scale="rank"
+                )
+                for fold in tests
             }
-            rows.append(_row(f"AUC-M {first} + metadata, with {name}, ranks", tests, pair, scores))
-    return rows
+            yield f"AUC-M {first} + metadata, with {name}, ranks", tests, pair
 
 
-def _mean(members: dict[str, Folds], names: Sequence[str], common: Sequence[int]) -> dict[int, Floats]:
-    return {fold: joined_scores([members[name][fold].best for name in names]) for fold in common}
+def skin_tables(set_name: str, cells: SkinCells) -> tuple[Table, Table]:
+    """Fusion by loss, and ensembles."""
+    first = f"{cells.name}-{cells.networks[0]}"
+
+    def fusions(books: Books) -> Iterator[list[str]]:
+        for loss in LOSSES:
+            images, patients = _pair(books(set_name), cells, loss)
+            plain = {fold: one.plain for fold, one in images.items()}
+            for way in ways(images, patients) if images else ():
+                shown = ["-"] * 5 if way.scores is None else _shown(images, way.scores, plain, way.without)
+                yield [TITLES[loss], way.what, *shown]
+
+    def averages(books: Books) -> Iterator[list[str]]:
+        single: Scores | None = None
+        for what, tests, scores in ensembles(books(set_name), cells):
+            single = single or scores
+            yield [what, *_shown(tests, scores, single, None)[:-1]]
+
+    header = ("folds", "mean over folds", "out of fold [95 %]", "minus the first row")
+    return (
+        Table(
+            title=f"TTA and metadata: {first}",
+            note=(
+                "`learned on the other folds`: a logistic regression on two columns, the scores of images and of "
+                "metadata, each standardised within its fold, is fitted on the out-of-fold scores of the other folds. "
+                "This is stacking as usual, not fully nested: the other folds' networks have trained on rows of the "
+                "fold in hand. `minus the same`: the same scores without metadata. The paper (private part, "
+                "EfficientNet-B5 at 384 px), without / with TTA: CE .9285 / .9345, focal .9266 / .9303, AUC-S .9332 / "
+                ".9364, AUC-M .9357 / .9393, AUC-S + metadata .9358 / .9409, AUC-M + metadata .9380 / .9423, ten "
+                "models .9438, AUC-M + metadata with CE B6-512 .9505."
+            ),
+            header=("loss", "what", *header, "minus the same without metadata"),
+            lines=fusions,
+        ),
+        Table(
+            title=f"Ensembles within a fold: {cells.name}",
+            note=(
+                "Means after a sigmoid, of scores with TTA where there is any, of the networks that have all folds. "
+                "The first row is the best single network, by its mean over the very folds it is tested on."
+            ),
+            header=("what", *header),
+            lines=averages,
+        ),
+    )
 
 
-def _row(text: str, tests: Folds, scores: dict[int, Floats], baseline: dict[int, Floats]) -> list[str]:
+def skin_figures(book: RecordBook, cells: SkinCells) -> Figures:
+    """NAME-NETWORK.fusion.LOSS.(sigmoid, rank, learned, each also _tta): minus the same without metadata; ensemble."""
+    first, tree = f"{cells.name}-{cells.networks[0]}", Figures()
+    for loss in LOSSES:
+        images, patients = _pair(book, cells, loss)
+        for way in ways(images, patients) if images else ():
+            if way.scores is not None and way.without is not None:
+                gain = _comparison_figures(compared(images, way.scores, way.without))
+                tree.setdefault(first, {}).setdefault("fusion", {}).setdefault(loss, {})[way.key] = gain
+    rows = list(ensembles(book, cells))
+    every = [row for row in rows if row[0].startswith("all (")]
+    if every:
+        _, tests, scores = every[0]
+        tree.setdefault(first, {})["ensemble"] = _comparison_figures(compared(tests, scores, rows[0][2]))
+    return tree
+
+
+def _comparison_figures(found: Comparison) -> Figures:
+    return {"mean": float(found.difference), "low": float(found.low), "high": float(found.high)}
+
+
+def _shown(tests: Folds, scores: Scores, first: Scores, without: Scores | None) -> list[str]:
     folds = sorted(scores)
     parts = [tests[fold] for fold in folds]
     test = pooled(parts, [scores[fold] for fold in folds])
     delong = delong_interval(test.plain, test)
-    other = pooled(parts, [baseline[fold] for fold in folds])
-    shown = "-"
-    if not np.array_equal(test.plain, other.plain):
-        found = against(test.plain, other.plain, test)
-        shown = f"{float(found.difference):+.3f} [{float(found.low):+.3f}, {float(found.high):+.3f}]"
-    return [
-        text,
-        str(len(folds)),
-        f"{fmean(_auc(scores[fold], tests[fold]) for fold in folds):.3f}",
-        auc_text(float(delong.value), float(delong.low), float(delong.high)),
-        shown,
-    ]
+    value = auc_text(float(delong.value), float(delong.low), float(delong.high))
+    minus = [_minus(tests, scores, one) for one in (first, without)]
+    return [str(len(folds)), f"{_mean_auc(tests, scores):.3f}", value, *minus]
 
 
-def _auc(scores: Floats, test: TestScores) -> float:
-    return float(auroc(scores, test.labels))
+def _minus(tests: Folds, scores: Scores, baseline: Scores | None) -> str:
+    if baseline is None or all(np.array_equal(scores[fold], baseline[fold]) for fold in scores):
+        return "-"
+    return comparison_text(compared(tests, scores, baseline))
 
 
-def _folds(records: Sequence[Record]) -> Folds:
-    return {record["seed"]: read_scores(record) for record in records}
+def _mean_auc(tests: Folds, scores: Scores) -> float:
+    return fmean(float(auroc(scores[fold], tests[fold].labels)) for fold in scores)
+
+
+def _best(folds: Folds) -> Scores:
+    return {fold: one.best for fold, one in folds.items()}
+
+
+def _alike(folds: Folds, first: Folds) -> bool:
+    """By labels and patients in their order."""
+    return all(
+        np.array_equal(folds[fold].labels, one.labels)
+        and np.array_equal(np.asarray(folds[fold].groups, dtype=object), np.asarray(one.groups, dtype=object))
+        for fold, one in first.items()
+    )
+
+
+def _pair(book: RecordBook, cells: SkinCells, loss: str) -> tuple[Folds, Folds]:
+    """Of the first network's images, and of metadata."""
+    return folds_of(book, f"{cells.name}-{cells.networks[0]}-{loss}"), folds_of(book, f"{cells.name}-meta-{loss}")
+
+
+def folds_of(book: RecordBook, study: str) -> Folds:
+    return {record["seed"]: read_scores(record) for record in book.final(study)}

@@ -1,9 +1,10 @@
 """The paper with the settings of its authors' releases: `notebook`, `released`, `causes`, `fair`, `released-ablations`.
 
-    deepauc study run notebook --device cuda                        # C10-R-10 as in the authors' notebook
-    deepauc study run released --cells '*-1-untuned-*' --device cuda  # all cells at 1 %, m 1, gamma 1/500
-    deepauc study run causes --cells C2-D-1 --device cuda           # one setting undone at a time
-    deepauc study run fair --cells 'D,*-D-*' --device cuda          # twice: the second call goes on with the best five
+    FILE=experiments/paper.py
+    deepauc study run $FILE notebook --device cuda                          # C10-R-10 as in the authors' notebook
+    deepauc study run $FILE released --cells '*-1-untuned-*' --device cuda  # all cells at 1 %, m 1, gamma 1/500
+    deepauc study run $FILE causes --cells C2-D-1 --device cuda             # one setting undone at a time
+    deepauc study run $FILE fair --cells 'D,*-D-*' --device cuda            # twice: the second call has the best five
 
 Named before any run: the primary contrast of `fair` is AUC-M minus CE over its cells at 1 %, one for each network
 (`PRIMARY`). Nothing is chosen on test; tuning sets are numbers 100 and up, which no final run has.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,13 +25,27 @@ from deepauc.paper.ablation_tasks import ChangedSource, RankingSource
 from deepauc.paper.benchmark_tables import BENCHMARKS
 from deepauc.paper.recipes import FOCAL_ALPHAS, FOCAL_GAMMAS, GAMMAS, MARGINS
 from deepauc.paper.reproduction_recipes import LOSSES, fair, released
-from deepauc.reporting.tables import markdown_table
 from deepauc.studies.choices import RecordedChoices
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid, sample
 from deepauc.studies.records import RecordBook, validation_curve
 from deepauc.studies.sources import BenchmarkSource, Place
 from deepauc.studies.study import Inherits, Study, StudySet
+from deepauc.studies.tables import (
+    ALPHA_ZERO,
+    DIVERGED,
+    MEAN,
+    SECONDS,
+    SETS,
+    SETTINGS,
+    TRAINING,
+    Books,
+    Figures,
+    Page,
+    figures_of,
+    merged,
+    page_of,
+)
 from deepauc.training.run import Run
 
 NETWORKS = ("D", "R")
@@ -311,17 +326,19 @@ def reproduction_sets() -> tuple[StudySet, ...]:
     return notebook(), released_set(), causes(), fair_set(), released_ablations()
 
 
-def page(results: Path, *, studies: StudySet) -> str:
-    """Mean and standard deviation of each study's final test AUCs, from the records."""
-    book = RecordBook(results / studies.name)
-    rows = []
-    for study in studies.studies:
-        records = book.final(study.name)
-        if values := [record["auc"]["test"][0] for record in records]:
-            shares = [r["alpha_zero_share"] for r in records if r["alpha_zero_share"] is not None]
-            spread = f"{stdev(values):.3f}" if len(values) > 1 else "-"
-            zero = f"{fmean(shares):.0%}" if shares else "-"
-            rows.append([study.name, f"{fmean(values):.3f}", spread, str(len(values)), zero])
-    parts = [f"# {studies.title}", f"Made by `deepauc study table {studies.name}`."]
-    header = ["study", "test AUC", "sd", "training sets", "steps with alpha = 0"]
-    return "\n\n".join([*parts, markdown_table(header, rows) if rows else "No final run is recorded yet."]) + "\n"
+RECIPE_NAMES = {"untuned": "released-untuned", "tuned": "released", "fair": "fair"}  # in results/summary.json
+
+
+def page(studies: StudySet) -> Page:
+    """A row for each study; the benchmark cells are in the summary too, as those of the other recipes."""
+
+    def figures(books: Books) -> Figures:
+        parts = []
+        for study in studies.studies:
+            *cell, kind, loss = study.name.split("-")
+            if kind in RECIPE_NAMES and (records := books(studies.name).final(study.name)):
+                parts.append({"cells": {"-".join(cell): {RECIPE_NAMES[kind]: {loss: figures_of(records)}}}})
+        return merged(parts)
+
+    columns = (MEAN, SETS, ALPHA_ZERO, TRAINING, SECONDS, SETTINGS, DIVERGED)
+    return replace(page_of(studies, columns=columns), figures=figures)

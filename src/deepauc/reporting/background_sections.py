@@ -21,7 +21,7 @@ from deepauc.reporting.document import (
 )
 from deepauc.reporting.findings import Absent, LeakFinding, RunFindings
 from deepauc.reporting.history_figures import history_pictures
-from deepauc.reporting.tables import percent_text
+from deepauc.text_tables import percent_text
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Stage
 

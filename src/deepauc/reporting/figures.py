@@ -23,7 +23,7 @@ from deepauc.reporting.findings import (
     Paired,
 )
 from deepauc.reporting.plots import BLUE, VERMILION
-from deepauc.reporting.tables import auc_text, small_text
+from deepauc.text_tables import auc_text, small_text
 
 MARKERS = "osD^vP"  # one a threshold
 DASHED, DOTTED = (0, (5, 2)), (0, (1, 1.5))

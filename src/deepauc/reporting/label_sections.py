@@ -28,7 +28,7 @@ from deepauc.reporting.findings import (
     OperatingRow,
     Paired,
 )
-from deepauc.reporting.tables import percent_text, small_text
+from deepauc.text_tables import percent_text, small_text
 
 # Losses that train an order and no probability; one that is missing here is spoken of in general words.
 _AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "Pairwise"})

@@ -21,7 +21,7 @@ from deepauc.reporting.document import (
     Thumbnail,
     Thumbnails,
 )
-from deepauc.reporting.tables import markdown_table
+from deepauc.text_tables import markdown_table
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#~$&])")
 _BACKTICKS = re.compile(r"`+")

@@ -17,7 +17,7 @@ from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
 from deepauc.reporting.kept_stage import baseline_stage, kept_stage, stage_objectives
 from deepauc.reporting.scores_file import read_scores
-from deepauc.reporting.tables import auc_text, markdown_table
+from deepauc.text_tables import auc_text, markdown_table
 from deepauc.training.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.bundle import Bundle
 from deepauc.training.folder import code_text

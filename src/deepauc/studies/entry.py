@@ -72,7 +72,8 @@ class Entry:
     data to the table; without `studies` it always does. Not where the time is up: the call that ends the work writes
     it. pack: of a study on a GPU where nobody says; None is the runner's own default. settled: the studies as they are
     run, and further ones that they inherit from, by what is in the results folder. own_runs: beside `run`, how many
-    runs are recorded, of how many (None: that depends on the machine), and in which file.
+    runs are recorded, of how many (None: that depends on the machine), and in which file. summary: results folder to
+    the figures that RESULTS/summary.json has of it.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Entry:
     settled: Callable[[Sequence[Study], Path], tuple[tuple[Study, ...], tuple[Study, ...]]] | None = None
     linked: LinkedRuns | None = None
     own_runs: Callable[[Path], tuple[int, int | None, Path]] | None = None
+    summary: Callable[[Path], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) & set("/\\ *?[]"):

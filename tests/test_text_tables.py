@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from deepauc.reporting.tables import auc_text, markdown_table, percent_text, rich_table
+from deepauc.text_tables import auc_text, markdown_table, percent_text, rich_table
 
 
 def test_auc_has_three_decimals():

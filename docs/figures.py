@@ -1,0 +1,100 @@
+"""`make figures`: the pages and summary.json of results/ from the records, and the figures of README and docs from it.
+
+A figure in a page is followed by its name in results/summary.json, in a comment that readers do not see:
+
+    a mean test AUC of .871<!-- fig: cells.C10-R-1.best.auc_m.mean -->
+    above cross-entropy by +.002 [-.002, +.006]<!-- fig: best.pooled.auc_m-ce -->      mean, low and high: an interval
+    at 8.5 %<!-- fig: medical.pneumonia-R-paper.auc_m.alpha_zero:.1% --> of the steps       a format of its own
+    | C10 | .715 | .737, .706 <!-- fig: cells.C10-R-1.paper.{ce,auc_m}.mean --> |           the last two before the mark
+
+Several names stand with spaces between, or in braces; a list is all its elements. Without a format a number has three
+decimals; no zero stands before the point, but with the format `g`. `tests/docs/test_figures.py` fails where a marked
+figure is not the summary's.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+MARK = re.compile(r"<!-- fig: (.*?) -->", re.DOTALL)
+NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*\.\d+|\d+)(?: %)?"
+FIGURE = re.compile(rf"(?<![\w.,+-]){NUMBER}(?: \[{NUMBER}, {NUMBER}\])?(?!\w)".replace(" ", r"\s+"))
+
+
+def names_in(mark: str) -> list[str]:
+    """`a.{b,c}.d e` -> a.b.d, a.c.d, e."""
+    names = mark.split()
+    while any("{" in name for name in names):
+        found = (re.fullmatch(r"(.*?)\{([^{}]*)\}(.*)", name) for name in names)
+        names = [
+            whole
+            for name, parts in zip(names, found, strict=True)
+            for whole in ([f"{parts[1]}{one}{parts[3]}" for one in parts[2].split(",")] if parts else [name])
+        ]
+    return names
+
+
+def texts_of(name: str, summary: dict[str, Any]) -> list[str]:
+    """The figures of a name, as a page shows them."""
+    path, _, form = name.partition(":")
+    value: Any = summary
+    for part in path.split("."):
+        try:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise ValueError(f"{name}: results/summary.json has no {part!r} there. Run `make figures`.") from None
+    return [_shown(one, form, name) for one in (value if isinstance(value, list) else [value])]
+
+
+def _shown(value: Any, form: str, name: str) -> str:
+    if isinstance(value, dict) and {"mean", "low", "high"} <= value.keys():
+        mean, low, high = (_shown(value[key], form or "+.3f", name) for key in ("mean", "low", "high"))
+        return f"{mean} [{low}, {high}]"
+    if isinstance(value, dict | str | None):
+        raise ValueError(f"{name} is no figure but {type(value).__name__}.")
+    if form.endswith("%"):
+        return f"{100 * value:{form[:-1]}f} %"
+    shown = f"{value:,}" if isinstance(value, int) and not form else f"{value:{form or '.3f'}}"
+    return shown if form == "g" else re.sub(r"^([+-]?)0\.", r"\1.", shown)
+
+
+def renewed(page: str, summary: dict[str, Any]) -> str:
+    """The page with every marked figure as the summary has it."""
+    parts, start = [], 0
+    for mark in MARK.finditer(page):
+        wanted = [text for name in names_in(mark[1]) for text in texts_of(name, summary)]
+        before = page[start : mark.start()]
+        found = list(FIGURE.finditer(before))[-len(wanted) :]
+        if len(found) < len(wanted):
+            raise ValueError(f"{mark[0]}: {len(wanted)} figures are named, but {len(found)} stand before the mark.")
+        for old, new in zip(reversed(found), reversed(wanted), strict=True):
+            if " ".join(old[0].split()) != new:
+                before = before[: old.start()] + new + before[old.end() :]
+        parts += [before, mark[0]]
+        start = mark.end()
+    return "".join([*parts, page[start:]])
+
+
+def main() -> None:
+    from deepauc.paper.catalogue import entries
+    from deepauc.studies.tables import merged, summary_text
+
+    parts = []
+    for name, entry in entries().items():
+        if (RESULTS / f"{name}.md").exists():
+            (RESULTS / f"{name}.md").write_text(entry.table(RESULTS), encoding="utf-8")
+            parts += [entry.summary(RESULTS)] if entry.summary else []
+    summary = merged([*parts, {"speed": {}}])
+    (RESULTS / "summary.json").write_text(summary_text(summary) + "\n", encoding="utf-8")
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        path.write_text(renewed(page, summary), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
