@@ -125,7 +125,7 @@ def test_tuning_runs_and_settings_from_elsewhere(book, tmp_path):
 
 def test_a_page_without_records_and_one_without_titles(tmp_path):
     assert page(tables.MEAN).markdown(tmp_path) == (
-        "# Mine\n\nMade by `deepauc study table mine`.\n\nA note.\n\nNo run is recorded yet.\n"
+        "# Mine\n\nMade from the records by `deepauc study table`.\n\nA note.\n\nNo run is recorded yet.\n"
     )
     table = Table(header=("a", "b"), lines=lambda _: [("1", "2")])
     made = Page(name="mine", title="Mine", note="", tables=(table,)).markdown(tmp_path)
