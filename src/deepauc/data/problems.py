@@ -13,6 +13,7 @@ from deepauc.data.splits import Leak
 ProblemKind = Literal[
     "missing file",
     "unreadable image",
+    "constant image",
     "decompression bomb",
     "path leaves folder",
     "unknown label value",
