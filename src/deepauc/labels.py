@@ -2,6 +2,7 @@
 
 Scores are floating, of shape (N,) or (N, L). Labels have the same shape and hold 0 and 1 in any number type;
 NaN marks a missing label. Soft labels, anywhere in [0, 1], are accepted only where asked for. Nothing is guessed.
+Of weights, finite and not negative, only the ratios count.
 """
 
 from __future__ import annotations
@@ -127,3 +128,26 @@ def require_valid_arrays(
         raise ValueError(f"weights must be real numbers, not {weights.dtype}.")
     if not (np.isfinite(weights).all() and (weights >= 0).all()):
         raise ValueError("weights must be finite and not negative.")
+
+
+def scale_free(weights: Tensor, dim: int = 0) -> Tensor:
+    """Floating weights over the power of two at their largest along `dim`: the same ratios, to the bit.
+
+    Products and sums of what comes out neither overflow nor vanish, whatever the unit of the weights is. All zeros stay
+    zeros. Of an accelerator nothing is read, and the power counts as a constant: what it is for does not depend on it.
+    """
+    if weights.numel() == 0:
+        return weights
+    largest = weights.detach().amax(dim, keepdim=True)
+    on_host = weights.ndim == 1 and weights.device.type == "cpu" and not torch.compiler.is_compiling()
+    if on_host and 2.0**-30 < largest.item() < 2.0**30:
+        return weights  # ordinary ones need nothing
+    bits, exponent = (torch.int64, 0x7FF << 52) if weights.dtype == torch.float64 else (torch.int32, 0xFF << 23)
+    power = (largest.view(bits) & exponent).view(weights.dtype)  # of a number below the normal ones: 0
+    return weights / power.clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def scale_free_array(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The same for a NumPy array, all of it together, as float64."""
+    wide = weights.astype(np.float64)
+    return np.ldexp(wide, 1 - np.frexp(wide.max(initial=0.0))[1])

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.labels import require_groups
+from deepauc.labels import require_groups, scale_free_array
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -166,10 +166,10 @@ class Task:
             set_(self, name, None if column is None else _frozen(_column(column, name, rows).astype(str)))
         set_(self, "metadata", {str(k): _frozen(_column(v, str(k), rows).copy()) for k, v in self.metadata.items()})
         if self.weights is not None:
-            weights = _column(self.weights, "weights", rows).astype(np.float32)
+            weights = _column(self.weights, "weights", rows).astype(np.float64)
             if not (np.isfinite(weights).all() and (weights >= 0).all()):
                 raise ValueError("weights must be finite and not negative.")
-            set_(self, "weights", _frozen(weights))
+            set_(self, "weights", _frozen(single_precision_weights(weights)))
         self._check_labelled()
 
     def _check_labelled(self) -> None:
@@ -285,6 +285,12 @@ class Task:
 
 def _is_input(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
     return (len(shape) == 3 and dtype == np.uint8) or (len(shape) == 1 and dtype == np.float32)
+
+
+def single_precision_weights(weights: npt.NDArray[np.float64]) -> Floats:
+    """As float32; scaled where they would leave its reach, since their ratios are all that counts."""
+    within = 2.0**-100 < weights.max(initial=0.0) < 2.0**100
+    return (weights if within else scale_free_array(weights)).astype(np.float32)
 
 
 def _frozen(array: Array) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepauc.labels import ONE_CLASS, shape_message
+from deepauc.labels import ONE_CLASS, scale_free, shape_message
 from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, read_columns
 from deepauc.metrics.pair_counts import twice_concordant
 
@@ -34,6 +34,8 @@ def auroc_of(column: Column) -> float:
     if column.weights is None:
         pairs = column.positives * column.negatives
         return twice_concordant(column.scores, column.positive) / (2 * pairs)  # Python integers: no overflow
+    column = column.with_classes_apart()
+    assert column.weights is not None
     positive, negative = column.positive, ~column.positive
     order = np.argsort(column.scores[negative])
     ordered = column.scores[negative][order]
@@ -96,10 +98,10 @@ def _weighted_on_device(
     positives: Tensor, negatives: Tensor, of_positives: Tensor, of_negatives: Tensor, where: str
 ) -> float:
     ordered, order = negatives.sort()
-    up_to = torch.nn.functional.pad(of_negatives.double()[order].cumsum(0), (1, 0))
+    of_positives, of_negatives = (scale_free(of_class.double()) for of_class in (of_positives, of_negatives))
+    up_to = torch.nn.functional.pad(of_negatives[order].cumsum(0), (1, 0))
     below = up_to[torch.searchsorted(ordered, positives)]
     not_above = up_to[torch.searchsorted(ordered, positives, right=True)]
-    of_positives = of_positives.double()
     right, total = (of_positives @ (below + not_above)).item() / 2, (of_positives.sum() * up_to[-1]).item()
     if total == 0:
         raise ValueError(f"AUROC needs weight on both classes{where}; one class has weights of 0 only.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepauc.labels import ONE_CLASS
+from deepauc.labels import ONE_CLASS, scale_free
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,7 @@ def diagnose(
     constrain_alpha: bool,
 ) -> Diagnosis:
     """Closed forms from class moments taken about the class means; all in `precise_dtype`, scores (N,) or (N, L)."""
+    weights = scale_free(weights)
     positive = weights * labels
     negative = weights * (1 - labels)
     n_positive, n_negative = positive.sum(0), negative.sum(0)
