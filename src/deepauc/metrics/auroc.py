@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepauc.labels import ONE_CLASS, scale_free, shape_message
+from deepauc.labels import ONE_CLASS, require_plain_tensor, scale_free, shape_message
 from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, read_columns
 from deepauc.metrics.pair_counts import twice_concordant
 
@@ -49,11 +49,14 @@ def auroc_of(column: Column) -> float:
 
 def _auroc_on_device(scores: Tensor, labels: ArrayLike, weights: ArrayLike | None) -> FloatOrArray:
     """The same by sorting on the device; whatever looks wrong there is judged, and refused, by `read_columns`."""
+    for name, given in (("scores", scores), ("labels", labels), ("weights", weights)):
+        if isinstance(given, Tensor):
+            require_plain_tensor(name, given)
     scores = scores.detach()
     labels = torch.as_tensor(labels, device=scores.device).detach()
     weights = None if weights is None else torch.as_tensor(weights, device=scores.device).detach()
-    real = not (scores.is_complex() or scores.dtype == torch.bool)
-    if not real or weights is not None or shape_message(tuple(scores.shape), tuple(labels.shape)) is not None:
+    plain = scores.dtype != torch.bool and weights is None
+    if not plain or shape_message(tuple(scores.shape), tuple(labels.shape)) is not None:
         read_columns(scores, labels, weights=weights)
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()

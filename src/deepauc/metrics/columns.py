@@ -11,7 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deepauc.labels import ONE_CLASS, require_groups, require_valid_arrays, scale_free_array, shape_message
+from deepauc.labels import (
+    ONE_CLASS,
+    require_groups,
+    require_plain_tensor,
+    require_valid_arrays,
+    scale_free_array,
+    shape_message,
+)
 
 ArrayLike = npt.ArrayLike | Tensor
 Floats = npt.NDArray[np.float64]
@@ -113,8 +120,8 @@ def read_columns(
     scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None, groups: ArrayLike | None = None
 ) -> Columns:
     """Check scores and labels (N,) or (N, L), weights (N,) or (N, L), groups (N,); ValueError names the remedy."""
-    score_array, label_array = to_numpy(scores), to_numpy(labels)
-    weight_array = None if weights is None else to_numpy(weights)
+    score_array, label_array = to_numpy(scores, "scores"), to_numpy(labels, "labels")
+    weight_array = None if weights is None else to_numpy(weights, "weights")
     complete = _plain_and_complete(score_array, label_array)
     if not complete or weight_array is not None:
         require_valid_arrays(score_array, label_array, weight_array)
@@ -140,13 +147,14 @@ def read_probabilities(
     return columns
 
 
-def to_numpy(values: ArrayLike) -> npt.NDArray[Any]:
+def to_numpy(values: ArrayLike, name: str = "values") -> npt.NDArray[Any]:
     """A NumPy array in native byte order, of the same numbers (bfloat16, which NumPy lacks, becomes float32).
 
     Masked entries are NaN, missing: NumPy itself would hand out what lies under the mask.
     """
     if isinstance(values, Tensor):
-        values = values.detach()
+        require_plain_tensor(name, values, unsigned=True)
+        values = values.detach().resolve_neg()
         if values.dtype == torch.bfloat16:
             values = values.float()
         return values.cpu().numpy()

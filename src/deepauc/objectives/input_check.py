@@ -11,6 +11,7 @@ from deepauc.labels import (
     NON_FINITE_SCORES,
     invalid_labels,
     label_message,
+    require_plain_tensor,
     require_valid_labels,
     scale_free,
     shape_message,
@@ -38,13 +39,7 @@ class InputCheck:
 
     def before(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> bool:
         """Raises for shapes and types, on the CPU for values too. Whether a label may be missing (False: none is)."""
-        for name, given in (
-            ("scores", scores),
-            ("labels", labels),
-            ("weights", scores if weights is None else weights),
-        ):
-            if not isinstance(given, Tensor):
-                raise ValueError(f"{name} must be a tensor, not {type(given).__name__}: torch.as_tensor makes one.")
+        require_tensors(scores, labels, weights)
         if (message := shape_message(scores.shape, labels.shape)) is not None:
             raise ValueError(message)
         if not scores.is_floating_point():
@@ -129,6 +124,17 @@ class InputCheck:
         self._calls += 1
         if self._calls % READ_EVERY == 1:
             self.read(labels)
+
+
+def require_tensors(scores: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+    """ValueError unless they are tensors that a loss can compute with."""
+    for name, given in (("scores", scores), ("labels", labels), ("weights", weights)):
+        if given is None and name == "weights":
+            continue
+        if not isinstance(given, Tensor):
+            raise ValueError(f"{name} must be a tensor, not {type(given).__name__}: torch.as_tensor makes one.")
+        if not torch.compiler.is_compiling():
+            require_plain_tensor(name, given)
 
 
 def prepare(
