@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -138,6 +140,31 @@ def write_file(text: str) -> None:
     sys.stdout.write(text)
 
 
+def stdout_is_open() -> bool:
+    """Whether anybody still reads stdout; after `| head` nobody does, and what is still written is dropped."""
+    try:
+        sys.stdout.flush()
+        poll = select.poll()
+        poll.register(sys.stdout, 0)
+        gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    except BrokenPipeError:
+        gone = True
+    except (OSError, ValueError, AttributeError):  # no file behind it, or a system without poll
+        gone = False
+    if gone:
+        _drop_stdout()
+    return not gone
+
+
+def _drop_stdout() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def _write(text: str) -> None:
-    sys.stdout.write(harmless(text) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(harmless(text) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()  # the work goes on: a run is more than what it says
