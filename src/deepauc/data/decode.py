@@ -99,7 +99,7 @@ def examine_image(path: str, *, window: Window | None = None) -> ImageFacts:
         reserve = _reserve_in(held)
         pixels, size = _decode(content, window=window, at_least=_EXAMINED_SIDE, reserve=reserve)
         digest = hashlib.blake2b(repr(size).encode(), digest_size=16)
-        digest.update(np.ascontiguousarray(pixels))
+        digest.update(np.ascontiguousarray(pixels).data)
         return ImageFacts(
             size=size,
             channels=pixels.shape[2],

@@ -88,7 +88,7 @@ def _window_of(dataset: Any, window: tuple[float, float] | None, low: float, hig
             )
         function = str(dataset.get("VOILUTFunction") or "LINEAR")
         if function == "SIGMOID":
-            return lambda values: 1 / (1 + np.exp(np.clip(-4 * (values - centre) / width, -700, 700)))
+            return _sigmoid(centre, width)
         if function == "LINEAR" and width > 1:  # LINEAR is off by half a step from LINEAR_EXACT (PS3.3, C.11.2.1.2)
             centre, width = centre - 0.5, width - 1
         window = (centre - width / 2, centre + width / 2)
@@ -98,6 +98,10 @@ def _window_of(dataset: Any, window: tuple[float, float] | None, low: float, hig
         bits = int(dataset.VOILUTSequence[0].LUTDescriptor[2])
         return lambda values: np.asarray(apply_voi_lut(values.astype(np.int64), dataset)) / (2**bits - 1)
     return linear(*(window or (low, high)))
+
+
+def _sigmoid(centre: float, width: float) -> Show:
+    return lambda values: 1 / (1 + np.exp(np.clip(-4 * (values - centre) / width, -700, 700)))
 
 
 def _first(value: Any) -> float | None:

@@ -55,8 +55,9 @@ def linear(low: float, high: float) -> Show:
 def to_eight_bits(rows_of: RowsOf, shape: tuple[int, int], show: Show) -> Pixels:
     """What `show` makes of the values, cut to [0, 1], as 0 to 255."""
     pixels = np.empty(shape, dtype=np.uint8)
-    for rows in pieces(*shape):
-        pixels[rows] = np.rint(np.clip(show(rows_of(rows).astype(np.float64)), 0, 1) * 255)
+    with np.errstate(over="ignore"):  # far outside a narrow window
+        for rows in pieces(*shape):
+            pixels[rows] = np.rint(np.clip(show(rows_of(rows).astype(np.float64)), 0, 1) * 255)
     return pixels
 
 
