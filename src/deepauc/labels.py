@@ -2,6 +2,7 @@
 
 Scores are floating, of shape (N,) or (N, L). Labels have the same shape and hold 0 and 1 in any number type;
 NaN marks a missing label. Soft labels, anywhere in [0, 1], are accepted only where asked for. Nothing is guessed.
+Of weights, finite and not negative, only the ratios count.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ ONE_CLASS = (
     "negatives among the labelled rows."
 )
 
+_USUAL_TYPES = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
+_UNSIGNED_TYPES = frozenset({torch.uint16, torch.uint32, torch.uint64})
+
 NO_NAME = ("", "None", "nan", "<NA>", "NaT")
 """Cells that name no group: empty, or what Python, NumPy and pandas write for what is not there."""
 
@@ -44,6 +51,30 @@ def require_groups(groups: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if missing:
         raise ValueError(f"groups are missing in {missing} rows; give every row a group (patient) of its own instead.")
     return in_one_form(array)
+
+
+def require_plain_tensor(name: str, values: Tensor, *, unsigned: bool = False) -> None:
+    """ValueError, with the remedy, unless these are dense numbers of a type that one can compute with.
+
+    unsigned: whether uint16, uint32 and uint64 will do, which torch can store but hardly compute with.
+    """
+    inner = values
+    while torch._C._functorch.is_functorch_wrapped_tensor(inner):
+        if torch._C._functorch.is_batchedtensor(inner):
+            raise ValueError(
+                f"{name} come from torch.vmap, but a loss or a metric is of one whole batch: call it in a loop instead."
+            )
+        inner = torch._C._functorch.get_unwrapped(inner)
+    if values.is_nested:
+        raise ValueError(f"{name} must be one dense tensor, not a nested one: give all rows the same length.")
+    if values.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor, not {values.layout}: pass {name}.to_dense().")
+    if values.is_meta:
+        raise ValueError(f"{name} are on the device 'meta', where there are no numbers: compute them on a real one.")
+    if values.is_complex():
+        raise ValueError(f"{name} must be real numbers, not {values.dtype}: pass {name}.real.")
+    if values.dtype not in (_USUAL_TYPES | _UNSIGNED_TYPES if unsigned else _USUAL_TYPES):
+        raise ValueError(f"{name} of type {values.dtype} cannot be computed with: pass {name}.float().")
 
 
 def shape_message(scores_shape: tuple[int, ...], labels_shape: tuple[int, ...]) -> str | None:
@@ -109,7 +140,7 @@ def require_valid_arrays(
         raise ValueError(message)
     if not np.issubdtype(scores.dtype, np.number) or np.issubdtype(scores.dtype, np.complexfloating):
         raise ValueError(f"scores must be real numbers, not {scores.dtype}.")
-    if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
+    if labels.dtype.kind not in "biuf":
         raise ValueError(
             f"labels must be 0 or 1 (NaN where missing), not {labels.dtype}. Map the class names to 0 and 1."
         )
@@ -129,3 +160,26 @@ def require_valid_arrays(
         raise ValueError(f"weights must be real numbers, not {weights.dtype}.")
     if not (np.isfinite(weights).all() and (weights >= 0).all()):
         raise ValueError("weights must be finite and not negative.")
+
+
+def scale_free(weights: Tensor, dim: int = 0) -> Tensor:
+    """Floating weights over the power of two at their largest along `dim`: the same ratios, to the bit.
+
+    Products and sums of what comes out neither overflow nor vanish, whatever the unit of the weights is. All zeros stay
+    zeros. Of an accelerator nothing is read, and the power counts as a constant: what it is for does not depend on it.
+    """
+    if weights.numel() == 0:
+        return weights
+    largest = weights.detach().amax(dim, keepdim=True)
+    on_host = weights.ndim == 1 and weights.device.type == "cpu" and not torch.compiler.is_compiling()
+    if on_host and 2.0**-30 < largest.item() < 2.0**30:
+        return weights  # ordinary ones need nothing
+    bits, exponent = (torch.int64, 0x7FF << 52) if weights.dtype == torch.float64 else (torch.int32, 0xFF << 23)
+    power = (largest.view(bits) & exponent).view(weights.dtype)  # of a number below the normal ones: 0
+    return weights / power.clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def scale_free_array(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The same for a NumPy array, all of it together, as float64."""
+    wide = weights.astype(np.float64)
+    return np.ldexp(wide, 1 - np.frexp(wide.max(initial=0.0))[1])

@@ -146,47 +146,20 @@ def test_several_pictures_in_one_file():
         decode_image(content)
 
 
-def dicom(pixels, *, photometric="MONOCHROME2", bits=16, signed=False, **tags):
-    pydicom = pytest.importorskip("pydicom")
-    from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
-
-    meta = FileMetaDataset()
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
-    meta.MediaStorageSOPInstanceUID = generate_uid()
-    dataset = FileDataset("x", {}, file_meta=meta, preamble=b"\0" * 128)
-    dataset.SOPClassUID, dataset.SOPInstanceUID = SecondaryCaptureImageStorage, meta.MediaStorageSOPInstanceUID
-    dataset.PatientName, dataset.PatientID = "Doe^Jane", "SECRET-1"
-    dataset.Rows, dataset.Columns = pixels.shape[:2]
-    dataset.SamplesPerPixel = 1 if pixels.ndim == 2 else 3
-    if pixels.ndim == 3:
-        dataset.PlanarConfiguration = 0
-    dataset.PhotometricInterpretation = photometric
-    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = pixels.itemsize * 8, bits, bits - 1
-    dataset.PixelRepresentation = int(signed)
-    dataset.PixelData = pixels.tobytes() + b"\0" * (pixels.nbytes % 2)
-    for name, value in tags.items():
-        setattr(dataset, name, value)
-    buffer = io.BytesIO()
-    pydicom.dcmwrite(buffer, dataset)
-    return buffer.getvalue()
-
-
 STORED = np.array([[0, 1000], [2000, 4000]], dtype=np.uint16)
 
 
-def test_dicom_without_a_window_goes_from_minimum_to_maximum():
+def test_dicom_without_a_window_goes_from_minimum_to_maximum(dicom):
     np.testing.assert_array_equal(decode_image(dicom(STORED, bits=12))[..., 0], [[0, 64], [128, 255]])
 
 
-def test_dicom_monochrome1_is_inverted():
+def test_dicom_monochrome1_is_inverted(dicom):
     np.testing.assert_array_equal(
         decode_image(dicom(STORED, bits=12, photometric="MONOCHROME1"))[..., 0], [[255, 191], [127, 0]]
     )
 
 
-def test_dicom_rescale_then_window():
+def test_dicom_rescale_then_window(dicom):
     """Stored 0..4000 is -1000..1000 after rescaling; the window shows 0 to 500."""
     tags = {"RescaleSlope": "0.5", "RescaleIntercept": "-1000"}
     shown = decode_image(dicom(STORED, **tags, WindowCenter="250", WindowWidth="500", VOILUTFunction="LINEAR_EXACT"))
@@ -198,7 +171,7 @@ def test_dicom_rescale_then_window():
 
 
 @pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
-def test_dicom_windows_agree_with_pydicom(function):
+def test_dicom_windows_agree_with_pydicom(function, dicom):
     pytest.importorskip("pydicom")
     from pydicom.pixels import apply_windowing
 
@@ -210,13 +183,13 @@ def test_dicom_windows_agree_with_pydicom(function):
     assert abs(decode_image(content)[..., 0] - shown).max() <= 0.5 + 1e-6
 
 
-def test_dicom_signed_values_and_colour():
+def test_dicom_signed_values_and_colour(dicom):
     signed = np.array([[-1000, 0, 1000]], dtype=np.int16)
     np.testing.assert_array_equal(decode_image(dicom(signed, signed=True))[..., 0], [[0, 128, 255]])
     np.testing.assert_array_equal(decode_image(dicom(RGB, photometric="RGB", bits=8)), RGB)
 
 
-def test_dicom_refusals():
+def test_dicom_refusals(dicom):
     with pytest.raises(ImageError, match="2 frames"):
         decode_image(dicom(STORED, NumberOfFrames="2"))
     with pytest.raises(ImageError) as caught:
@@ -229,7 +202,7 @@ def test_dicom_refusals():
         decode_image(dicom(STORED, ImageComments="1.2.840.10008.1.2.1.99"))
 
 
-def test_no_patient_tag_is_kept(tmp_path):
+def test_no_patient_tag_is_kept(tmp_path, dicom):
     import pickle
 
     for i in range(4):
@@ -244,7 +217,7 @@ def test_no_patient_tag_is_kept(tmp_path):
     assert b"Doe" not in kept
 
 
-def test_dicom_without_pydicom_says_what_to_install(tmp_path, monkeypatch):
+def test_dicom_without_pydicom_says_what_to_install(tmp_path, monkeypatch, dicom):
     import sys
 
     content = dicom(STORED)
@@ -255,7 +228,7 @@ def test_dicom_without_pydicom_says_what_to_install(tmp_path, monkeypatch):
         read_table(tmp_path / "t.csv", image_column="file", label_columns=["y"], kind="binary")
 
 
-def test_a_dicom_of_several_frames_is_not_called_damaged():
+def test_a_dicom_of_several_frames_is_not_called_damaged(dicom):
     content = dicom(np.stack([STORED, STORED, STORED]).reshape(-1, STORED.shape[1]), NumberOfFrames=3)
     with pytest.raises(ImageError, match=r"^the file holds 3 frames; give each a file of its own$"):
         decode_image(content)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from deepauc.text_tables import markdown_table, rich_table
 
@@ -108,8 +110,11 @@ class Output:
 
     def _write(self, text: str) -> None:
         stream = sys.stderr if self.aside else sys.stdout
-        stream.write(harmless(text) + "\n")
-        stream.flush()
+        try:
+            stream.write(harmless(text) + "\n")
+            stream.flush()
+        except BrokenPipeError:
+            _drop(stream)  # the work goes on: a run is more than what it says
 
 
 def progress_bar() -> Progress:
@@ -159,3 +164,25 @@ def write_file(text: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
     sys.stdout.write(text)
+
+
+def stdout_is_open() -> bool:
+    """Whether anybody still reads stdout; after `| head` nobody does, and what is still written is dropped."""
+    try:
+        sys.stdout.flush()
+        poll = select.poll()
+        poll.register(sys.stdout, 0)
+        gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    except BrokenPipeError:
+        gone = True
+    except (OSError, ValueError, AttributeError):  # no file behind it, or a system without poll
+        gone = False
+    if gone:
+        _drop(sys.stdout)
+    return not gone
+
+
+def _drop(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

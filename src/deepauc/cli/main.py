@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from deepauc.cli.compare import compare
-from deepauc.cli.console import harmless, speak_of_anything
+from deepauc.cli.console import harmless, speak_of_anything, stdout_is_open
 from deepauc.cli.data import app as data_app
 from deepauc.cli.demo import demo
 from deepauc.cli.evaluate import evaluate
@@ -34,15 +35,30 @@ ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 """Base of all usage errors. Not click's own: newer releases of typer carry a copy of click inside."""
 
 
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Ctrl-C and a closed stdout: typer would turn them into exit codes 130 and 1 without a word."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("deepauc: interrupted.", err=True)
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        if stdout_is_open():
+            raise
+        raise typer.Exit(0) from None
+
+
 class Commands(TyperGroup):
-    """All commands. Ctrl-C is answered here: typer would turn it into exit code 130 without a word."""
+    """All commands."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _answered():  # --help and --version
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _answered():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            typer.echo("deepauc: interrupted.", err=True)
-            raise typer.Exit(130) from None
 
 
 # Plain help: it reads the same in a terminal, a pipe and a screen reader, and does not wait for rich.
@@ -114,6 +130,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("deepauc: interrupted.", err=True)
         code = 130
+    stdout_is_open()  # before the interpreter finds out, and complains
     sys.exit(code or 0)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from deepauc.data.compact import LARGEST, NumberColumn, TextColumn
 from deepauc.data.problems import Problem, ProblemKind, shown
-from deepauc.data.task import Floats
+from deepauc.data.task import Floats, single_precision_weights
 from deepauc.labels import NO_NAME
 from deepauc.names import one_form
 
@@ -58,14 +58,14 @@ def parse_parts(
 
 def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
     """Finite numbers that are not negative."""
-    weights, bad = _parse_numbers(cells)
-    bad |= weights < 0
+    weights, _ = _parse_numbers(cells)
+    bad = ~(np.isfinite(weights) & (weights >= 0))
     message = "a weight is a finite number that is not negative"
     problems = [
         _problem(lines[row], column, "bad weight", f"{shown(cells[row])}: {message}{_decimal_comma(cells[row])}")
         for row in np.flatnonzero(bad).tolist()
     ]
-    return np.where(bad, 0, weights).astype(np.float32), problems
+    return single_precision_weights(np.where(bad, 0, weights)), problems
 
 
 def parse_features(

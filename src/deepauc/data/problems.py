@@ -14,6 +14,7 @@ from deepauc.names import Alike
 ProblemKind = Literal[
     "missing file",
     "unreadable image",
+    "constant image",
     "decompression bomb",
     "path leaves folder",
     "unknown label value",

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.labels import require_groups
+from deepauc.labels import require_groups, scale_free_array
 from deepauc.names import in_one_form
 
 Array = npt.NDArray[Any]
@@ -168,10 +168,10 @@ class Task:
         metadata = {str(name): in_one_form(_column(one, str(name), rows)) for name, one in self.metadata.items()}
         set_(self, "metadata", {name: _frozen(column.copy()) for name, column in metadata.items()})
         if self.weights is not None:
-            weights = _column(self.weights, "weights", rows).astype(np.float32)
+            weights = _column(self.weights, "weights", rows).astype(np.float64)
             if not (np.isfinite(weights).all() and (weights >= 0).all()):
                 raise ValueError("weights must be finite and not negative.")
-            set_(self, "weights", _frozen(weights))
+            set_(self, "weights", _frozen(single_precision_weights(weights)))
         self._check_labelled()
 
     def _check_labelled(self) -> None:
@@ -287,6 +287,12 @@ class Task:
 
 def _is_input(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
     return (len(shape) == 3 and dtype == np.uint8) or (len(shape) == 1 and dtype == np.float32)
+
+
+def single_precision_weights(weights: npt.NDArray[np.float64]) -> Floats:
+    """As float32; scaled where they would leave its reach, since their ratios are all that counts."""
+    within = 2.0**-100 < weights.max(initial=0.0) < 2.0**100
+    return (weights if within else scale_free_array(weights)).astype(np.float32)
 
 
 def _frozen(array: Array) -> Array:

@@ -31,6 +31,7 @@ from deepauc.integrations.table_training import (
     TableRun,
     TableSettings,
 )
+from deepauc.labels import scale_free_array
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.columns import group_numbers
 from deepauc.metrics.recalibration import TemperatureScaling
@@ -116,7 +117,8 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             columns = numbers[:, None].astype(np.float64)
         else:
             columns = (numbers[:, None] == np.arange(len(self.classes_))).astype(np.float64)
-        table = Table(features[kept], columns, weights[kept] / weights[kept].mean())
+        own = scale_free_array(weights[kept])
+        table = Table(features[kept], columns, own / own.mean())
         settings = self._settings()
         splits = self._splits(features, labels, kept, numbers, groups, settings.seed)
 

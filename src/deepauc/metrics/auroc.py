@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepauc.labels import ONE_CLASS, shape_message
+from deepauc.labels import ONE_CLASS, require_plain_tensor, scale_free, shape_message
 from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, read_columns
 from deepauc.metrics.pair_counts import twice_concordant
 
@@ -34,6 +34,8 @@ def auroc_of(column: Column) -> float:
     if column.weights is None:
         pairs = column.positives * column.negatives
         return twice_concordant(column.scores, column.positive) / (2 * pairs)  # Python integers: no overflow
+    column = column.with_classes_apart()
+    assert column.weights is not None
     positive, negative = column.positive, ~column.positive
     order = np.argsort(column.scores[negative])
     ordered = column.scores[negative][order]
@@ -47,11 +49,14 @@ def auroc_of(column: Column) -> float:
 
 def _auroc_on_device(scores: Tensor, labels: ArrayLike, weights: ArrayLike | None) -> FloatOrArray:
     """The same by sorting on the device; whatever looks wrong there is judged, and refused, by `read_columns`."""
+    for name, given in (("scores", scores), ("labels", labels), ("weights", weights)):
+        if isinstance(given, Tensor):
+            require_plain_tensor(name, given)
     scores = scores.detach()
     labels = torch.as_tensor(labels, device=scores.device).detach()
     weights = None if weights is None else torch.as_tensor(weights, device=scores.device).detach()
-    real = not (scores.is_complex() or scores.dtype == torch.bool)
-    if not real or weights is not None or shape_message(tuple(scores.shape), tuple(labels.shape)) is not None:
+    plain = scores.dtype != torch.bool and weights is None
+    if not plain or shape_message(tuple(scores.shape), tuple(labels.shape)) is not None:
         read_columns(scores, labels, weights=weights)
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
@@ -96,10 +101,10 @@ def _weighted_on_device(
     positives: Tensor, negatives: Tensor, of_positives: Tensor, of_negatives: Tensor, where: str
 ) -> float:
     ordered, order = negatives.sort()
-    up_to = torch.nn.functional.pad(of_negatives.double()[order].cumsum(0), (1, 0))
+    of_positives, of_negatives = (scale_free(of_class.double()) for of_class in (of_positives, of_negatives))
+    up_to = torch.nn.functional.pad(of_negatives[order].cumsum(0), (1, 0))
     below = up_to[torch.searchsorted(ordered, positives)]
     not_above = up_to[torch.searchsorted(ordered, positives, right=True)]
-    of_positives = of_positives.double()
     right, total = (of_positives @ (below + not_above)).item() / 2, (of_positives.sum() * up_to[-1]).item()
     if total == 0:
         raise ValueError(f"AUROC needs weight on both classes{where}; one class has weights of 0 only.")

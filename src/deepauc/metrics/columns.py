@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deepauc.labels import ONE_CLASS, require_groups, require_valid_arrays, shape_message
+from deepauc.labels import (
+    ONE_CLASS,
+    require_groups,
+    require_plain_tensor,
+    require_valid_arrays,
+    scale_free_array,
+    shape_message,
+)
 
 ArrayLike = npt.ArrayLike | Tensor
 Floats = npt.NDArray[np.float64]
@@ -43,20 +50,29 @@ class Column:
             raise ValueError(f"no row is labelled{self.where}.")
         if self.weights is None:
             return np.full(rows, 1.0 / rows)
-        total = self.weights.sum()
+        weights = scale_free_array(self.weights)
+        total = weights.sum()
         if not total > 0:
             raise ValueError(f"all weights are 0{self.where}.")
-        return self.weights / total
+        return weights / total
+
+    def with_classes_apart(self) -> Column:
+        """The same, each class's weights scaled by themselves: for what no factor of a whole class changes."""
+        if self.weights is None:
+            return self
+        weights = np.empty_like(self.weights)
+        for rows in (self.positive, ~self.positive):
+            weights[rows] = scale_free_array(self.weights[rows])
+        return replace(self, weights=weights)
 
     def require_both_classes(self, what: str) -> None:
         """Raise ValueError unless both classes are there, with some weight."""
         if self.positives == 0 or self.negatives == 0:
             message = ONE_CLASS.format(what=what, where=self.where, positives=self.positives, negatives=self.negatives)
             raise ValueError(message)
-        if self.weights is not None:
-            of_positives, of_negatives = self.weights[self.positive].sum(), self.weights[~self.positive].sum()
-            if not (of_positives > 0 and of_negatives > 0):
-                raise ValueError(f"{what} needs weight on both classes{self.where}; one class has weights of 0 only.")
+        weights = self.weights
+        if weights is not None and not (weights[self.positive].any() and weights[~self.positive].any()):
+            raise ValueError(f"{what} needs weight on both classes{self.where}; one class has weights of 0 only.")
 
 
 @dataclass(frozen=True)
@@ -104,8 +120,8 @@ def read_columns(
     scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None, groups: ArrayLike | None = None
 ) -> Columns:
     """Check scores and labels (N,) or (N, L), weights (N,) or (N, L), groups (N,); ValueError names the remedy."""
-    score_array, label_array = to_numpy(scores), to_numpy(labels)
-    weight_array = None if weights is None else to_numpy(weights)
+    score_array, label_array = to_numpy(scores, "scores"), to_numpy(labels, "labels")
+    weight_array = None if weights is None else to_numpy(weights, "weights")
     complete = _plain_and_complete(score_array, label_array)
     if not complete or weight_array is not None:
         require_valid_arrays(score_array, label_array, weight_array)
@@ -131,13 +147,14 @@ def read_probabilities(
     return columns
 
 
-def to_numpy(values: ArrayLike) -> npt.NDArray[Any]:
+def to_numpy(values: ArrayLike, name: str = "values") -> npt.NDArray[Any]:
     """A NumPy array in native byte order, of the same numbers (bfloat16, which NumPy lacks, becomes float32).
 
     Masked entries are NaN, missing: NumPy itself would hand out what lies under the mask.
     """
     if isinstance(values, Tensor):
-        values = values.detach()
+        require_plain_tensor(name, values, unsigned=True)
+        values = values.detach().resolve_neg()
         if values.dtype == torch.bfloat16:
             values = values.float()
         return values.cpu().numpy()

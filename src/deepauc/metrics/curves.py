@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.labels import scale_free_array
 from deepauc.metrics.bootstrap import resampled_weights
 from deepauc.metrics.columns import ArrayLike, Column, Columns, Floats, read_columns
 from deepauc.metrics.intervals import require_interval_options, wilson_limits
@@ -168,7 +169,7 @@ def both_bands(
 def roc_of(column: Column) -> RocCurve:
     """The ROC curve of one checked column."""
     column.require_both_classes("a ROC curve")
-    c = cumulative(column)
+    c = cumulative(column.with_classes_apart())
     return RocCurve(
         fpr=_from_zero(c.false_positives / c.false_positives[-1]),
         tpr=_from_zero(c.true_positives / c.true_positives[-1]),
@@ -195,7 +196,7 @@ def cumulative(column: Column) -> Cumulative:
         weights = np.ones(scores.size)
     else:
         held = weights > 0
-        scores, positive, weights = scores[held], positive[held], weights[held]
+        scores, positive, weights = scores[held], positive[held], scale_free_array(weights[held])
     descending = _Descending.of(scores)
     true, false = descending.totals(positive, weights)
     thresholds = scores[descending.order][descending.last_of_value].astype(np.float64)

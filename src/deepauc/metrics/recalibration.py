@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from deepauc.labels import scale_free_array
 from deepauc.metrics.columns import ArrayLike, Column, Floats, read_columns, to_numpy
 
 
@@ -139,7 +140,7 @@ def _temperature_of(column: Column, fit_intercept: bool) -> TemperatureScaling:
     x = column.scores.astype(np.float64)
     centre, scale = (float(x.mean()) if fit_intercept else 0.0), float(x.std()) or 1.0
     z = ((x - centre) / scale)[:, None]
-    weights = np.ones(x.size) if column.weights is None else column.weights
+    weights = np.ones(x.size) if column.weights is None else scale_free_array(column.weights)
     positives, negatives = (_effective_rows(weights[rows]) for rows in (column.positive, ~column.positive))
     targets = np.where(column.positive, (positives + 1) / (positives + 2), 1 / (negatives + 2))
     # A target t between 0 and 1 is one positive row of weight t and one negative row of weight 1 - t.
@@ -168,5 +169,6 @@ def _isotonic_of(column: Column) -> IsotonicScaling:
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-    model.fit(column.scores.astype(np.float64), column.positive.astype(np.float64), sample_weight=column.weights)
+    weights = None if column.weights is None else scale_free_array(column.weights)
+    model.fit(column.scores.astype(np.float64), column.positive.astype(np.float64), sample_weight=weights)
     return IsotonicScaling(tuple(model.X_thresholds_.tolist()), tuple(model.y_thresholds_.tolist()))

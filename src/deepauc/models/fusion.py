@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.labels import scale_free_array
 from deepauc.names import one_form
 
 Array = npt.NDArray[Any]
@@ -169,6 +170,7 @@ def ensemble(scores: Sequence[Array], *, scale: Scale = "sigmoid", weights: Sequ
     if scale not in ("sigmoid", "rank"):
         raise ValueError(f"scale must be 'sigmoid' or 'rank', not {scale!r}.")
     scaled = [_sigmoid(array) if scale == "sigmoid" else _ranks(array) for array in arrays]
+    shares = scale_free_array(shares)
     return np.tensordot(shares / shares.sum(), np.stack(scaled), axes=1)
 
 

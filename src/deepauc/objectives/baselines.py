@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from deepauc.labels import scale_free
 from deepauc.objectives.input_check import InputCheck, prepare
 from deepauc.objectives.precision import numbers_of
 
@@ -169,6 +170,7 @@ class FocalLoss(nn.Module):
 
 def _share(weights: Tensor) -> Tensor:
     """What each entry counts for: its share of its label's weight over the number of labels; 0 where that is 0."""
+    weights = scale_free(weights)
     total = weights.sum(0).clamp(min=torch.finfo(weights.dtype).tiny)
     return weights / (total if total.ndim == 0 else total * len(total))
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from deepauc.labels import require_plain_tensor
 from deepauc.objectives.score_norm import unit_norm
 
 Classes = Literal["both", "positives"]
@@ -79,6 +80,8 @@ class ViewLoss(nn.Module):
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor | None = None) -> Tensor:
         """Scalar loss; row i of both holds the two views of image i."""
+        for given in () if torch.compiler.is_compiling() else (first, second):
+            require_plain_tensor("views", given)
         if first.shape != second.shape or first.ndim != 2:
             raise ValueError(
                 f"views of shape {tuple(first.shape)} and {tuple(second.shape)}: give two of the same (N, D), row i of "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepauc.labels import ONE_CLASS
+from deepauc.labels import ONE_CLASS, scale_free
 
 LARGE_BIAS = 0.05
 
@@ -56,6 +56,7 @@ def diagnose(
     """
     if not decay >= 0:
         raise ValueError(f"decay must be at least 0, not {decay}: it is the optimizer's weight_decay.")
+    weights = scale_free(weights)
     positive = weights * labels
     negative = weights * (1 - labels)
     n_positive, n_negative = positive.sum(0), negative.sum(0)

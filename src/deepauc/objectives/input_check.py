@@ -7,7 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from deepauc.labels import NON_FINITE_SCORES, invalid_labels, label_message, require_valid_labels, shape_message
+from deepauc.labels import (
+    NON_FINITE_SCORES,
+    invalid_labels,
+    label_message,
+    require_plain_tensor,
+    require_valid_labels,
+    scale_free,
+    shape_message,
+)
 
 READ_EVERY = 100
 """On an accelerator the flags of bad input are read at the first call and then at every hundredth."""
@@ -31,13 +39,7 @@ class InputCheck:
 
     def before(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> bool:
         """Raises for shapes and types, on the CPU for values too. Whether a label may be missing (False: none is)."""
-        for name, given in (
-            ("scores", scores),
-            ("labels", labels),
-            ("weights", scores if weights is None else weights),
-        ):
-            if not isinstance(given, Tensor):
-                raise ValueError(f"{name} must be a tensor, not {type(given).__name__}: torch.as_tensor makes one.")
+        require_tensors(scores, labels, weights)
         if (message := shape_message(scores.shape, labels.shape)) is not None:
             raise ValueError(message)
         if not scores.is_floating_point():
@@ -124,20 +126,37 @@ class InputCheck:
             self.read(labels)
 
 
+def require_tensors(scores: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+    """ValueError unless they are tensors that a loss can compute with."""
+    for name, given in (("scores", scores), ("labels", labels), ("weights", weights)):
+        if given is None and name == "weights":
+            continue
+        if not isinstance(given, Tensor):
+            raise ValueError(f"{name} must be a tensor, not {type(given).__name__}: torch.as_tensor makes one.")
+        if not torch.compiler.is_compiling():
+            require_plain_tensor(name, given)
+
+
 def prepare(
     scores: Tensor, labels: Tensor, weights: Tensor | None, *, may_miss: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Scores, labels and weights in float32 (float64 for double scores), the weight 0 where a label is missing."""
+    """Scores, labels and weights in float32 (float64 for double scores), the weight 0 where a label is missing.
+
+    Double weights beside float32 scores are brought into its reach first.
+    """
     dtype = torch.promote_types(scores.dtype, torch.float32)
     scores = scores.to(dtype)
     labels = labels.to(dtype)
     if weights is not None:
-        weights = (weights.unsqueeze(1) if weights.ndim < scores.ndim else weights).to(dtype).expand_as(scores)
+        wide = torch.promote_types(weights.dtype, dtype)
+        weights = (weights.unsqueeze(1) if weights.ndim < scores.ndim else weights).to(wide).expand_as(scores)
     if may_miss:
         valid = labels == labels  # noqa: PLR0124  (NaN)
         labels = torch.where(valid, labels, 0)
         scores = torch.where(valid, scores, 0)  # whatever the score beside a missing label is, it must not spread
         weights = valid.to(dtype) if weights is None else torch.where(valid, weights, 0)
+    if weights is not None and weights.dtype != dtype:
+        weights = scale_free(weights).to(dtype)
     return scores, labels, weights
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.objectives.diagnosis import Diagnosis
-from deepauc.objectives.input_check import InputCheck
+from deepauc.objectives.input_check import InputCheck, require_tensors
 from deepauc.objectives.precision import numbers_of
 
 
@@ -34,6 +34,7 @@ class MulticlassAUCLoss(nn.Module):
 
         labels: integers, or floating with NaN where missing. weights: (N,); the prior is then the weighted share.
         """
+        require_tensors(scores, labels, weights)
         bad = self._bad_labels(scores, labels)
         h, y = self.pose(scores, labels)
         loss: Tensor = self.columns(h, y, weights)
@@ -49,6 +50,7 @@ class MulticlassAUCLoss(nn.Module):
         self, scores: Tensor, labels: Tensor, weights: Tensor | None = None, *, decay: float = 0.0
     ) -> Diagnosis:
         """`AUCMarginLoss.diagnose` of the columns: tuples of L numbers."""
+        require_tensors(scores, labels, weights)
         self._bad_labels(scores, labels)
         self.input_check.read()
         h, y = self.pose(scores, labels)

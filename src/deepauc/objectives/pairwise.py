@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from deepauc.labels import NON_FINITE_SCORES
+from deepauc.labels import NON_FINITE_SCORES, scale_free
 from deepauc.objectives.input_check import InputCheck
 from deepauc.objectives.once import once
 from deepauc.objectives.precision import precise_dtype
@@ -154,7 +154,7 @@ def _selected(
         t, a = h.index_select(0, negatives).to(precise), h.index_select(0, positives).to(precise)
         v, u = 1 - y.index_select(0, negatives).to(precise), y.index_select(0, positives).to(precise)
         if w is not None:
-            v, u = v * w.index_select(0, negatives).to(precise), u * w.index_select(0, positives).to(precise)
+            v, u = v * _weights_at(w, negatives, precise), u * _weights_at(w, positives, precise)
         pairs = (v.sum() * u.sum()).item()
         if pairs == 0:
             continue
@@ -181,6 +181,8 @@ def _masked(
         w *= _rows(weights)
     h = torch.where(w > 0, _rows(scores), 0)  # whatever the score beside a missing label is, it must not spread
     v, u = w * (1 - y), w * y
+    if weights is not None:  # each class by itself: one far below the other in weight is not lost in their product
+        v, u, w = scale_free(v, dim=1), scale_free(u, dim=1), scale_free(w, dim=1)
     a = h - _exact_centre((w * h).sum(1, keepdim=True) * _reciprocal(w.sum(1, keepdim=True)))
     t = a + (margin.unsqueeze(1) if isinstance(margin, Tensor) else margin)
     value, slope_t, slope_a = _over_pairs(t, v, a, u, surrogate, scores.dtype)
@@ -296,6 +298,12 @@ def _exact_centre(mean: Tensor) -> Tensor:
 def _reciprocal(total: Tensor) -> Tensor:
     """1 / total, or 0 where there is nothing."""
     return torch.where(total > 0, 1 / total, 0)
+
+
+def _weights_at(weights: Tensor, where: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weights of one class, of which only the ratios count."""
+    wide = torch.promote_types(weights.dtype, dtype)
+    return scale_free(weights.index_select(0, where).to(wide)).to(dtype)
 
 
 def _rows(values: Tensor) -> Tensor:

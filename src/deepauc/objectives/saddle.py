@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deepauc.labels import scale_free
 from deepauc.objectives.once import once
 
 PerLabel = float | Tensor
@@ -88,6 +89,7 @@ class _Saddle(torch.autograd.Function):
             v = (1 - labels).mul_(negative / count)
             present = 1.0 if scores.shape[0] else 0.0
         else:
+            weights = scale_free(weights)
             total = weights.sum(0)
             share = weights / (total.clamp(min=torch.finfo(scores.dtype).tiny) * num_labels)
             u = share * labels * positive

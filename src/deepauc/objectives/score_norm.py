@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from deepauc.labels import require_plain_tensor
+
 
 def unit_norm(scores: Tensor) -> Tensor:
     """h / ||h||_2 over the batch, per label; 0 with zero gradient for a batch of zeros.
@@ -12,6 +14,8 @@ def unit_norm(scores: Tensor) -> Tensor:
     scores (N,) or (N, L). Half-precision scores come out in float32. The largest score is divided out first, so squares
     neither overflow nor vanish; a batch whose scores are all below the smallest normal number counts as zeros.
     """
+    if not torch.compiler.is_compiling():
+        require_plain_tensor("scores", scores)
     if scores.ndim not in (1, 2) or not scores.is_floating_point():
         raise ValueError(
             f"scores of shape {tuple(scores.shape)} and type {scores.dtype} cannot be normalised: "

@@ -115,6 +115,8 @@ class PESG(Optimizer):
         """As torch's; the options are checked here, where defaults have been filled in."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
+        if group.get("maximize"):
+            raise ValueError("PESG has no maximize: it descends in the network and ascends in alpha by itself.")
         for name, limit in (("lr", math.inf), ("gamma", math.inf), ("weight_decay", math.inf), ("momentum", 1)):
             if not 0 <= float(group[name]) < limit:
                 raise ValueError(f"{name} must be at least 0 and below {limit}, not {group[name]}.")
@@ -181,8 +183,9 @@ class PESG(Optimizer):
         A state from before `reference`, `alpha_step` and `clip_value` existed goes on as it was.
         """
         _require_own_state(state_dict)
-        super().load_state_dict(state_dict)
         parameters = [p for group in self.param_groups for p in group["params"]]
+        _require_fitting_state(state_dict, parameters)
+        super().load_state_dict(state_dict)
         numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
         for parameter, number in zip(parameters, numbers, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
@@ -318,6 +321,19 @@ def _require_options(reference: object, alpha_step: object, clip_value: float | 
             raise ValueError(f"{name} must be {' or '.join(map(repr, get_args(valid)))}, not {value!r}.")
     if clip_value is not None and not float(clip_value) > 0:
         raise ValueError(f"clip_value must be positive, or None for no clipping, not {clip_value}.")
+
+
+def _require_fitting_state(state_dict: dict[str, Any], parameters: Sequence[Tensor]) -> None:
+    """Raise ValueError for the state of a network of another shape; torch looks at how many parameters there are."""
+    numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
+    for parameter, number in zip(parameters, numbers, strict=False):
+        for name, value in state_dict["state"].get(number, {}).items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                raise ValueError(
+                    f"this is the state of another network: {name} of parameter {number} has shape "
+                    f"{tuple(value.shape)}, the parameter {tuple(parameter.shape)}. Load it into a PESG of the network "
+                    "that it was saved with."
+                )
 
 
 def _parameter_of(given: Any) -> Any:

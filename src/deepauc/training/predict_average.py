@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.labels import scale_free_array
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling
 from deepauc.models.fusion import Scale, ensemble
 from deepauc.training.bundle import Bundle
@@ -25,6 +26,7 @@ def shares(weights: Sequence[float] | None, runs: int) -> list[float]:
     given = [float(weight) for weight in weights]
     if len(given) != runs or not all(0 <= weight < np.inf for weight in given) or not any(given):
         raise ValueError(f"{runs} runs need {runs} weights, one a run in their order, none negative and not all 0.")
+    given = scale_free_array(np.array(given)).tolist()
     return [weight / sum(given) for weight in given]
 
 
