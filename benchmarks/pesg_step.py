@@ -1,6 +1,7 @@
 """One optimizer step on the parameters of ResNet20 and DenseNet121: PESG, torch's SGD, LibAUC's PESG where importable.
 
-    python benchmarks/pesg_step.py            one CPU thread
+    python benchmarks/pesg_step.py            one CPU thread; the record that README quotes:
+    python benchmarks/run.py --only pesg_step --json results/speed/pesg-step-cpu.json
     python benchmarks/pesg_step.py --gpu      eager, and captured in a CUDA graph; the kernel is checked first
 
 Only `optimizer.step()` runs, on gradients that are there. Words moved a parameter at the least, reads and writes: SGD

@@ -170,6 +170,9 @@ def main() -> None:
             else:
                 table = module.as_table(rows)
             lines += ["", f"### {module.__name__}", "", table]
+    if (record := load("pesg-step-cpu")) is not None:
+        lines += ["", "## PESG step on one CPU, measured again", "", origin(record)]
+        lines += ["", pesg_step.as_table(record["rows"]["pesg_step"])]
     if (record := load("auroc-huge")) is not None:
         lines += ["", "## AUROC to 10^8 scores", "", origin(record), "", record["note"] + "."]
         lines += ["", auroc.as_table(record["rows"]["auroc"])]

@@ -83,7 +83,7 @@ def readme_densenet121() -> tuple[str, ...]:
 
 def pesg_on_a_cpu() -> tuple[str, ...]:
     """A step of PESG over one of fused SGD on both networks, without and with momentum."""
-    rows = record("cpu")["rows"]["pesg_step"]
+    rows = record("pesg-step-cpu")["rows"]["pesg_step"]
 
     def ratio(network: str, momentum: str) -> str:
         ours, fused = (row(rows, network=network, contender=name + momentum) for name in ("PESG", "SGD fused"))

@@ -86,7 +86,6 @@ def scenarios():
         batch_size=16,
         positives_per_batch=4,
     )
-    # most elements of a rank's gradient are below the limit, of the ranks' sum above
     released = replace(auc.optimizer, reference="zero", alpha_step="closed", clip_value=0.002)
     views = Stage(
         objective=Contrastive(),

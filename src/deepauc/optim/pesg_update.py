@@ -124,7 +124,7 @@ def _update_on_cpu(items: Sequence[Primal], rates: Rates) -> None:
     else:
         _fused_sgd(v, d, lr=lr / (1 - lr * gamma), decay=decay)
         if gamma:
-            torch._foreach_lerp_(v, references, lr * gamma)
+            _fused_sgd(v, references, lr=-lr * gamma, decay=-1.0)
     if gamma:
         _fused_sgd(drifts, v, lr=-1.0)
         _fused_sgd(drifts, references, lr=1.0)
