@@ -1,6 +1,6 @@
 """All speed benchmarks: deepauc beside its peers, ratios from interleaved runs, in one record.
 
-    python benchmarks/run.py [--gpu] [--only NAME ...] [--json FILE]
+    python benchmarks/run.py [--gpu] [--only NAME ...] [--name NAME] [--json FILE]
 
 Prints a markdown table for each module here that has `cpu_rows` (with --gpu: `gpu_rows`, and `gpu_checks` before), and
 writes rows, hardware, versions, date, git commit and numerics version to results/speed.jsonl, as cpu or gpu.
@@ -37,6 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true", help="the rows of one CUDA device instead of the CPU's")
     parser.add_argument("--only", nargs="+", choices=MODULES, default=MODULES, metavar="NAME", help=", ".join(MODULES))
+    parser.add_argument("--name", help="of the record in results/speed.jsonl; default: cpu or gpu")
     parser.add_argument("--json", type=Path, help="where the record goes instead")
     options = parser.parse_args()
     if options.gpu and not torch.cuda.is_available():
@@ -67,7 +68,7 @@ def main() -> int:
         print(f"\n## {name}\n\n{table(rows)}", flush=True)
     path = options.json or HERE.parent / "results" / "speed.jsonl"
     if options.json is None:
-        append(path, {"name": kind, **record})
+        append(path, {"name": options.name or kind, **record})
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
