@@ -13,7 +13,7 @@ import torchvision.transforms.v2.functional as reference
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 
-from deepauc.data.augment import Augment, AugmentTable
+from deepauc.data.augment.batch import Augment, AugmentTable
 
 CASES = {
     "flip + crop": Augment(),

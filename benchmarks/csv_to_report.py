@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deepauc.training.folder import code_text
+from deepauc.training.run.folder import code_text
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 SETS = ("breastmnist", "pneumoniamnist")

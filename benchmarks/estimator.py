@@ -39,8 +39,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from deepauc import auroc
 from deepauc.integrations.sklearn import DeepAUCClassifier
 from deepauc.metrics.multiclass import multiclass_auroc
-from deepauc.studies.record_file import append, read_named
-from deepauc.training.folder import code_text, surroundings
+from deepauc.studies.records.file import append, read_named
+from deepauc.training.run.folder import code_text, surroundings
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 FOLDS, SEED = 5, 1

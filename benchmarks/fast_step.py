@@ -18,20 +18,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.models import tile_conv
+from deepauc.kernels import tile_conv
 from deepauc.models.build import ResNet20Spec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.fast_step import FastEngine
-from deepauc.training.folder import code_text
-from deepauc.training.interrupt import InterruptFlag
-from deepauc.training.loop import claim_folder, run_epoch
+from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.loop import claim_folder, run_epoch
+from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.trainer import Trainer
+from deepauc.training.run.folder import code_text
+from deepauc.training.run.interrupt import InterruptFlag
 from run import circumstances
 
 MODELS = {

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.standard import SGDSpec
 from deepauc.paper.recipes import network_of
-from deepauc.training.packing import Job, train_together
+from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine
 from run import circumstances

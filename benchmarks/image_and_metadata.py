@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from csv_to_report import RESULTS, Shell, busy_share, interval
-from deepauc.training.folder import code_text
+from deepauc.training.run.folder import code_text
 
 RECORD = RESULTS / "image-and-metadata" / "ham10000-64.json"
 COLUMNS = ("--label-column", "target", "--group-column", "patient_id")
@@ -30,9 +30,9 @@ AVERAGES = {
 
 
 def export(folder: Path) -> None:
-    from deepauc.data.catalogue import CATALOGUE, data_root
+    from deepauc.data.datasets.catalogue import CATALOGUE, data_root
+    from deepauc.data.datasets.medical.ham10000 import load_ham10000_sheets
     from deepauc.data.export import export_task
-    from deepauc.data.medical.ham10000 import load_ham10000_sheets
 
     root = data_root(None)
     assert root is not None, "set DEEPAUC_DATA"

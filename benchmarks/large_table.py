@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from deepauc.data.table import read_table
-from deepauc.reporting.evaluation import Sample, evaluate_label
+from deepauc.data.table.read import read_table
+from deepauc.reporting.evaluation.label import Sample, evaluate_label
 from deepauc.text_tables import markdown_table
-from deepauc.training.folder import code_text, surroundings
+from deepauc.training.run.folder import code_text, surroundings
 
 RESULTS = Path(__file__).parent.parent / "results"
 COLUMNS, POSITIVE, SHIFT = 20, 0.05, 1.19

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import torch
 
-from deepauc.data.augment import Augment
-from deepauc.data.medical.medmnist import load_medmnist
+from deepauc.data.augment.batch import Augment
+from deepauc.data.datasets.medical.medmnist import load_medmnist
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.studies.record_file import append, read_named
-from deepauc.training.folder import code_text
-from deepauc.training.loop import train
+from deepauc.studies.records.file import append, read_named
+from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run.folder import code_text
 from deepauc.training.schedule import Cosine, Steps
 
 RESULTS = Path(__file__).parent.parent / "results"

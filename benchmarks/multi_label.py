@@ -20,8 +20,8 @@ import torch
 from deepauc.models.build import ModelSpec, ResNet20Spec, TimmSpec, build_model
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.optim.pesg import PESG
-from deepauc.studies.record_file import append
-from deepauc.training.folder import surroundings
+from deepauc.studies.records.file import append
+from deepauc.training.run.folder import surroundings
 from timing import best_in_turn, one_thread
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import deepauc.models.small_conv as small
-from deepauc.models.norm_gradient import norm_gradients, norm_sums
+import deepauc.kernels.small_conv as small
+from deepauc.kernels.norm_gradient import norm_gradients, norm_sums
 from run import circumstances
 from small_conv import microseconds
 

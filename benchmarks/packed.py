@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from deepauc.data.packed import open_packed, pack
+from deepauc.data.packed.sets import open_packed, pack
 
 COUNT, BATCH, BATCHES, ROUNDS = 200_000, 128, 100, 11
 
 OPEN = """
 import os, sys, time
 from pathlib import Path
-import deepauc.data.packed as packed
+import deepauc.data.packed.sets as packed
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

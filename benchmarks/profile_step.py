@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from deepauc.training.fast_step import FastEngine
-from deepauc.training.interrupt import InterruptFlag
-from deepauc.training.loop import claim_folder
-from deepauc.training.trainer import Trainer
+from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.loop import claim_folder
+from deepauc.training.engine.trainer import Trainer
+from deepauc.training.run.interrupt import InterruptFlag
 from fast_step import c10_like, recipe
 
 SHOWN = 22

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from deepauc.studies.record_file import append
-from deepauc.training.folder import NUMERICS_VERSION, git_commit
+from deepauc.studies.records.file import append
+from deepauc.training.run.folder import NUMERICS_VERSION, git_commit
 
 HERE = Path(__file__).resolve().parent
 MODULES = ("losses", "pesg_step", "auroc", "pairwise")

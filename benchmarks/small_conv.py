@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-import deepauc.models.small_conv as small
+import deepauc.kernels.small_conv as small
 from run import circumstances
 
 BATCH, STREAMS, REPEATS = 128, 8, 10

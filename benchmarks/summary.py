@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deepauc.studies.record_file import append, read_named
-from deepauc.training.folder import code_text
+from deepauc.studies.records.file import append, read_named
+from deepauc.training.run.folder import code_text
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 RECORDS = RESULTS / "speed.jsonl"

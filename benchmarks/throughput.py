@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from deepauc.data.augment import Augment
-from deepauc.data.benchmarks.load import load
+from deepauc.data.augment.batch import Augment
+from deepauc.data.datasets.benchmarks.load import load
 from deepauc.models.build import ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.optim.pesg import PESGSpec
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
 from fast_step import MODELS, c10_like, epoch_seconds, recipe
 from run import circumstances

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import deepauc.models.small_conv as small
-import deepauc.models.tile_conv as tiles
+import deepauc.kernels.small_conv as small
+import deepauc.kernels.tile_conv as tiles
 from norm_backward import Tensors, tensors
 from run import circumstances
 from small_conv import microseconds

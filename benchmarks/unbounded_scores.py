@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from deepauc import PESG, AUCMarginLoss, BatchScoreNorm, ClassQuotaSampler, PairwiseAUCLoss, auroc
 from deepauc.models.resnet20 import ResNet20
 from deepauc.text_tables import markdown_table
-from deepauc.training.folder import code_text, surroundings
+from deepauc.training.run.folder import code_text, surroundings
 
 RESULTS = Path(__file__).parent.parent / "results"
 BOUNDS = {"raw": nn.Identity, "sigmoid": nn.Sigmoid, "L2 over the batch": BatchScoreNorm}

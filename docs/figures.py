@@ -82,7 +82,7 @@ def renewed(page: str, summary: dict[str, Any]) -> str:
 
 def main() -> None:
     from deepauc.paper.catalogue import entries
-    from deepauc.studies.tables import merged, summary_text
+    from deepauc.studies.records.tables import merged, summary_text
 
     parts = []
     for name, entry in entries().items():

@@ -38,7 +38,7 @@ from killed_studies import damaged_record, kills_in_studies
 from PIL import Image
 from record import Row, write_record
 
-from deepauc.data.packed import open_packed
+from deepauc.data.packed.sets import open_packed
 
 ATTEMPTS = 5  # to find a moment before the end
 

@@ -20,7 +20,7 @@ from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 from record import Row, write_record
 
-from deepauc.data.decode import ImageError, decode_image
+from deepauc.data.images.decode import ImageError, decode_image
 
 Generator = np.random.Generator
 EXTREMES = ("0", "1", "-1", "1e-300", "1e300", "1e308", "-1e308", "1e39", "65535", "-32768", "0.001", "4096")

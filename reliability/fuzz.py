@@ -25,20 +25,20 @@ from pathlib import Path
 
 from record import Row, earlier_rows, write_record
 
-from deepauc.training.folder import git_commit
+from deepauc.training.run.folder import git_commit
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).resolve().parent
 READERS = {
-    "csv and parquet tables": ["tests/data/test_table_fuzz.py", "-k", "not pictures"],
-    "pictures": ["tests/data/test_table_fuzz.py", "-k", "pictures"],
+    "csv and parquet tables": ["tests/data/table/test_table_fuzz.py", "-k", "not pictures"],
+    "pictures": ["tests/data/table/test_table_fuzz.py", "-k", "pictures"],
     "TOML settings": ["tests/training/test_config_fuzz.py"],
-    "TFRecord": ["tests/data/medical/test_tfrecord_fuzz.py"],
-    "npz sheets": ["tests/data/test_sheets.py"],
-    "packed sets": ["tests/data/test_packed.py"],
-    "scores": ["tests/reporting/test_scores_file_fuzz.py"],
-    "bundles": ["tests/training/test_bundle_fuzz.py"],
-    "checkpoints": ["tests/training/test_checkpoint_fuzz.py"],
+    "TFRecord": ["tests/data/datasets/medical/test_tfrecord_fuzz.py"],
+    "npz sheets": ["tests/data/datasets/test_sheets.py"],
+    "packed sets": ["tests/data/packed/test_packed.py"],
+    "scores": ["tests/reporting/evaluation/test_scores_file_fuzz.py"],
+    "bundles": ["tests/training/run/test_bundle_fuzz.py"],
+    "checkpoints": ["tests/training/run/test_checkpoint_fuzz.py"],
 }
 BY_HYPOTHESIS = 0.1  # of the inputs: one costs many times what a changed file does
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # files there wait for no disk

@@ -12,18 +12,18 @@ import torch
 from fuzz_reader import CSV_WORDS, JSON_WORDS, NUMBERS, Reader, Target, parquet
 from safetensors.torch import save
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.models.build import FactorySpec, MLPSpec, SmallCNNSpec, build_model
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.reporting.scores_file import read_scores
-from deepauc.training.bundle import Bundle, save_weights
-from deepauc.training.checkpoint import _checksum, load_state, save_state
+from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.training.config import DataSettings, Settings, read_settings, settings_toml
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run.bundle import Bundle, save_weights
+from deepauc.training.run.checkpoint import _checksum, load_state, save_state
 from deepauc.training.schedule import Steps
 
 

@@ -13,10 +13,10 @@ from children import Mark
 from PIL import Image
 
 from deepauc.cli.main import run as run_command
-from deepauc.data import packed
-from deepauc.data.augment import Augment
-from deepauc.data.packed import pack
-from deepauc.data.table import read_table
+from deepauc.data.augment.batch import Augment
+from deepauc.data.packed import sets as packed
+from deepauc.data.packed.sets import pack
+from deepauc.data.table.read import read_table
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.demo import digits
 from deepauc.metrics.intervals import auroc_interval
@@ -27,12 +27,12 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
 from deepauc.paper.catalogue import entries
-from deepauc.studies.record_file import read_runs
-from deepauc.studies.records import RecordBook
-from deepauc.training import checkpoint, folder
-from deepauc.training.folder import git_commit
-from deepauc.training.loop import train
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.records.file import read_runs
+from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run import checkpoint, folder
+from deepauc.training.run.folder import git_commit
 from deepauc.training.schedule import Steps
 
 RESULTS = ("history.csv", "scores.csv", "model.safetensors", "bundle.json")

@@ -37,7 +37,7 @@ from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import MLPSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
 
 NUMBERS = (0.0, -0.0, 5e-324, 1e-300, 1.1e-38, 1.2e-38, 1e-30, 1.0, -1.0, 1e19, 1e30, 1e37, 3e38, -3e38, 3.4e38)

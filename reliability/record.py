@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from deepauc.training.folder import NUMERICS_VERSION, git_commit
+from deepauc.training.run.folder import NUMERICS_VERSION, git_commit
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "reliability"
 PACKAGES = ("torch", "numpy", "safetensors", "pillow", "hypothesis")

@@ -25,15 +25,15 @@ SHARES = (0.55, 0.7, 0.85)
 
 def train_here(folder: str) -> None:
     """In a process of its own: made-up images of 32 pixels, 47 steps an epoch, 3 + 4 epochs."""
-    from deepauc.data.augment import Augment
+    from deepauc.data.augment.batch import Augment
     from deepauc.data.task import ArrayInputs, Task
     from deepauc.models.build import ResNet20Spec
     from deepauc.objectives.auc_margin import AUCMargin
     from deepauc.objectives.baselines import CrossEntropy
     from deepauc.optim.pesg import PESGSpec
     from deepauc.optim.standard import SGDSpec
-    from deepauc.training import trainer
-    from deepauc.training.loop import train
+    from deepauc.training.engine import trainer
+    from deepauc.training.engine.loop import train
     from deepauc.training.recipe import Recipe, Stage
 
     trainer.CHECKPOINT_SECONDS = 0.2  # so that a kill falls between checkpoints inside an epoch too

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from record import Row, write_record
 
-from deepauc.data.packed import pack
+from deepauc.data.packed.sets import pack
 from deepauc.data.task import ArrayInputs, Task
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -32,7 +32,7 @@ MEASURE = """
 import json, os, sys, time
 from pathlib import Path
 import numpy as np
-from deepauc.data.packed import open_packed
+from deepauc.data.packed.sets import open_packed
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

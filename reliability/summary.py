@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deepauc.training.folder import code_text
+from deepauc.training.run.folder import code_text
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 ORDER = ("chaos", "fuzz", "mishaps", "soak", "scale")

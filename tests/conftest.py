@@ -70,7 +70,7 @@ def run_folders(tmp_path_factory, spots_task):
     from deepauc.objectives.baselines import CrossEntropy
     from deepauc.optim.pesg import PESGSpec
     from deepauc.optim.standard import SGDSpec
-    from deepauc.training.loop import train
+    from deepauc.training.engine.loop import train
     from deepauc.training.recipe import Recipe, Stage
 
     root = tmp_path_factory.mktemp("runs")
@@ -102,8 +102,8 @@ def copy_to_edit():
 @pytest.fixture(scope="session")
 def written_reports(run_folders, spots_task, tmp_path_factory):
     """The reports of `auc` (with baseline, subgroups and cases) and `multi`, each in a folder of its own."""
+    from deepauc.reporting.evaluation.subgroups import Metadata
     from deepauc.reporting.report import write_report
-    from deepauc.reporting.subgroups import Metadata
 
     task, root = spots_task(), tmp_path_factory.mktemp("reports")
     return {
@@ -133,8 +133,8 @@ def hostile_report(run_folders, tmp_path_factory, copy_to_edit):
     import csv
     import json
 
+    from deepauc.reporting.evaluation.subgroups import Metadata
     from deepauc.reporting.report import write_report
-    from deepauc.reporting.subgroups import Metadata
 
     run = tmp_path_factory.mktemp("hostile") / "run <script>alert(0)<"
     copy_to_edit(run_folders / "multi", run)

@@ -11,8 +11,8 @@ from deepauc.objectives.baselines import FocalLoss
 from deepauc.objectives.pairwise import PairwiseAUCLoss
 from deepauc.objectives.score_norm import BatchScoreNorm
 from deepauc.optim.pesg import PESG
-from deepauc.training.loop import train
-from deepauc.training.predict import predict
+from deepauc.training.engine.loop import train
+from deepauc.training.predict.predict import predict
 from deepauc.training.recipe import Recipe, Stage
 
 __all__ = [

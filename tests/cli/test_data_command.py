@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from deepauc.cli.main import run
-from deepauc.data.benchmarks.load import load
-from deepauc.data.catalogue import CATALOGUE
-from deepauc.data.medical.medmnist import load_medmnist
-from deepauc.data.packed import open_packed
-from deepauc.data.table import read_table
+from deepauc.data.datasets.benchmarks.load import load
+from deepauc.data.datasets.catalogue import CATALOGUE
+from deepauc.data.datasets.medical.medmnist import load_medmnist
+from deepauc.data.packed.sets import open_packed
+from deepauc.data.table.read import read_table
 
 COLUMNS = ("--image-column", "file", "--label-column", "target", "--split-column", "split")
 

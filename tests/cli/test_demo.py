@@ -14,7 +14,7 @@ from deepauc.cli.demo import write_demo
 from deepauc.cli.demo_first_run import FirstRunSettings
 from deepauc.demo.digits import METHODS, DigitsSettings
 from deepauc.demo.toy import ToySettings
-from deepauc.training.folder import NUMERICS_VERSION
+from deepauc.training.run.folder import NUMERICS_VERSION
 
 TOY = ToySettings(seeds=2, steps=6, shown_step=3, pretraining_steps=5, margins=(0.5, 1.0), grid=12)
 DIGITS = DigitsSettings(seeds=2, epochs=1)

@@ -12,7 +12,7 @@ from deepauc.cli.console import Output
 from deepauc.cli.demo_first_run import FirstRunSettings, require_replaceable, run_first
 from deepauc.cli.main import run as deepauc
 from deepauc.demo.digits_table import write_digits_table
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 SETTINGS = FirstRunSettings(epochs=2, model="small-cnn")
 

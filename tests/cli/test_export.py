@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from deepauc.cli.main import run
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.models.build import MLPSpec, SmallCNNSpec
@@ -22,10 +22,10 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.reporting import export as export_module
 from deepauc.reporting.model_card import model_card
-from deepauc.training.bundle import Bundle
-from deepauc.training.loop import train
-from deepauc.training.predict import predict
+from deepauc.training.engine.loop import train
+from deepauc.training.predict.predict import predict
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run.bundle import Bundle
 
 NASTY = "t|a <b>`[x](y)"
 needs_onnx = pytest.mark.skipif(

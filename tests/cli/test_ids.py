@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from deepauc.data.packed import open_packed
+from deepauc.data.packed.sets import open_packed
 
 TABLE = ("--feature-column", "x", "--label-column", "y", "--group-column", "patient")
 SHORT = ("--epochs", "1")
@@ -176,7 +176,7 @@ def test_compare_joins_rows_whose_ids_look_the_same(deepauc, tmp_path, write_tab
 def test_an_older_packed_set_is_read_in_one_form(deepauc, tmp_path, write_table, monkeypatch):
     table = write_table(tmp_path / "t.csv", patients(("P{}", "P\u200b{}")))
     with monkeypatch.context() as patch:  # as sets were packed once
-        patch.setattr("deepauc.data.compact.one_form", str.strip)
+        patch.setattr("deepauc.data.table.compact.one_form", str.strip)
         patch.setattr("deepauc.data.task.in_one_form", lambda names: names)
         assert deepauc("data", "pack", table, *TABLE, "--out", tmp_path / "set")[0] == 0
         assert len(set(open_packed(tmp_path / "set").task().groups.tolist())) == 120

@@ -8,7 +8,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from deepauc.cli.main import run
-from deepauc.training.predict_table import predict_table
+from deepauc.training.predict.table import predict_table
 
 COLUMNS = ("--label-column", "target", "--id-column", "name", "--split-column", "part")
 RUNS = {"strong": "clear", "weak": "dim"}

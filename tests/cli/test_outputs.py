@@ -19,10 +19,10 @@ from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import MLPSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.folder import RunFolder
-from deepauc.training.known_rows import split_like
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
+from deepauc.training.predict.known_rows import split_like
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run.folder import RunFolder
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="links, pipes and devices as Linux and macOS have them")
 NAMES = ["=1+1", "-1.5", "@x", "+cmd|' /C calc'!A0", "\tx", "plain"]

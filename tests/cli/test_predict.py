@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from deepauc.cli.main import run
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.learned_weights import LearnedWeights
 from deepauc.models.build import MLPSpec, SmallCNNSpec
@@ -16,10 +16,10 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.loop import train
-from deepauc.training.predict import predict
+from deepauc.training.engine.loop import train
+from deepauc.training.predict.predict import predict
+from deepauc.training.predict.validation_weights import ValidationWeights
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.validation_weights import ValidationWeights
 
 
 def stages(**options):
@@ -302,7 +302,9 @@ def test_labels_are_copied_as_training_reads_them(deepauc, runs, new, tmp_path, 
 
 @pytest.mark.parametrize("words", ["yes no", "0 2", "0 malignant"])
 def test_a_label_that_is_none_is_told_before_anything_is_scored(deepauc, runs, new, tmp_path, monkeypatch, words):
-    monkeypatch.setattr("deepauc.training.predict.score_copies", lambda *a, **k: pytest.fail("rows were scored"))
+    monkeypatch.setattr(
+        "deepauc.training.predict.predict.score_copies", lambda *a, **k: pytest.fail("rows were scored")
+    )
     first, second = words.split()
     (new / "words.csv").write_text(f"file,target\n0.png,{first}\n1.png,{second}\n")
     bad = "0.png: 'yes'" if first == "yes" else f"1.png: '{second}'"
@@ -390,7 +392,7 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
         centres=(0, 0), spreads=(1, 1), slopes=(3, 1), intercept=0, positives=10, negatives=10
     )
     learned = ValidationWeights(labels={"target": three_to_one})
-    monkeypatch.setattr("deepauc.training.predict_table.validation_weights", lambda *asked: learned)
+    monkeypatch.setattr("deepauc.training.predict.table.validation_weights", lambda *asked: learned)
     meaning, caution = asked(plain, copied, "--weight", "learned")
     assert meaning.startswith("mean over 2 runs that count 0.75, 0.25 (learned on validation)")
     assert meaning.endswith("each the mean over no or 2 changed copies of an image")

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from deepauc.cli.main import run
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
 
 PARTS = {"train": np.arange(40), "validation": np.arange(40, 60)}

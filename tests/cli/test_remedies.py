@@ -13,8 +13,8 @@ from PIL import Image
 
 from deepauc.cli import training_run
 from deepauc.cli.main import run
-from deepauc.training.bundle import Bundle
-from deepauc.training.predict_table import predict_table
+from deepauc.training.predict.table import predict_table
+from deepauc.training.run.bundle import Bundle
 
 COLUMNS = ("--image-column", "file", "--label-column", "target")
 
@@ -242,7 +242,7 @@ def test_an_interrupted_command_says_so(deepauc, trained, tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     table, out = trained
-    monkeypatch.setattr("deepauc.training.predict_table.predict", interrupt)
+    monkeypatch.setattr("deepauc.training.predict.table.predict", interrupt)
     code, _, errors = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv")
     assert (code, errors) == (130, "deepauc: interrupted.\n")
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import torch
 
 from deepauc.cli.main import run
 from deepauc.cli.study import _options
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPER, MEDICAL, PLAN = (EXPERIMENTS / name for name in ("paper.py", "medical.py", "plan.py"))
@@ -188,10 +188,10 @@ def test_a_fraction_is_a_number():
 def test_packs_by_image_size_keep_the_order_and_the_time(monkeypatch, tmp_path):
     """On a GPU, where nobody says: those of one size together, the others' selections within reach."""
     from deepauc.cli import study_parts
-    from deepauc.studies import runner
     from deepauc.studies.load import load_studies
+    from deepauc.studies.running import runner
     from deepauc.studies.sources import Place
-    from deepauc.training import loop
+    from deepauc.training.engine import loop
 
     entry = load_studies(MEDICAL).find("medical")
     chosen = entry.studies.chosen(["breast-R-ours-ce", "ham-R-64-ce", "ham-D-32-ce", "isic-M-ce"])
@@ -234,7 +234,7 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
     from deepauc.cli import study_parts
     from deepauc.studies.entry import Entry
     from deepauc.studies.load import StudyFile
-    from deepauc.studies.runner import Outcome
+    from deepauc.studies.running.runner import Outcome
     from deepauc.studies.study import StudySet
 
     left = [2, 0]  # of the first call, of the second

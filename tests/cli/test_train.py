@@ -24,11 +24,11 @@ from deepauc.cli.main import run
 from deepauc.cli.table_options import parse_size
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.training.config import read_settings
+from deepauc.training.engine.loop import train
 from deepauc.training.in_memory import InMemoryInputs
-from deepauc.training.loop import train
 from deepauc.training.plain import from_plain
+from deepauc.training.plan.timing import measure_pace
 from deepauc.training.recipe import Recipe
-from deepauc.training.timing import measure_pace
 
 IMAGES = ("--image-column", "file", "--label-column", "target", "--model", "small-cnn")  # for speed
 NUMBERS = ("--feature-column", "x", "--label-column", "target")

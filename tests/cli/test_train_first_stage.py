@@ -13,9 +13,9 @@ from PIL import Image
 from deepauc.cli import training_run
 from deepauc.cli.console import Output
 from deepauc.cli.training_progress import StageLength, TrainingProgress
-from deepauc.training import plan_first_stage
-from deepauc.training.timing import Pace
-from deepauc.training.trainer import Progress
+from deepauc.training.engine.trainer import Progress
+from deepauc.training.plan import first_stage as plan_first_stage
+from deepauc.training.plan.timing import Pace
 
 IMAGES = ("--image-column", "file", "--label-column", "target", "--model", "small-cnn")
 FIRST = ("--first-stage", "contrastive")

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from deepauc.cli.main import run
-from deepauc.data.packed import open_packed, pack
-from deepauc.data.table import read_table
+from deepauc.data.packed.sets import open_packed, pack
+from deepauc.data.table.read import read_table
 from deepauc.data.task import ArrayInputs
 from deepauc.training import prepare_packed
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepauc.data.datasets.medical.medmnist import load_medmnist
 from deepauc.data.export import export_task
-from deepauc.data.medical.medmnist import load_medmnist
-from deepauc.data.table import read_table
+from deepauc.data.table.read import read_table
 from deepauc.data.task import ArrayInputs, Task
 
 COUNT = 12

@@ -6,7 +6,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from deepauc.data.splits import check_leaks
-from deepauc.data.table import read_table
+from deepauc.data.table.read import read_table
 from deepauc.demo.digits_table import digits_task, write_digits_table
 
 

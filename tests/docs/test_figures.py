@@ -20,14 +20,14 @@ from deepauc.paper.benchmark_tables import paper_tables
 from deepauc.paper.best_decisions import Decision, decisions
 from deepauc.paper.best_levers import lever_name
 from deepauc.paper.best_page import TARGETS, agreement, averaged_models
-from deepauc.reporting.resamples import FULL, FULL_ROWS
-from deepauc.studies.record_file import read_named
-from deepauc.studies.records import RecordBook
-from deepauc.training import plan_first_stage
-from deepauc.training.choice import Choice
-from deepauc.training.cost import multiply_adds
-from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
-from deepauc.training.plan_length import BUDGET
+from deepauc.reporting.evaluation.resamples import FULL, FULL_ROWS
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.records.file import read_named
+from deepauc.training.plan import first_stage as plan_first_stage
+from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.cost import multiply_adds
+from deepauc.training.plan.length import BUDGET
+from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]

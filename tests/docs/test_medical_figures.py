@@ -10,7 +10,7 @@ from statistics import fmean
 
 import pytest
 
-from deepauc.studies.record_file import read_named
+from deepauc.studies.records.file import read_named
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

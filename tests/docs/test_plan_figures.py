@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
-from deepauc.training.plan_length import LEAST_EPOCHS, MOST_EPOCHS, STEPS
+from deepauc.training.plan.length import LEAST_EPOCHS, MOST_EPOCHS, STEPS
+from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 
 ROOT = Path(__file__).parents[2]
 SENTENCE = (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deepauc.paper.catalogue import entries
-from deepauc.studies.tables import merged
+from deepauc.studies.records.tables import merged
 
 RESULTS = Path(__file__).parents[2] / "results"
 RECORDED = [name for name in entries() if (RESULTS / f"{name}.md").exists()]

@@ -10,9 +10,9 @@ from statistics import fmean, stdev
 
 import pytest
 
-from deepauc.models.tile_conv import CONV
-from deepauc.studies.record_file import read_named
-from deepauc.studies.records import RecordBook
+from deepauc.kernels.tile_conv import CONV
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.records.file import read_named
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from deepauc.data.npy import read_npz
-from deepauc.data.packed import open_packed, pack
+from deepauc.data.packed.sets import open_packed, pack
 from deepauc.data.task import ArrayInputs
 from deepauc.models.build import FactorySpec, MLPSpec, build_model
 from deepauc.models.factory import PERMITTED
-from deepauc.training.bundle import Bundle, load_weights, save_weights
-from deepauc.training.checkpoint import load_state
-from deepauc.training.predict import predict
+from deepauc.training.predict.predict import predict
 from deepauc.training.preprocessing import Preprocessing
+from deepauc.training.run.bundle import Bundle, load_weights, save_weights
+from deepauc.training.run.checkpoint import load_state
 
 
 class Payload:
@@ -166,8 +166,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.training.bundle import Bundle
-from deepauc.training.predict import predict
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.predict.predict import predict
 import safetensors.torch
 
 task = Task(name="t", kind="binary", source=ArrayInputs(np.zeros((4, 3), dtype=np.float32)),

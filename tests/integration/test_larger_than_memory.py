@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepauc.data.packed import pack
+from deepauc.data.packed.sets import pack
 from deepauc.data.task import Task
 
 FEATURES = 1024
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from deepauc import Recipe, Stage, train
-from deepauc.data.packed import open_packed
+from deepauc.data.packed.sets import open_packed
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import MLPSpec
 from deepauc.objectives.baselines import CrossEntropy

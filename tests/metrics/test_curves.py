@@ -8,8 +8,8 @@ from sklearn import metrics as sk
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.average_precision import average_precision
-from deepauc.metrics.bootstrap import resampled_weights
-from deepauc.metrics.columns import read_columns
+from deepauc.metrics.basis.bootstrap import resampled_weights
+from deepauc.metrics.basis.columns import read_columns
 from deepauc.metrics.curves import both_bands, precision_recall_band, precision_recall_curve, roc_band, roc_curve
 from deepauc.metrics.intervals import wilson_limits
 from deepauc.metrics.partial import partial_auroc

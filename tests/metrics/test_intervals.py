@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp, norm
 
-from deepauc.metrics import bootstrap
 from deepauc.metrics.auroc import auroc
-from deepauc.metrics.bootstrap import resampled_auroc, resampled_weights
-from deepauc.metrics.columns import read_columns
+from deepauc.metrics.basis import bootstrap
+from deepauc.metrics.basis.bootstrap import resampled_auroc, resampled_weights
+from deepauc.metrics.basis.columns import read_columns
 from deepauc.metrics.intervals import auroc_interval, delong_variance, wilson_limits
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "delong.json").read_text())["cases"]

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 from sklearn.metrics import average_precision_score, brier_score_loss
 
-from deepauc.metrics import bootstrap
 from deepauc.metrics.average_precision import _resampled, average_precision, average_precision_interval
-from deepauc.metrics.bootstrap import canonical_order, resampled_counts
+from deepauc.metrics.basis import bootstrap
+from deepauc.metrics.basis.bootstrap import canonical_order, resampled_counts
+from deepauc.metrics.basis.columns import read_columns
 from deepauc.metrics.calibration import (
     brier_score,
     calibration_intervals,
     expected_calibration_error,
     reliability_curve,
 )
-from deepauc.metrics.columns import read_columns
 from deepauc.metrics.intervals import wilson_limits
 from deepauc.metrics.operating_points import operating_point
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepauc.data.columns import parse_weights
+from deepauc.data.table.columns import parse_weights
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.auroc import _weighted_on_device, auroc
 from deepauc.metrics.average_precision import average_precision
@@ -18,7 +18,7 @@ from deepauc.metrics.partial import partial_auroc
 from deepauc.metrics.recalibration import fit_isotonic, fit_temperature
 from deepauc.metrics.streaming import StreamingAUROC
 from deepauc.models.fusion import ensemble
-from deepauc.training.predict_average import shares
+from deepauc.training.predict.average import shares
 
 RNG = np.random.default_rng(0)
 SCORES = np.round(RNG.random(60), 2)  # with ties

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from deepauc import PESG, AUCMarginLoss
-from deepauc.optim import pesg_update
+from deepauc.kernels import pesg_update
 from deepauc.optim.pesg_reference import PESGReference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from deepauc import PESG, AUCMarginLoss, AUCSquareLoss
+from deepauc.kernels import pesg_update
 from deepauc.objectives.multiclass import OneVsRestAUCLoss
-from deepauc.optim import pesg_update
 from deepauc.optim.pesg_reference import PESGReference
 
 SHAPES = [(3, 4), (4,), (2, 3, 2, 2), (30, 20), (1,)]

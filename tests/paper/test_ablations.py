@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from deepauc.data.benchmarks.load import load_balanced
+from deepauc.data.datasets.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
 from deepauc.demo.toy import ToySettings
 from deepauc.paper import ablation_page, toy_study
 from deepauc.paper.ablation_tasks import ChangedSource, RankingSource
 from deepauc.paper.ablations import ablations, claims, ranking_of
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 
 def final(name, seed, auc, **more):

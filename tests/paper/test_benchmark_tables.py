@@ -10,7 +10,7 @@ from scipy import stats
 from deepauc.paper import benchmark_page
 from deepauc.paper.benchmark_tables import CELLS, Cell, cell_study, paper_tables
 from deepauc.paper.recipes import LEARNING_RATES, MOMENTA, PAPER, RECIPES, auc_m, ce, network_of
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import BenchmarkSource, Place
 from deepauc.studies.study import Study
 

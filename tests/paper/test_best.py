@@ -24,13 +24,13 @@ from deepauc.paper.best_levers import (
     read_ranks,
 )
 from deepauc.paper.smoke import DigitsSource
-from deepauc.studies.choices import RecordedChoices
-from deepauc.studies.plan import Planner
-from deepauc.studies.records import RecordBook
-from deepauc.studies.runner import run_studies
+from deepauc.studies.chosen import RecordedSettings
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.records.status import status_of
+from deepauc.studies.running.missing import MissingRuns
+from deepauc.studies.running.runner import run_studies
 from deepauc.studies.selection import Trial
 from deepauc.studies.sources import Place
-from deepauc.studies.status import status_of
 from deepauc.studies.study import StudySet
 
 DIGITS = DigitsSource(imratio=0.2)
@@ -219,7 +219,7 @@ def test_the_average_of_models_comes_from_the_records(small):
     records = book.final("C10-R-1-auc_m")
     scores, labels = best_page.averaged_models(records)
     runs = results.parent / "runs"
-    from deepauc.training.run import Run
+    from deepauc.training.run.run import Run
 
     own = [Run(runs / record["run"]).scores("test") for record in records]
     expected = ensemble([values for values, _ in own], scale="rank")
@@ -371,7 +371,7 @@ def test_copies_are_chosen_by_the_score_of_the_copies(tmp_path, monkeypatch):
     for record in (*plain, *copies):
         auc = record["history"]["validation_auc"][-1] + 0.01 * (record["config"]["tta"] > 0)
         better.add({**record, "auc": {"validation": [auc, 0.0, 1.0]}})
-    config, told = Planner([study], better, place).selected(study)
+    config, told = MissingRuns([study], better, place).selected(study)
     assert config["tta"] == 4
     assert told["validation_auc"] == [pytest.approx(r["history"]["validation_auc"][-1] + 0.01) for r in copies]
     assert decisions(better, "ce")[0].chosen == {"tta": 4}
@@ -443,7 +443,7 @@ def test_the_status_counts_what_the_page_counts(small):
     whole = StudySet(name="best", title="", studies=tuple(declared))
     for one in status_of(whole, declared, results)[: len(declared)]:  # cells are not declared here
         assert (one.tuned + one.failed, one.outdated) == (one.to_tune, 0)
-    (choices, loss, decided) = RecordedChoices(declared, book), "auc_m", decisions(book, "auc_m")
+    (choices, loss, decided) = RecordedSettings(declared, book), "auc_m", decisions(book, "auc_m")
     for number, decision in enumerate(decided, start=1):
         study = next(s for s in declared if s.name == best_levers.lever_name(loss, number))
         chosen = choices.selected(study)[0]

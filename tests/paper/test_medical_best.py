@@ -14,12 +14,12 @@ from deepauc.paper.best import best
 from deepauc.paper.best_levers import LEVERS, LOSSES, lever_name
 from deepauc.paper.medical_best import DEFAULTS, LENGTHS, SOURCES, best_cells, chosen_setting, settled
 from deepauc.paper.medical_studies import medical
-from deepauc.studies.records import RecordBook
-from deepauc.studies.runner import run_studies
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import cut_all
+from deepauc.training.engine.stream import Stream
 from deepauc.training.first_stage import first_stage, seen_task
-from deepauc.training.stream import Stream
 
 MEDICAL = str(Path(__file__).parents[2] / "experiments" / "medical.py")
 SMALL = {

@@ -22,12 +22,12 @@ from deepauc.paper.medical_readers import disease_ensembles
 from deepauc.paper.medical_recipes import ce
 from deepauc.paper.medical_scores import RESAMPLES, read_scores
 from deepauc.paper.medical_studies import ddsm, medical, melanoma, pcam
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
-from deepauc.training.bundle import Bundle
-from deepauc.training.folder import RunFolder
-from deepauc.training.packing import train_together
+from deepauc.training.engine.packing import train_together
 from deepauc.training.plain import from_plain, recipe_hash
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.folder import RunFolder
 
 NAMES = ("Edema", "Heart", "Water")
 SMALL = {**STAND_IN.settings, "epochs": 2, "auc_epochs": 1, "milestones": (2, 4), "precision": "float32",

@@ -12,7 +12,7 @@ from deepauc.paper import medical_chest, medical_chest_plan, medical_page, medic
 from deepauc.paper.medical_cells import CELLS, SEEDS
 from deepauc.paper.medical_scores import pooled, read_scores
 from deepauc.paper.medical_studies import medical, melanoma
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 
 PAGE = medical_page.PAGES["medical"]
 LABELS = (np.arange(60) % 3 == 0).astype(float)

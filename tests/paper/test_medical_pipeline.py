@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.metrics.auroc import auroc
 from deepauc.models.build import SmallCNNSpec
 from deepauc.models.fusion import fuse
@@ -19,14 +19,14 @@ from deepauc.paper.catalogue import entries
 from deepauc.paper.medical_scores import TestScores, kept_scores, pooled, read_scores
 from deepauc.paper.medical_skin_page import SkinCells, ensembles, folds_of, ways
 from deepauc.paper.medical_studies import melanoma
-from deepauc.studies.records import RecordBook
-from deepauc.studies.runner import run_studies
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import cut_all
-from deepauc.training.loop import train
-from deepauc.training.predict import predict
+from deepauc.training.engine.loop import train
+from deepauc.training.predict.predict import predict
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 CELLS = ["melanoma-B5-384-ce", "melanoma-B5-384-auc_m", "melanoma-B6-512-ce", "melanoma-meta-auc_m"]
 FOLDS = 5

@@ -7,7 +7,7 @@ from deepauc.paper import medical_chest
 from deepauc.paper.medical_chest import CHEST_STUDY
 from deepauc.paper.medical_chest_page import CHEST
 from deepauc.paper.medical_readers import given_readers, note_readers, read_readers
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
 
 NAMES = ("Edema", "Heart", "Water")

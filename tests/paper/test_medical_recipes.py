@@ -16,7 +16,7 @@ from deepauc.paper import medical_studies as studies
 from deepauc.paper.medical_chest_plan import PRINTED_STAND_IN, REAL
 from deepauc.paper.medical_losses import arguments
 from deepauc.paper.medical_recipes import CHEXPERT, DDSM, MELANOMA, METHODS, PCAM, auc_m, ce, network_of
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
 
 LENGTHS = {"epochs", "auc_epochs", "milestones"}
 

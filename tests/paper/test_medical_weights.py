@@ -10,9 +10,9 @@ from deepauc.paper import medical_chain
 from deepauc.paper.medical_chest import run_chest
 from deepauc.paper.medical_chest_plan import STAND_IN
 from deepauc.paper.medical_recipes import ce
-from deepauc.studies.plan import Planner, weights_not_here
-from deepauc.studies.records import RecordBook
-from deepauc.studies.runner import run_studies
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.running.missing import MissingRuns, weights_not_here
+from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
 
@@ -82,8 +82,10 @@ def test_a_study_without_its_weights_is_told_once_and_costs_no_run(cache, tmp_pa
     assert outcome.failed == []
     assert outcome.unavailable == {NOT_HERE: f"the weights of {NOT_HERE} are not on this machine"}
     book = RecordBook(tmp_path / "results" / "s")
-    planner = Planner(studies, book, place)
+    planner = MissingRuns(studies, book, place)
     assert [run.study.name for run in planner.ready()] == [HERE, HERE]
-    assert len(Planner(studies, book, place).expected(NOT_HERE)) == 2  # a display counts them, whatever they miss
-    elsewhere = Planner(studies[1:], book, place, trains_here=False)  # a cluster's machines have weights of their own
+    assert len(MissingRuns(studies, book, place).expected(NOT_HERE)) == 2  # a display counts them, whatever they miss
+    elsewhere = MissingRuns(
+        studies[1:], book, place, trains_here=False
+    )  # a cluster's machines have weights of their own
     assert len(elsewhere.ready()) == 2

@@ -20,10 +20,10 @@ from deepauc.paper.plan_changes import (
 )
 from deepauc.paper.plan_page import PAGE, differences, recorded
 from deepauc.studies.folds import FoldSource
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.records.tables import Books
 from deepauc.studies.sources import Place
-from deepauc.studies.tables import Books
-from deepauc.training.plan import Fingerprint, PlanOptions, make_plan
+from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 
 
 @pytest.mark.parametrize("on", SETS)

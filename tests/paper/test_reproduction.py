@@ -23,9 +23,9 @@ from deepauc.paper.reproduction import (
     settled,
 )
 from deepauc.paper.reproduction_recipes import LOSSES, fair, released
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import BenchmarkSource
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
 from deepauc.training.plain import from_plain, recipe_hash, to_plain
 
 

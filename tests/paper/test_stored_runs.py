@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deepauc.paper.catalogue import entries
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.training.plain import from_plain, recipe_hash, run_id
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -30,7 +30,7 @@ def test_names_in_many_forms(campaign, tmp_path):
 
 
 def test_patients_that_are_torn_apart_are_found_out(campaign, tmp_path, monkeypatch):
-    monkeypatch.setattr("deepauc.data.compact.one_form", str.strip)
+    monkeypatch.setattr("deepauc.data.table.compact.one_form", str.strip)
     monkeypatch.setattr("deepauc.data.task.in_one_form", lambda names: names)
     pair_of, holds = next(iter(campaign.TRIALS.values()))
     draw = random.Random(0)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deepauc.training import own_files, predict_table
+from deepauc.training.predict import table as predict_table
+from deepauc.training.run import own_files
 
 RELIABILITY = Path(__file__).resolve().parents[2] / "reliability"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, pipes and devices as Linux and macOS have them")

@@ -9,15 +9,15 @@ from PIL import Image
 
 from deepauc.cli.console import Output
 from deepauc.cli.training_summary import show_results
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
-from deepauc.reporting.document import Caution, Paragraph
+from deepauc.reporting.document.blocks import Caution, Paragraph
+from deepauc.reporting.evaluation.run import evaluate_run
+from deepauc.reporting.figures.thumbnails import ImageTable, thumbnails_section
 from deepauc.reporting.report import write_report
-from deepauc.reporting.run_evaluation import evaluate_run
-from deepauc.reporting.thumbnails import ImageTable, thumbnails_section
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
 
 SAID = "A score of validation and test is the mean over 4 "
@@ -62,7 +62,7 @@ def test_the_report_says_what_a_score_is_and_that_a_baseline_was_asked_otherwise
 
 
 def test_train_says_so_too(runs, tmp_path, capsys):
-    from deepauc.training.run import Run
+    from deepauc.training.run.run import Run
 
     for name, number in (("copies", 4), ("plain", 0)):
         for output in (Output(), Output(as_json=True)):

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from deepauc.reporting.document import DataTable, Gallery, Missing
-from deepauc.reporting.markdown import escaped
+from deepauc.reporting.document.blocks import DataTable, Gallery, Missing
+from deepauc.reporting.document.markdown import escaped
+from deepauc.reporting.document.sections import run_document
 from deepauc.reporting.report import write_report
-from deepauc.reporting.sections import run_document
 
 
 @pytest.fixture(scope="session", params=["auc", "multi"])

@@ -6,11 +6,11 @@ from itertools import count
 
 import pytest
 
-from deepauc.reporting.document import Missing
+from deepauc.reporting.document.blocks import Missing
+from deepauc.reporting.document.sections import run_document
+from deepauc.reporting.evaluation.run import evaluate_run
+from deepauc.reporting.evaluation.subgroups import Metadata
 from deepauc.reporting.report import write_report
-from deepauc.reporting.run_evaluation import evaluate_run
-from deepauc.reporting.sections import run_document
-from deepauc.reporting.subgroups import Metadata
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
-from deepauc.reporting.canvas import render
-from deepauc.reporting.document import Picture, shown
+from deepauc.reporting.document.blocks import Picture, shown
+from deepauc.reporting.figures.canvas import render
 
 
 def test_nothing_from_the_data_becomes_markup(hostile_report, parse_page):

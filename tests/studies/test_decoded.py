@@ -5,7 +5,7 @@ import re
 import numpy as np
 from PIL import Image
 
-from deepauc.data.medical.lazy_images import image_files
+from deepauc.data.datasets.medical.lazy_images import image_files
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.studies import decoded
 from deepauc.studies.decoded import decoded_once, telling

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from deepauc.data.benchmarks.load import load_balanced
+from deepauc.data.datasets.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.paper import best as best_module
 from deepauc.paper.best import best
 from deepauc.paper.smoke import DigitsSource
-from deepauc.studies import first_stages
-from deepauc.studies.execution import _first_stages, _job
-from deepauc.studies.first_stages import FirstStages
 from deepauc.studies.folds import FoldSource
-from deepauc.studies.plan import Planner
-from deepauc.studies.records import RecordBook
-from deepauc.studies.runner import _goes_on, run_studies
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.running import first_stages
+from deepauc.studies.running.execution import _first_stages, _job
+from deepauc.studies.running.first_stages import FirstStages
+from deepauc.studies.running.missing import MissingRuns
+from deepauc.studies.running.runner import _goes_on, run_studies
 from deepauc.studies.sources import BenchmarkSource, Place
 from deepauc.studies.study import InheritsLatest, Study
-from deepauc.training.folder import RunFolder
+from deepauc.training.engine.trainer import Trainer
 from deepauc.training.plain import recipe_hash
-from deepauc.training.trainer import Trainer
+from deepauc.training.run.folder import RunFolder
 
 DIGITS = DigitsSource(imratio=0.2)
 SMALL = {
@@ -223,7 +223,7 @@ def test_until_the_last_is_selected_the_one_before_counts(done, tmp_path):
         inherits=after,
         seeds=(0,),
     )
-    planner = Planner([*studies, unfinished, child], book, place)
+    planner = MissingRuns([*studies, unfinished, child], book, place)
     config, selection = planner.selected(child)
     assert selection == {"inherited from": "g"}
     assert config == {**planner.selected(studies[1])[0], "epochs": 1}
@@ -276,7 +276,7 @@ def test_a_first_stage_that_diverges_costs_only_those_that_need_it(tmp_path, mon
 def test_an_unfinished_run_goes_on_where_its_first_stage_is(done, tmp_path):
     folder, studies, _, book = done
     place = Place(runs=folder / "runs", results=folder / "results")
-    planned = Planner(studies, book, place).tuning_runs(studies[0])[0]
+    planned = MissingRuns(studies, book, place).tuning_runs(studies[0])[0]
     path = planned.folder(place)
     assert RunFolder(path).done
     assert _goes_on(path, planned, place)
@@ -288,7 +288,7 @@ def test_an_unfinished_run_goes_on_where_its_first_stage_is(done, tmp_path):
 def test_which_first_stage_is_needed_is_worked_out_once(done, monkeypatch):
     folder, studies, _, book = done
     place = Place(runs=folder / "runs", results=folder / "results")
-    planned = Planner(studies, book, place).tuning_runs(studies[0])
+    planned = MissingRuns(studies, book, place).tuning_runs(studies[0])
     jobs = [_job(run, place) for run in planned]
     known = _first_stages(place).onwards(jobs, torch.device("cpu"), side_by_side=False)
     monkeypatch.setattr(first_stages, "first_stage", None)
@@ -299,7 +299,7 @@ def test_a_packed_first_stage_that_fails_is_known_by_its_folder(done, tmp_path, 
     """Packed training names the folder on its exception; from there to a job that needs it."""
     folder, studies, _, book = done
     place = Place(runs=folder / "runs", results=folder / "results")
-    jobs = [_job(run, place) for run in Planner(studies, book, place).tuning_runs(studies[0])]
+    jobs = [_job(run, place) for run in MissingRuns(studies, book, place).tuning_runs(studies[0])]
     kept = {r["seed"]: r["first_stage"]["name"] for r in book.tuning("f")}
 
     def fails(jobs, **_):

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepauc.metrics.auroc import auroc
-from deepauc.studies.records import _histogram
-from deepauc.studies.score_histograms import binned_auc, separation
+from deepauc.studies.records.book import _histogram
+from deepauc.studies.records.score_histograms import binned_auc, separation
 
 
 def made(seed, shift, rows=4000):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
@@ -17,7 +17,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.config import _KINDS, DataSettings, Settings, SplitSettings, read_settings, settings_toml
 from deepauc.training.plain import SPECS, recipe_hash
-from deepauc.training.plan import PlanOptions
+from deepauc.training.plan.make import PlanOptions
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Cyclic, Steps
 

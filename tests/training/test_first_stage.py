@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.imbalance import imbalance_task
 from deepauc.data.splits import k_fold
 from deepauc.data.task import ArrayInputs
@@ -20,12 +20,12 @@ from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training import first_stage as module
-from deepauc.training import trainer
+from deepauc.training.engine import trainer
+from deepauc.training.engine.loop import train
+from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.first_stage import after_first_stage, first_stage, seen_task, with_first_stages
-from deepauc.training.loop import train
-from deepauc.training.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 MODEL = SmallCNNSpec(widths=(4, 8))
 
@@ -213,7 +213,7 @@ PROGRAM = """
 import sys
 import numpy as np
 from deepauc import Recipe, Stage, Task
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.contrastive import Contrastive

@@ -11,10 +11,10 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.config import Settings, build, settings_toml
-from deepauc.training.folder import NUMERICS_VERSION, by_other_numerics, git_commit, made_by
 from deepauc.training.identity import FROZEN, RENAMED
 from deepauc.training.plain import SPECS, from_plain, recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run.folder import NUMERICS_VERSION, by_other_numerics, git_commit, made_by
 
 RECIPE = Recipe(
     model=ResNet20Spec(),

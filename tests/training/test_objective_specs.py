@@ -7,10 +7,10 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 import torch
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.objectives.saddle_loss import SaddleLoss
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.forward import value_key
+from deepauc.training.engine.forward import value_key
 from deepauc.training.plain import OBJECTIVES
 from deepauc.training.recipe import Bound, Stage, ViewObjectiveSpec
 

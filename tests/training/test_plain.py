@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy

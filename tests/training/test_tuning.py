@@ -2,14 +2,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.loop import train
-from deepauc.training.plan_network import named_model
+from deepauc.training.engine.loop import train
+from deepauc.training.plan.network import named_model
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.scoring import mean_auc
 from deepauc.training.tuning import tune, with_pair

@@ -12,7 +12,7 @@ from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive
 from deepauc.cli.table_options import Force
 
 if TYPE_CHECKING:
-    from deepauc.reporting.scores_file import ScoreTable
+    from deepauc.reporting.evaluation.scores_file import ScoreTable
 
 
 def compare(
@@ -37,11 +37,11 @@ def compare(
 
     DeLong's, clustered by groups (patients). Joined on ids, or else by order.
     """
-    from deepauc.reporting.findings import Absent, to_json
-    from deepauc.reporting.scores_file import read_scores
-    from deepauc.reporting.sections import p_text, signed_text
-    from deepauc.reporting.table_evaluation import compare_tables
-    from deepauc.training.own_files import require_own
+    from deepauc.reporting.document.sections import p_text, signed_text
+    from deepauc.reporting.evaluation.findings import Absent, to_json
+    from deepauc.reporting.evaluation.scores_file import read_scores
+    from deepauc.reporting.evaluation.table import compare_tables
+    from deepauc.training.run.own_files import require_own
 
     output = Output(quiet=quiet, as_json=as_json)
     cautions = [text for path in (first, second) for text in require_own(path.parent, path.name, force=force)]

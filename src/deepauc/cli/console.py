@@ -38,7 +38,7 @@ class Output:
     @classmethod
     def beside(cls, files: Sequence[Path | None], *, quiet: bool, as_json: bool) -> Output:
         """That of a command that writes these files; ValueError where stdout would be one of them and the JSON too."""
-        from deepauc.training.output_file import is_stdout
+        from deepauc.training.run.output_file import is_stdout
 
         aside = any(path is not None and is_stdout(path) for path in files)
         if aside and as_json:

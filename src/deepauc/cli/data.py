@@ -31,11 +31,11 @@ from deepauc.cli.table_options import (
     parse_size,
 )
 from deepauc.cli.table_report import refuse_table, report_record, show_summary
-from deepauc.data.catalogue import CATALOGUE, data_root, imbalanced, load_named
+from deepauc.data.datasets.catalogue import CATALOGUE, data_root, imbalanced, load_named
 from deepauc.data.export import Exported, export_task
-from deepauc.data.packed import pack as pack_task
-from deepauc.data.problems import TableError
-from deepauc.data.table import check_table, read_table
+from deepauc.data.packed.sets import pack as pack_task
+from deepauc.data.table.problems import TableError
+from deepauc.data.table.read import check_table, read_table
 from deepauc.data.task import Kind, Task
 
 app = typer.Typer(rich_markup_mode=None)

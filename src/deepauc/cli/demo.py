@@ -71,8 +71,8 @@ def write_demo(
     import torch
 
     from deepauc.demo.digits_table import write_digits_table
-    from deepauc.training.folder import surroundings
-    from deepauc.training.output_file import write_atomically
+    from deepauc.training.run.folder import surroundings
+    from deepauc.training.run.output_file import write_atomically
 
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")

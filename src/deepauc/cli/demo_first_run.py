@@ -65,8 +65,8 @@ def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Ou
     """`deepauc train` on the table into OUT/first-run, in place of an earlier demo's; an unfinished one goes on."""
     from deepauc.cli.training_run import run_training
     from deepauc.training.config import DataSettings, Settings
-    from deepauc.training.folder import RunFolder
-    from deepauc.training.plan import PlanOptions
+    from deepauc.training.plan.make import PlanOptions
+    from deepauc.training.run.folder import RunFolder
 
     folder = out / RUN_FOLDER
     full = Settings(
@@ -186,12 +186,12 @@ def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Pa
     """Both stages on validation and test, from the weights that were kept of each."""
     import torch
 
-    from deepauc.training.bundle import Bundle, load_weights
-    from deepauc.training.copies import score_copies
-    from deepauc.training.folder import RunFolder
     from deepauc.training.prepare import prepare
-    from deepauc.training.run import Run
+    from deepauc.training.run.bundle import Bundle, load_weights
+    from deepauc.training.run.folder import RunFolder
+    from deepauc.training.run.run import Run
     from deepauc.training.scoring import part_auc
+    from deepauc.training.test_time import score_copies
 
     run = Run(folder)
     stages = [_NAMES[stage["objective"]["type"]] for stage in run.record["recipe"]["stages"]]

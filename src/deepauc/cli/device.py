@@ -12,7 +12,7 @@ def checked_device(name: str | None) -> torch.device:
     """The device of this name, or what there is; a ValueError says which names there are."""
     import torch
 
-    from deepauc.training.loop import chosen_device
+    from deepauc.training.engine.loop import chosen_device
 
     try:
         device = chosen_device(name)

@@ -11,8 +11,8 @@ from deepauc.cli.console import Output
 from deepauc.cli.table_options import Force
 
 if TYPE_CHECKING:
-    from deepauc.reporting.findings import LabelEvaluation
-    from deepauc.reporting.scores_file import ScoreTable
+    from deepauc.reporting.evaluation.findings import LabelEvaluation
+    from deepauc.reporting.evaluation.scores_file import ScoreTable
 
 LabelColumns = Annotated[
     list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels; repeatable; default: label.")
@@ -44,10 +44,10 @@ def evaluate(
     """
     import numpy as np
 
-    from deepauc.reporting.findings import AucResult
-    from deepauc.reporting.scores_file import read_scores
-    from deepauc.reporting.table_evaluation import evaluate_part
-    from deepauc.training.own_files import require_own
+    from deepauc.reporting.evaluation.findings import AucResult
+    from deepauc.reporting.evaluation.scores_file import read_scores
+    from deepauc.reporting.evaluation.table import evaluate_part
+    from deepauc.training.run.own_files import require_own
 
     output = Output(quiet=quiet, as_json=as_json)
     cautions = require_own(scores.parent, scores.name, force=force)
@@ -93,8 +93,8 @@ def _repeated_ids(table: ScoreTable) -> list[str]:
 
 
 def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None:
-    from deepauc.reporting.figures import interval_text
-    from deepauc.reporting.findings import Absent
+    from deepauc.reporting.evaluation.findings import Absent
+    from deepauc.reporting.figures.label import interval_text
 
     judged = []
     for one in found:
@@ -113,8 +113,8 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
 
 
 def _show_aucs(output: Output, judged: list[LabelEvaluation], group_word: str) -> None:
-    from deepauc.reporting.figures import figure_text, interval_text
-    from deepauc.reporting.findings import Absent
+    from deepauc.reporting.evaluation.findings import Absent
+    from deepauc.reporting.figures.label import figure_text, interval_text
 
     header = ["part", "label", "rows", "positives", f"{group_word}s"]
     header += ["AUC [DeLong]", f"[by {group_word}]", "[bootstrap]", "average precision"]
@@ -136,9 +136,9 @@ def _show_aucs(output: Output, judged: list[LabelEvaluation], group_word: str) -
 
 
 def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> None:
-    from deepauc.reporting.figures import interval_text, specificity_text
-    from deepauc.reporting.findings import Absent
-    from deepauc.reporting.table_evaluation import NO_TEST, NO_VALIDATION, NOT_TEST
+    from deepauc.reporting.evaluation.findings import Absent
+    from deepauc.reporting.evaluation.table import NO_TEST, NO_VALIDATION, NOT_TEST
+    from deepauc.reporting.figures.label import interval_text, specificity_text
 
     rows, left_out = [], []
     for one in judged:
@@ -163,8 +163,8 @@ def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> Non
 
 
 def _show_calibration(output: Output, judged: list[LabelEvaluation]) -> None:
-    from deepauc.reporting.figures import figure_text
-    from deepauc.reporting.findings import Calibration
+    from deepauc.reporting.evaluation.findings import Calibration
+    from deepauc.reporting.figures.label import figure_text
 
     rows = []
     for one in judged:
@@ -177,7 +177,7 @@ def _show_calibration(output: Output, judged: list[LabelEvaluation]) -> None:
 
 
 def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:
-    from deepauc.reporting.findings import to_json
+    from deepauc.reporting.evaluation.findings import to_json
 
     operating = ("operating_points", "operating_points_left_out")
     kept = ("name", "part", "counts", "auc", "resamples", *operating, "cautions", *(("calibration",) if within else ()))

@@ -28,7 +28,7 @@ def export(
     """
     if not any((onnx, bundle, card)):
         raise ValueError("name what to write: --onnx FILE, --bundle DIR or --card FILE.")
-    from deepauc.training.output_file import require_output, write_output
+    from deepauc.training.run.output_file import require_output, write_output
 
     for path, option in ((onnx, "--onnx"), (card, "--card")):
         if path is not None:
@@ -36,7 +36,7 @@ def export(
     _require_nothing_lost(run, onnx=onnx, card=card)
     from deepauc.reporting.export import copy_bundle, export_onnx
     from deepauc.reporting.model_card import model_card
-    from deepauc.training.own_files import BUNDLE, MODEL, SCORES, require_own
+    from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 
     output = Output.beside([onnx, card], quiet=quiet, as_json=as_json)
     used = (MODEL, BUNDLE) if card is None else (MODEL, BUNDLE, SCORES)

@@ -14,7 +14,7 @@ from deepauc.cli.table_options import FeatureColumns, GroupColumn, IdColumn, Ima
 from deepauc.cli.table_report import refuse_table
 
 if TYPE_CHECKING:
-    from deepauc.training.predict_table import TablePrediction
+    from deepauc.training.predict.table import TablePrediction
 
 Scale = Literal["sigmoid", "rank"]
 
@@ -80,8 +80,8 @@ def predict(
     from dataclasses import asdict
 
     from deepauc.cli.device import checked_device
-    from deepauc.data.problems import TableError
-    from deepauc.training.predict_table import predict_table
+    from deepauc.data.table.problems import TableError
+    from deepauc.training.predict.table import predict_table
 
     target = checked_device(device)
     try:
@@ -126,7 +126,7 @@ def _weights(words: Sequence[str]) -> Sequence[float] | Literal["learned"] | Non
 
 def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
     """A place for the scores that takes nothing away: not the table itself, and no file of a run."""
-    from deepauc.training.output_file import require_output
+    from deepauc.training.run.output_file import require_output
 
     require_output(out, "--out")
     if out.exists() and table.exists() and out.samefile(table):

@@ -12,8 +12,8 @@ from deepauc.cli.table_options import AllowOutside, Force, ImageColumn
 from deepauc.cli.train import command_line
 
 if TYPE_CHECKING:
-    from deepauc.reporting.findings import RunFindings
-    from deepauc.training.run import Run
+    from deepauc.reporting.evaluation.findings import RunFindings
+    from deepauc.training.run.run import Run
 
 
 def report(
@@ -48,11 +48,11 @@ def report(
 
     Without --baseline the paired test is against RUN/baseline, its first stage.
     """
-    from deepauc.reporting.findings import Absent, to_json
+    from deepauc.reporting.evaluation.findings import Absent, to_json
+    from deepauc.reporting.evaluation.subgroups import read_metadata
+    from deepauc.reporting.figures.thumbnails import ImageTable
     from deepauc.reporting.report import write_report
-    from deepauc.reporting.subgroups import read_metadata
-    from deepauc.reporting.thumbnails import ImageTable
-    from deepauc.training.run import Run
+    from deepauc.training.run.run import Run
 
     for option, value in (("--subgroup-column", subgroup_column), ("--id-column", id_column)):
         if value and metadata is None:
@@ -107,8 +107,8 @@ def report(
 
 
 def _show_aucs(output: Output, findings: RunFindings) -> None:
-    from deepauc.reporting.figures import interval_text
-    from deepauc.reporting.findings import Absent
+    from deepauc.reporting.evaluation.findings import Absent
+    from deepauc.reporting.figures.label import interval_text
 
     rows = []
     for one in findings.labels:

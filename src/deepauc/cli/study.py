@@ -16,7 +16,7 @@ from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 
 if TYPE_CHECKING:
     from deepauc.studies.entry import Entry
-    from deepauc.studies.runner import Outcome, Step
+    from deepauc.studies.running.runner import Outcome, Step
     from deepauc.studies.study import Study
 
 app = typer.Typer(rich_markup_mode=None)
@@ -128,10 +128,10 @@ def run_study(
         run_in_packs,
         run_own,
     )
-    from deepauc.studies.cluster import Cluster
     from deepauc.studies.decoded import telling
     from deepauc.studies.load import load_studies
-    from deepauc.studies.plan import weights_not_here
+    from deepauc.studies.running.cluster import Cluster
+    from deepauc.studies.running.missing import weights_not_here
     from deepauc.studies.sources import Place
     from deepauc.studies.study import cut_all
 
@@ -208,7 +208,7 @@ def status(
     """How far the studies are, from their records: which are asked for, of another numerics version, cut, outdated."""
     from deepauc.cli.study_parts import tell_own_status
     from deepauc.studies.load import load_studies
-    from deepauc.studies.status import status_of
+    from deepauc.studies.records.status import status_of
 
     output, declared = Output(as_json=as_json), load_studies(file)
     record: dict[str, Any] = {}
@@ -259,8 +259,8 @@ def table(
 
 def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     """RESULTS/NAME.md and its pictures, told; the record of both."""
-    from deepauc.studies.tables import update_summary
-    from deepauc.training.output_file import write_atomically
+    from deepauc.studies.records.tables import update_summary
+    from deepauc.training.run.output_file import write_atomically
 
     path = results / f"{entry.name}.md"
     endings = ("", ".json", ".jsonl")
@@ -278,7 +278,7 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
 
 
 def _page(entry: Entry, results: Path) -> str:
-    from deepauc.studies.tables import page_of
+    from deepauc.studies.records.tables import page_of
 
     if entry.table is not None:
         return entry.table(results)

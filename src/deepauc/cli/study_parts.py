@@ -13,9 +13,9 @@ import typer
 from deepauc.cli.console import Output
 
 if TYPE_CHECKING:
-    from deepauc.studies.cluster import Cluster
     from deepauc.studies.entry import Entry
-    from deepauc.studies.runner import Outcome, Step
+    from deepauc.studies.running.cluster import Cluster
+    from deepauc.studies.running.runner import Outcome, Step
     from deepauc.studies.sources import Place
     from deepauc.studies.study import Study
 
@@ -151,8 +151,8 @@ def run_in_packs(
     report: Callable[[Step], None],
 ) -> Outcome:
     """`run_studies`, on a GPU with the pack of each study where nobody says: those of one size after each other."""
-    from deepauc.studies.runner import DEFAULT_PACK, Outcome, run_studies
-    from deepauc.training.loop import chosen_device
+    from deepauc.studies.running.runner import DEFAULT_PACK, Outcome, run_studies
+    from deepauc.training.engine.loop import chosen_device
 
     on_gpu = chosen_device(device).type == "cuda" if cluster is None else device == "cuda"
 

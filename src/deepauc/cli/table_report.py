@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import typer
 
 from deepauc.cli.console import Output, printable
-from deepauc.data.columns import EMPTY_FEATURE
-from deepauc.data.problems import Problem, TableReport
+from deepauc.data.table.columns import EMPTY_FEATURE
+from deepauc.data.table.problems import Problem, TableReport
 
 MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
 _REMEDIES = {

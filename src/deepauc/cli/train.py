@@ -140,7 +140,7 @@ def train(
         return
     if out is None:
         raise ValueError("where to? Name a folder for the run: --out runs/first.")
-    from deepauc.training.tensorboard import summary_writer, write_events
+    from deepauc.training.run.tensorboard import summary_writer, write_events
 
     if tensorboard:
         summary_writer()  # where it is missing, that is said before training, not after

@@ -11,9 +11,9 @@ from typing import Any
 
 from deepauc.cli.console import Output, progress_bar
 from deepauc.data.task import Task
+from deepauc.training.engine.stream import Stream
+from deepauc.training.engine.trainer import Progress
 from deepauc.training.recipe import Recipe
-from deepauc.training.stream import Stream
-from deepauc.training.trainer import Progress
 
 LINES_A_STAGE = 10  # where there is no terminal
 ROOMY = 80  # columns from which on whole words and a bar stand beside the time left

@@ -20,27 +20,27 @@ from deepauc.cli.table_report import refuse_table
 from deepauc.cli.training_progress import stage_lengths, training_progress
 from deepauc.cli.training_summary import show_choices, show_data, show_results
 from deepauc.data.group_word import group_word
-from deepauc.data.problems import TableError
+from deepauc.data.table.problems import TableError
 from deepauc.data.task import Task
-from deepauc.reporting.kept_stage import score_last_stage
+from deepauc.reporting.evaluation.kept_stage import score_last_stage
 from deepauc.reporting.report import write_report
-from deepauc.training.baseline import first_stage_run
-from deepauc.training.choice import Choice, DeviceKind
 from deepauc.training.config import Settings, settings_toml
-from deepauc.training.distributed import agreed, join_ranks
-from deepauc.training.folder import RunFolder
-from deepauc.training.interrupt import TrainingStopped
-from deepauc.training.loop import run_identity, train
-from deepauc.training.own_files import MODEL, SCORES, require_own
+from deepauc.training.engine.distributed import agreed, join_ranks
+from deepauc.training.engine.loop import run_identity, train
+from deepauc.training.engine.trainer import Progress
 from deepauc.training.plain import recipe_hash
-from deepauc.training.plan import Fingerprint, make_plan
+from deepauc.training.plan.choice import Choice, DeviceKind
+from deepauc.training.plan.make import Fingerprint, make_plan
+from deepauc.training.plan.timing import Pace, fit_into, measure_pace
+from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_choice
 from deepauc.training.prepare import Prepared, data_record, prepare
 from deepauc.training.recipe import Recipe
-from deepauc.training.run import Run
-from deepauc.training.timing import Pace, fit_into, measure_pace
-from deepauc.training.trainer import Progress
+from deepauc.training.run.baseline import baseline_run
+from deepauc.training.run.folder import RunFolder
+from deepauc.training.run.interrupt import TrainingStopped
+from deepauc.training.run.own_files import MODEL, SCORES, require_own
+from deepauc.training.run.run import Run
 from deepauc.training.tuning import Trial, best_trial, pairs_to_try, tune, with_pair
-from deepauc.training.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_choice
 
 TUNING = ".tuning"
 
@@ -80,7 +80,7 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
     report = run.path / "report.html"
     if not report.exists():
         output.say("Scoring all rows")
-    baseline = first_stage_run(run, job.prepared.task, device=job.device)
+    baseline = baseline_run(run, job.prepared.task, device=job.device)
     last_stage = score_last_stage(run, job.prepared.task, device=job.device)
     if not report.exists():
         output.say("Writing the report")

@@ -10,13 +10,19 @@ from typing import Any
 from deepauc.cli.console import Output, printable
 from deepauc.data.group_word import group_word
 from deepauc.data.task import Task
-from deepauc.reporting.figures import interval_text
-from deepauc.reporting.findings import Interval
-from deepauc.reporting.kept_stage import auc_intervals, baseline_stage, copies_of, kept_stage, stage_objectives
-from deepauc.reporting.sections import p_text
-from deepauc.training.choice import Choice
+from deepauc.reporting.document.sections import p_text
+from deepauc.reporting.evaluation.findings import Interval
+from deepauc.reporting.evaluation.kept_stage import (
+    auc_intervals,
+    baseline_stage,
+    copies_of,
+    kept_stage,
+    stage_objectives,
+)
+from deepauc.reporting.figures.label import interval_text
+from deepauc.training.plan.choice import Choice
 from deepauc.training.prepare import Prepared
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 
 def show_data(output: Output, prepared: Prepared) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from deepauc.demo.digits import DigitsResult, Method
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.mean_interval import mean_interval
-from deepauc.reporting.plots import IntervalColumn, intervals
+from deepauc.reporting.figures.plots import IntervalColumn, intervals
 from deepauc.text_tables import auc_text, markdown_table, percent_text
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from deepauc.demo.toy import SETS, WINDOW, Floats, ToyResult
 from deepauc.metrics.mean_interval import MeanInterval, mean_interval
-from deepauc.reporting.plots import BoundaryPanel, Curve, boundaries, curves
+from deepauc.reporting.figures.plots import BoundaryPanel, Curve, boundaries, curves
 from deepauc.text_tables import markdown_table, percent_text
 
 HEADER = ("added", "m", "AUC-S moved", "AUC-M moved", "AUC-S minus AUC-M, paired", "steps with alpha = 0")

@@ -33,7 +33,7 @@ from deepauc.integrations.table_training import (
 )
 from deepauc.labels import scale_free_array
 from deepauc.metrics.auroc import auroc
-from deepauc.metrics.columns import group_numbers
+from deepauc.metrics.basis.columns import group_numbers
 from deepauc.metrics.recalibration import TemperatureScaling
 
 Splits = list[tuple[Rows, Rows]]

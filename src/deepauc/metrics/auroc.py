@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from deepauc.labels import ONE_CLASS, require_plain_tensor, scale_free, shape_message
-from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, read_columns
-from deepauc.metrics.pair_counts import twice_concordant
+from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, read_columns
+from deepauc.metrics.basis.pair_counts import twice_concordant
 
 
 def auroc(scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None) -> FloatOrArray:

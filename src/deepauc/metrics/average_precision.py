@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from deepauc.metrics.bootstrap import canonical_order, require_resamplable, resampled_counts
-from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
+from deepauc.metrics.basis.bootstrap import canonical_order, require_resamplable, resampled_counts
+from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
+from deepauc.metrics.basis.delong import independent_pairs
 from deepauc.metrics.curves import cumulative
-from deepauc.metrics.delong import independent_pairs
 from deepauc.metrics.intervals import Estimate, limits_without_variance, percentile_limits, require_interval_options
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.metrics.bootstrap import canonical_order, require_resamplable, resampled_counts
-from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, Floats, read_probabilities
+from deepauc.metrics.basis.bootstrap import canonical_order, require_resamplable, resampled_counts
+from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, Floats, read_probabilities
 from deepauc.metrics.intervals import (
     Estimate,
     limits_without_variance,

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from deepauc.metrics.auroc import auroc_of
-from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, read_columns
-from deepauc.metrics.delong import independent_pairs, placements, variance
+from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, read_columns
+from deepauc.metrics.basis.delong import independent_pairs, placements, variance
 from deepauc.metrics.intervals import limits_without_variance, normal_quantile, require_interval_options
 
 

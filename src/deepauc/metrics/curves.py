@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.labels import scale_free_array
-from deepauc.metrics.bootstrap import resampled_weights
-from deepauc.metrics.columns import ArrayLike, Column, Columns, Floats, read_columns
+from deepauc.metrics.basis.bootstrap import resampled_weights
+from deepauc.metrics.basis.columns import ArrayLike, Column, Columns, Floats, read_columns
 from deepauc.metrics.intervals import require_interval_options, wilson_limits
 
 Indices = npt.NDArray[np.intp]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepauc.metrics.columns import ArrayLike, Column, Floats, read_probabilities
+from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_probabilities
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.auroc import auroc, auroc_of
-from deepauc.metrics.bootstrap import resampled_auroc
-from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
-from deepauc.metrics.delong import independent_pairs, influence, placements, variance
+from deepauc.metrics.basis.bootstrap import resampled_auroc
+from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
+from deepauc.metrics.basis.delong import independent_pairs, influence, placements, variance
 
 WHAT = "an AUROC interval"
 

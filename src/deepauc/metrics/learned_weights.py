@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepauc.metrics.columns import ArrayLike, Column, Floats, read_columns, to_numpy
+from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_columns, to_numpy
 
 NEWTON_STEPS = 100
 HALVINGS = 40

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.auroc import auroc_of
-from deepauc.metrics.columns import ArrayLike, Column, Floats, to_numpy
+from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, to_numpy
 
 Average = Literal["ovr", "ovo"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.metrics.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
+from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
 from deepauc.metrics.intervals import Estimate, require_interval_options, wilson_limits
 
 Mask = npt.NDArray[np.bool_]

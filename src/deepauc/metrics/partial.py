@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deepauc.metrics.columns import ArrayLike, FloatOrArray, Floats, read_columns
+from deepauc.metrics.basis.columns import ArrayLike, FloatOrArray, Floats, read_columns
 from deepauc.metrics.curves import roc_of
 
 

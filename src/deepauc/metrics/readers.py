@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.metrics.columns import ArrayLike, Floats, read_columns, to_numpy
+from deepauc.metrics.basis.columns import ArrayLike, Floats, read_columns, to_numpy
 from deepauc.metrics.curves import roc_of
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from deepauc.labels import scale_free_array
-from deepauc.metrics.columns import ArrayLike, Column, Floats, read_columns, to_numpy
+from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_columns, to_numpy
 
 
 @dataclass(frozen=True)

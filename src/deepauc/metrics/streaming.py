@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 
 from deepauc.labels import ONE_CLASS
 from deepauc.metrics.auroc import auroc
-from deepauc.metrics.columns import ArrayLike, FloatOrArray, read_columns
+from deepauc.metrics.basis.columns import ArrayLike, FloatOrArray, read_columns
 
 Array = npt.NDArray[Any]
 

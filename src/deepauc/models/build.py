@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from deepauc.kernels.dropout import drop_in_dense_layers
 from deepauc.models.activations import assert_no_relu, replace_relu
 from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
-from deepauc.models.dropout import drop_in_dense_layers
 from deepauc.models.factory import FactorySpec
 from deepauc.models.initialisation import require_momentum, set_norm_momentum_, xavier_uniform_
 from deepauc.models.pretrained import cached_weights, load_weights, require_file

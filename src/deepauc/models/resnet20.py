@@ -8,8 +8,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepauc.models.activations import ActivationName, make_activation
-from deepauc.models.conv_norm import (
+from deepauc.kernels.conv_norm import (
     Delayed,
     activated,
     conv_norm,
@@ -18,6 +17,7 @@ from deepauc.models.conv_norm import (
     delayed_conv_norm_and_input,
     fits,
 )
+from deepauc.models.activations import ActivationName, make_activation
 from deepauc.models.initialisation import he_initialise_, require_momentum, set_norm_momentum_, xavier_normal_
 
 _WIDTHS = (16, 32, 64)

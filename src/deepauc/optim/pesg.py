@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from deepauc.optim.pesg_fused import FusedUpdate
-from deepauc.optim.pesg_update import Primal, Rates, descend, update
+from deepauc.kernels.pesg_fused import FusedUpdate
+from deepauc.kernels.pesg_update import Primal, Rates, descend, update
 from deepauc.optim.standard import without_norms
 
 

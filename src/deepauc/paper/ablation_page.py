@@ -9,8 +9,8 @@ from deepauc.paper.ablation_tasks import SET
 from deepauc.paper.ablations import ablations, claims
 from deepauc.paper.benchmark_tables import CELLS
 from deepauc.paper.recipes import RECIPES
-from deepauc.studies.records import Record
-from deepauc.studies.tables import (
+from deepauc.studies.records.book import Record
+from deepauc.studies.records.tables import (
     ALPHA_ZERO,
     CUT,
     DIFFERENCE,

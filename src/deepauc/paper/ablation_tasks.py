@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deepauc.data.benchmarks.catalogue import BENCHMARKS
-from deepauc.data.benchmarks.load import load_balanced
+from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS
+from deepauc.data.datasets.benchmarks.load import load_balanced
 from deepauc.data.imbalance import ImbalancedSet, imbalance_task, tuning_task, with_easy, with_noise
 from deepauc.data.task import Task
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 SET = "ablations"
 KEPT_SHARE = 0.4  # of the removed positives: what A5 needs at most

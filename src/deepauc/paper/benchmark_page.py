@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 from deepauc.metrics.mean_interval import MeanInterval, stratified_interval
 from deepauc.paper.benchmark_tables import CELLS, LOSSES, Cell
 from deepauc.paper.recipes import RECIPES, TITLES
-from deepauc.studies.records import RecordBook
-from deepauc.studies.tables import (
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.records.tables import (
     ALPHA_ZERO,
     CUT,
     DIFFERENCE,

@@ -15,7 +15,7 @@ from typing import Any
 from deepauc.metrics.mean_interval import MeanInterval, mean_interval
 from deepauc.paper import best_levers
 from deepauc.paper.best_levers import FOLLOWERS, Lever, SimplestWithinPairedError, followed, lever_name
-from deepauc.studies.records import Record, RecordBook, validation_curve
+from deepauc.studies.records.book import Record, RecordBook, validation_curve
 from deepauc.studies.selection import Trial
 
 

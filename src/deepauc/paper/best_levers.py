@@ -34,7 +34,7 @@ from deepauc.studies.grid import Config, Grid
 from deepauc.studies.selection import NothingToChoose, Trial
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
 from deepauc.studies.study import InheritsLatest, Study, StudySet
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 SET = "best"
 SELECTION_SETS = (100, 101)

@@ -18,8 +18,8 @@ from deepauc.paper.benchmark_page import pooled
 from deepauc.paper.best import TITLES
 from deepauc.paper.best_decisions import Decision, decisions, end_of_search
 from deepauc.paper.best_levers import CELLS, FOLLOWERS, LOSSES, SET, read_ranks
-from deepauc.studies.records import Record
-from deepauc.studies.tables import (
+from deepauc.studies.records.book import Record
+from deepauc.studies.records.tables import (
     ALPHA_ZERO,
     CUT,
     MEAN,

@@ -23,12 +23,12 @@ import torch
 
 from deepauc.paper.best import TITLES, best
 from deepauc.paper.smoke import DigitsSource
+from deepauc.studies.records.tables import Books, Page, Table
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource, without_test
-from deepauc.studies.tables import Books, Page, Table
-from deepauc.training.folder import surroundings
-from deepauc.training.interrupt import TrainingStopped
-from deepauc.training.loop import chosen_device, train
+from deepauc.training.engine.loop import chosen_device, train
 from deepauc.training.recipe import Bound, Recipe
+from deepauc.training.run.folder import surroundings
+from deepauc.training.run.interrupt import TrainingStopped
 from deepauc.training.schedule import Constant
 
 NAME = "divergence"

@@ -22,7 +22,7 @@ from deepauc.paper.best_decisions import decisions
 from deepauc.paper.best_levers import BASE, LEVERS, LOSSES, SET, lever_name
 from deepauc.paper.medical_tasks import MedicalSource
 from deepauc.studies.grid import Config
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.studies.study import Inherits, Study
 
 SEARCH_EPOCHS, SEARCH_STEPS, SEARCH_FIRST_EPOCHS = 20, 4160, 100  # what the search begins with, on a fold of C10

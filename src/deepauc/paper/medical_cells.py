@@ -14,7 +14,7 @@ from deepauc.paper.medical_printed import NETWORKS as PRINTED_NETWORKS
 from deepauc.paper.medical_printed import SKIN_NAME
 from deepauc.paper.medical_scores import Floats, TestScores, against, joined_scores, pooled, read_scores
 from deepauc.paper.medical_studies import HAM_NETWORKS, MELANOMA_NETWORKS
-from deepauc.studies.records import Record, RecordBook
+from deepauc.studies.records.book import Record, RecordBook
 
 SEEDS = 5  # training sets, or folds
 

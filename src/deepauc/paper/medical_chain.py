@@ -19,16 +19,16 @@ from deepauc.data.task import Task
 from deepauc.models.build import require_files
 from deepauc.paper.medical_packs import side_by_side
 from deepauc.paper.medical_scores import kept_scores
-from deepauc.studies.execution import OutOfTime, time_limit
-from deepauc.studies.records import Record, RecordBook
+from deepauc.studies.records.book import Record, RecordBook
+from deepauc.studies.running.execution import OutOfTime, time_limit
 from deepauc.studies.sources import Place
-from deepauc.training.folder import RunFolder, made_by
-from deepauc.training.loop import can_be_fast, chosen_device, train
-from deepauc.training.packing import Job, train_together
+from deepauc.training.engine.loop import can_be_fast, chosen_device, train
+from deepauc.training.engine.packing import Job, train_together
+from deepauc.training.engine.stream import Stream
 from deepauc.training.plain import recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe
-from deepauc.training.run import Run
-from deepauc.training.stream import Stream
+from deepauc.training.run.folder import RunFolder, made_by
+from deepauc.training.run.run import Run
 
 Report = Callable[[str], None]
 

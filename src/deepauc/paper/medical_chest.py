@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from deepauc.data.medical.chexpert import COMPETITION_LABELS, load_chexpert
-from deepauc.data.medical.nih import COMPETITION_FINDINGS, load_nih_sheets
+from deepauc.data.datasets.medical.chexpert import COMPETITION_LABELS, load_chexpert
+from deepauc.data.datasets.medical.nih import COMPETITION_FINDINGS, load_nih_sheets
 from deepauc.data.shuffle import fixed_permutation
 from deepauc.data.task import UNCERTAIN, Task
 from deepauc.data.uncertain import Choice
@@ -51,7 +51,7 @@ from deepauc.paper.medical_readers import given_readers, note_readers
 from deepauc.paper.medical_recipes import AUGMENTS, auc_m, auc_stage, ce, network_of
 from deepauc.paper.medical_tasks import given_root, joined, root_of
 from deepauc.studies.decoded import decoded_once
-from deepauc.studies.records import RecordBook
+from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.studies.study import chosen_names
 from deepauc.training.recipe import Recipe, Stage

@@ -17,9 +17,9 @@ from deepauc.paper.medical_cells import comparison_text
 from deepauc.paper.medical_readers import disease_ensembles
 from deepauc.paper.medical_scores import RESAMPLES, read_scores
 from deepauc.paper.recipes import TITLES
-from deepauc.studies.record_file import read_named
-from deepauc.studies.records import Record
-from deepauc.studies.tables import Books, Figures, Page, Table, interval_figures, interval_text, mean_text
+from deepauc.studies.records.book import Record
+from deepauc.studies.records.file import read_named
+from deepauc.studies.records.tables import Books, Figures, Page, Table, interval_figures, interval_text, mean_text
 from deepauc.text_tables import auc_text
 
 LOSSES = ("ce", "focal", "auc_s", "auc_m")

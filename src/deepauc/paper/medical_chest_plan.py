@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deepauc.data.medical.chexpert import LIBAUC_POLICY, Views
+from deepauc.data.datasets.medical.chexpert import LIBAUC_POLICY, Views
 from deepauc.data.uncertain import Choice
 from deepauc.paper.medical_recipes import CHEXPERT, METHODS
 from deepauc.paper.medical_tasks import TTA

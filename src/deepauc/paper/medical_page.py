@@ -13,9 +13,9 @@ from deepauc.paper.medical_losses import LOSSES
 from deepauc.paper.medical_scores import against, bootstrap_interval, delong_interval
 from deepauc.paper.medical_skin_page import SkinCells, skin_figures, skin_tables
 from deepauc.paper.recipes import TITLES
-from deepauc.studies.records import Record
-from deepauc.studies.score_histograms import Separation, separation
-from deepauc.studies.tables import (
+from deepauc.studies.records.book import Record
+from deepauc.studies.records.score_histograms import Separation, separation
+from deepauc.studies.records.tables import (
     ALPHA_ZERO,
     CUT,
     DIFFERENCE,

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.medical.csv_columns import CsvColumns, read_columns
+from deepauc.data.datasets.medical.csv_columns import CsvColumns, read_columns
 from deepauc.metrics.readers import readers_beaten
 from deepauc.paper.medical_scores import joined_scores, read_scores
 from deepauc.studies.sources import Place
-from deepauc.training.output_file import write_atomically
+from deepauc.training.run.output_file import write_atomically
 
 COLUMNS = ("label", "reader", "fpr", "tpr")
 Floats = npt.NDArray[np.float64]

@@ -17,10 +17,10 @@ from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.metrics.learned_weights import learn_weights, standardised
 from deepauc.models.fusion import Scale, ensemble
-from deepauc.studies.record_file import dense_ranks
-from deepauc.training.bundle import Bundle
-from deepauc.training.predict import kept_augment, predict
-from deepauc.training.run import Run
+from deepauc.studies.records.file import dense_ranks
+from deepauc.training.predict.predict import kept_augment, predict
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.run import Run
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000

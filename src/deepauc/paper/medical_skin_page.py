@@ -24,8 +24,8 @@ from deepauc.paper.medical_scores import (
     read_scores,
 )
 from deepauc.paper.recipes import TITLES
-from deepauc.studies.records import RecordBook
-from deepauc.studies.tables import Books, Figures, Table
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.records.tables import Books, Figures, Table
 from deepauc.text_tables import auc_text
 
 LOSSES = ("ce", "focal", "auc_s", "auc_m")

@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from deepauc.data.datasets.medical.csv_columns import column_names
+from deepauc.data.datasets.medical.ddsm import load_ddsm
+from deepauc.data.datasets.medical.ham10000 import load_ham10000_sheets
+from deepauc.data.datasets.medical.isic2020 import load_isic2020_table
+from deepauc.data.datasets.medical.medmnist import load_medmnist
+from deepauc.data.datasets.medical.melanoma import OutsideImages, load_melanoma, outside_rows
+from deepauc.data.datasets.medical.pathmnist import load_pathmnist_subset
+from deepauc.data.datasets.medical.pcam import load_pcam
 from deepauc.data.imbalance import imbalance_task, tuning_task
-from deepauc.data.medical.csv_columns import column_names
-from deepauc.data.medical.ddsm import load_ddsm
-from deepauc.data.medical.ham10000 import load_ham10000_sheets
-from deepauc.data.medical.isic2020 import load_isic2020_table
-from deepauc.data.medical.medmnist import load_medmnist
-from deepauc.data.medical.melanoma import OutsideImages, load_melanoma, outside_rows
-from deepauc.data.medical.pathmnist import load_pathmnist_subset
-from deepauc.data.medical.pcam import load_pcam
 from deepauc.data.task import ArrayInputs, Indices, Task
 from deepauc.paper.medical_scores import kept_scores
 from deepauc.studies.decoded import decoded_once
 from deepauc.studies.sources import Place, fold_task
 from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.plain import valid_name
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 FOLDS = 5
 SPLIT_SEED = 0

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.models.build import ModelSpec, ResNet20Spec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
@@ -28,9 +28,9 @@ from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid
 from deepauc.studies.sources import BenchmarkSource, TaskSource
 from deepauc.studies.study import Study, StudySet
-from deepauc.training.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.plain import valid_name
-from deepauc.training.plan import Fingerprint
+from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
+from deepauc.training.plan.make import Fingerprint
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 

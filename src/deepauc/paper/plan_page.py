@@ -21,7 +21,7 @@ from deepauc.paper.plan_changes import (
     cost_of,
     planned,
 )
-from deepauc.studies.tables import Books, Figures, Page, Table, interval_figures, interval_text
+from deepauc.studies.records.tables import Books, Figures, Page, Table, interval_figures, interval_text
 from deepauc.training.recipe import Recipe
 
 Found = Mapping[str, Mapping[str, Mapping[int, float]]]

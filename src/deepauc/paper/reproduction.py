@@ -25,13 +25,11 @@ from deepauc.paper.ablation_tasks import ChangedSource, RankingSource
 from deepauc.paper.benchmark_tables import BENCHMARKS
 from deepauc.paper.recipes import FOCAL_ALPHAS, FOCAL_GAMMAS, GAMMAS, MARGINS
 from deepauc.paper.reproduction_recipes import LOSSES, fair, released
-from deepauc.studies.choices import RecordedChoices
+from deepauc.studies.chosen import RecordedSettings
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid, sample
-from deepauc.studies.records import RecordBook, validation_curve
-from deepauc.studies.sources import BenchmarkSource, Place
-from deepauc.studies.study import Inherits, Study, StudySet
-from deepauc.studies.tables import (
+from deepauc.studies.records.book import RecordBook, validation_curve
+from deepauc.studies.records.tables import (
     ALPHA_ZERO,
     DIVERGED,
     MEAN,
@@ -46,7 +44,9 @@ from deepauc.studies.tables import (
     merged,
     page_of,
 )
-from deepauc.training.run import Run
+from deepauc.studies.sources import BenchmarkSource, Place
+from deepauc.studies.study import Inherits, Study, StudySet
+from deepauc.training.run.run import Run
 
 NETWORKS = ("D", "R")
 TUNED_ON = ("C2", "C10", "C100")
@@ -263,7 +263,7 @@ def _first(name: str) -> str:
 
 def _best_five(first: Study, book: RecordBook) -> Grid | None:
     """By mean validation AUC at the last epoch over the sets; None before all have run. What diverged is last."""
-    choices = RecordedChoices([first], book)
+    choices = RecordedSettings([first], book)
     means = []
     for config in first.configs:
         records = [choices.tuning_record(first, config, seed) for seed in first.tuning_seeds]

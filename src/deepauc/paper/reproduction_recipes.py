@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.models.activations import ActivationName
 from deepauc.models.build import ModelSpec, ResNet20Spec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin

@@ -19,10 +19,10 @@ from deepauc.data.imbalance import imbalance_task, tuning_task
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.demo import digits
 from deepauc.paper.recipes import METHODS, PAPER, TITLES
+from deepauc.studies.records.tables import ALPHA_ZERO, MEAN, SETS, SETTINGS, Page, Row, study_table
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study, StudySet
-from deepauc.studies.tables import ALPHA_ZERO, MEAN, SETS, SETTINGS, Page, Row, study_table
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 CONFIGS, EPOCHS = 4, 40
 

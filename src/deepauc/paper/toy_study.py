@@ -13,8 +13,8 @@ import torch
 from deepauc.demo import toy_report
 from deepauc.demo.toy import ToySettings, run_toy
 from deepauc.studies.sources import Place
-from deepauc.training.folder import surroundings
-from deepauc.training.output_file import write_atomically
+from deepauc.training.run.folder import surroundings
+from deepauc.training.run.output_file import write_atomically
 
 NAME = "toy"
 

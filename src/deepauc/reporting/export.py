@@ -18,13 +18,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from deepauc.data.decode import ImageError, decode_image, read_image_file
-from deepauc.training.bundle import Bundle
-from deepauc.training.copies import Copies
-from deepauc.training.folder import RunFolder
-from deepauc.training.output_file import require_output, write_output
-from deepauc.training.own_files import BUNDLE, MODEL, require_own
+from deepauc.data.images.decode import ImageError, decode_image, read_image_file
 from deepauc.training.preprocessing import Preprocessing
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.folder import RunFolder
+from deepauc.training.run.output_file import require_output, write_output
+from deepauc.training.run.own_files import BUNDLE, MODEL, require_own
+from deepauc.training.test_time import Copies
 
 COMPARED = 32  # inputs that both programs score
 TOLERANCE = 1e-3  # of the largest score, or absolutely where scores are small

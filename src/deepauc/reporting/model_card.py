@@ -14,15 +14,15 @@ import numpy as np
 from deepauc.data.group_word import group_word
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
-from deepauc.reporting.kept_stage import FOLDER as LAST_STAGE
-from deepauc.reporting.kept_stage import baseline_stage, kept_stage, stage_objectives
-from deepauc.reporting.scores_file import read_scores
+from deepauc.reporting.evaluation.kept_stage import FOLDER as LAST_STAGE
+from deepauc.reporting.evaluation.kept_stage import baseline_stage, kept_stage, stage_objectives
+from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.text_tables import auc_text, markdown_table
-from deepauc.training.baseline import FOLDER as FIRST_STAGE
-from deepauc.training.bundle import Bundle
-from deepauc.training.folder import code_text
-from deepauc.training.own_files import BUNDLE, MODEL, SCORES, require_own
-from deepauc.training.run import Run
+from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.folder import code_text
+from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
+from deepauc.training.run.run import Run
 
 NOTICE = (
     "**Not a medical device.** It has not been cleared for any decision about patients. Its figures hold for data like "

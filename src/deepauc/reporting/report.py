@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deepauc.reporting.canvas import render
-from deepauc.reporting.findings import RunFindings, to_json
-from deepauc.reporting.markdown import markdown_page
-from deepauc.reporting.page import html_page
-from deepauc.reporting.run_evaluation import evaluate_run
-from deepauc.reporting.sections import run_document
-from deepauc.reporting.subgroups import Metadata
-from deepauc.reporting.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
-from deepauc.training.output_file import write_atomically
-from deepauc.training.own_files import BUNDLE, MODEL, require_own
+from deepauc.reporting.document.markdown import markdown_page
+from deepauc.reporting.document.page import html_page
+from deepauc.reporting.document.sections import run_document
+from deepauc.reporting.evaluation.findings import RunFindings, to_json
+from deepauc.reporting.evaluation.run import evaluate_run
+from deepauc.reporting.evaluation.subgroups import Metadata
+from deepauc.reporting.figures.canvas import render
+from deepauc.reporting.figures.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
+from deepauc.training.run.output_file import write_atomically
+from deepauc.training.run.own_files import BUNDLE, MODEL, require_own
 
 FIGURES = "report-figures"
 HALF = 100  # steps that judging is reported as, and drawing as many: either takes about half of the time

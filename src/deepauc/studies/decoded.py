@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 
-from deepauc.data.medical.lazy_images import LazyImageFiles
-from deepauc.data.packed import open_packed, pack
+from deepauc.data.datasets.medical.lazy_images import LazyImageFiles
+from deepauc.data.packed.sets import open_packed, pack
 from deepauc.data.task import Task
 from deepauc.studies.sources import Place
 from deepauc.training.in_memory import InMemoryInputs, fits_in_memory

@@ -11,7 +11,7 @@ import torch
 from deepauc.data.splits import k_fold
 from deepauc.data.task import Task
 from deepauc.studies.sources import Place, TaskSource
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

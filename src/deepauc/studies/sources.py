@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deepauc.data.benchmarks.load import load
+from deepauc.data.datasets.benchmarks.load import load
 from deepauc.data.splits import k_fold, split_by_fractions
 from deepauc.data.task import Task
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

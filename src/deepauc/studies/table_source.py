@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from deepauc.data.imbalance import tuning_task
-from deepauc.data.table import read_table
+from deepauc.data.table.read import read_table
 from deepauc.data.task import Task
 from deepauc.studies.sources import Place, fold_task
 from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.in_memory import kept_in_memory
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

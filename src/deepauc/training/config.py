@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from deepauc.models.build import ModelSpec
 from deepauc.training.identity import names_of
 from deepauc.training.plain import MODELS, OBJECTIVES, OPTIMIZERS, SCHEDULES, to_plain, valid_name
-from deepauc.training.plan_inputs import PlanOptions
+from deepauc.training.plan.inputs import PlanOptions
 from deepauc.training.recipe import ObjectiveSpec, OptimizerSpec, Recipe
 from deepauc.training.schedule import Schedule
 

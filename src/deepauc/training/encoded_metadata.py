@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from deepauc.data.task import Array, ArrayInputs, Task
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder
-from deepauc.training.choice import Choice
+from deepauc.training.plan.choice import Choice
 
 MOST_NAMES = 0.5  # a column with more categories than this share of its cells holds names, from which nothing follows
 

@@ -15,15 +15,15 @@ import torch
 
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import SelectedInputs, Task
-from deepauc.training.distributed import all_ranks, join_ranks
-from deepauc.training.file_lock import lock
-from deepauc.training.folder import RunFolder
-from deepauc.training.loop import Engine, chosen_device, train
-from deepauc.training.packing import Job, train_together
+from deepauc.training.engine.distributed import all_ranks, join_ranks
+from deepauc.training.engine.loop import Engine, chosen_device, train
+from deepauc.training.engine.packing import Job, train_together
+from deepauc.training.engine.stream import Stream
+from deepauc.training.engine.trainer import Progress
 from deepauc.training.plain import to_plain
 from deepauc.training.recipe import Recipe, Stage, ViewObjectiveSpec
-from deepauc.training.stream import Stream
-from deepauc.training.trainer import Progress
+from deepauc.training.run.file_lock import lock
+from deepauc.training.run.folder import RunFolder
 
 _CHUNK = 1024
 

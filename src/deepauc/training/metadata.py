@@ -8,9 +8,9 @@ import torch
 
 from deepauc.data.task import Task
 from deepauc.training.encoded_metadata import metadata_task
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe
-from deepauc.training.run import Run
+from deepauc.training.run.run import Run
 
 
 def train_on_metadata(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from deepauc.data.packed import open_packed
-from deepauc.data.problems import TableReport
+from deepauc.data.packed.sets import open_packed
 from deepauc.data.splits import equal_sets, input_digests
-from deepauc.data.table import largest_group
+from deepauc.data.table.problems import TableReport
+from deepauc.data.table.read import largest_group
 from deepauc.data.task import Array, Indices, Task
 from deepauc.names import Alike, find_alike
 from deepauc.training.config import DataSettings

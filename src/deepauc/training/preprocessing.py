@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepauc.data.colour import normalise, to_unit
+from deepauc.data.augment.colour import normalise, to_unit
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
 from deepauc.models.fusion import SMALLEST_SCALE

@@ -9,11 +9,11 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 import torch
 from torch import nn
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.uncertain import Choice
 from deepauc.models.build import ModelSpec
-from deepauc.training.copies import Copies
 from deepauc.training.schedule import Constant, Schedule
+from deepauc.training.test_time import Copies
 
 Bound = Literal["auto", "sigmoid", "l2", "rms", "none"]
 Precision = Literal["float32", "bfloat16"]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from deepauc.data.augment import Augment
+from deepauc.data.augment.batch import Augment
 from deepauc.data.task import Task
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.training.preprocessing import Preprocessing

@@ -12,10 +12,10 @@ import torch
 from deepauc.data.task import Task
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.optim.pesg import PESGSpec
-from deepauc.training.loop import train
+from deepauc.training.engine.loop import train
+from deepauc.training.engine.trainer import Progress
 from deepauc.training.recipe import Recipe
 from deepauc.training.scoring import mean_auc
-from deepauc.training.trainer import Progress
 
 # The paper's grids (D4), in the order in which they are tried: margins, then gammas, then both.
 MARGINS = (1.0, 0.5, 0.3, 0.7, 0.1)

@@ -1,0 +1,357 @@
+"""Augmentation of whole batches on the device, from a table of parameters drawn per epoch.
+
+`Augment` says what may happen. `draw` gives a table with one row for each position in the epoch's order; a row
+depends on (seed, epoch, view, position) alone, so step t of a run reads rows tB to (t + 1)B, whatever came before and
+however many ranks share them. `apply` is a pure function of images and rows: it draws nothing, its shapes do not
+depend on values, and it can be captured in a CUDA graph or compiled in one piece.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from deepauc.data.augment import colour, mixup
+from deepauc.data.augment.geometry import (
+    Affine,
+    coarse_dropout,
+    crop_and_flip,
+    diagonal,
+    enlarged_crop,
+    inverse_affine,
+    sample_affine,
+)
+from deepauc.data.counter import hash_key, uniforms
+
+Layout = Literal["NHWC", "NCHW"]
+Numbers = npt.NDArray[np.float64]
+Parameter = Callable[["_Draws"], Numbers]
+
+# The number of a parameter is part of its address: switching one augmentation on or off leaves the others as they are.
+# A new one goes to the end, whatever it is next to below: another place would renumber, and so change, recorded runs.
+_PARAMETERS = (
+    *("flip", "vertical_flip", "crop_y", "crop_x", "angle", "shift_x", "shift_y", "zoom", "shear"),
+    *("window_area", "window_ratio", "window_x", "window_y"),
+    *("brightness", "contrast", "saturation", "hue", "greyscale", "mixup_weight", "mixup_key"),
+    *("enlarged_y", "enlarged_x"),
+)
+_NUMBERS = {name: number for number, name in enumerate(_PARAMETERS)}
+_CACHE_VALUES = 1 << 19  # float32 values of one group of images: 2 MB
+_FIRST_HOLE = 1000
+MOST_HOLES = 1000  # each has a place in every row of the table
+_WINDOW_RATIOS = (3 / 4, 4 / 3)
+
+
+@dataclass(frozen=True)
+class AugmentTable:
+    """The parameters of one epoch: `values` is (n, k) float32, row by position in the epoch's order."""
+
+    values: Tensor
+    columns: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def column(self, name: str) -> Tensor:
+        """One parameter, (n,)."""
+        return self.values[:, self.columns.index(name)]
+
+    def to(self, device: torch.device | str) -> AugmentTable:
+        return AugmentTable(self.values.to(device), self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """What may happen to a training image, in this order; every default but flip and crop is 'nothing'.
+
+    First an enlarged crop. Then one geometric map: random resized crop, crop with padding, flips, then shear, rotation,
+    zoom and translation. Flips and whole-pixel crops alone move bytes (exact); with anything more the composed map is
+    sampled once, bilinearly. Then colour: brightness, contrast, saturation, hue, grey. Then coarse dropout.
+    Mixup is a step of its own (`mix`), since it changes labels too.
+    """
+
+    flip: bool = True  # left and right, for half of the images
+    vertical_flip: bool = False
+    crop_padding: int = 4  # pixels on each side, then a crop back to the image's size
+    rotation: float = 0.0  # degrees, either way
+    translation: float = 0.0  # share of the side, either way
+    scale: tuple[float, float] = (1.0, 1.0)  # smallest and largest zoom
+    shear: float = 0.0  # degrees along x, either way
+    resized_crop: tuple[float, float] = (1.0, 1.0)  # smallest and largest share of the area; sides' ratio 3:4 to 4:3
+    brightness: float = 0.0  # factor from max(0, 1 - b) to 1 + b; likewise contrast and saturation
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0  # share of the colour circle, either way; at most 0.5
+    greyscale: float = 0.0  # share of the images that lose their colour
+    coarse_dropout: int = 0  # boxes an image
+    hole_size: float = 0.2  # share of the side
+    mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0 is none
+    fill: float = 0.0  # what shows outside the image and in the holes; 0 black, 1 white
+    enlarged_crop: float = 1.0  # side of a random window of whole pixels, as a share, enlarged to the image's size
+    columns: tuple[str, ...] = field(init=False, repr=False, compare=False)  # the names of a row's entries
+
+    def __post_init__(self) -> None:
+        for name in (option.name for option in fields(self) if option.init):
+            value = getattr(self, name)
+            if isinstance(value, tuple | list):
+                _check_range(name, tuple(value))
+                object.__setattr__(self, name, (float(value[0]), float(value[1])))
+            elif not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} must be finite and not negative, not {value}; 0 switches it off.")
+        for name in ("crop_padding", "coarse_dropout"):
+            if getattr(self, name) != int(getattr(self, name)):
+                raise ValueError(f"{name} must be a whole number, not {getattr(self, name)}.")
+        if not 0 < self.enlarged_crop <= 1:
+            raise ValueError(
+                f"enlarged_crop must lie in (0, 1], not {self.enlarged_crop}: it is a share of the side, 30 of 32 "
+                "pixels being 0.9375; 1 switches it off."
+            )
+        if self.enlarged_crop < 1 and (self.crop_padding or self._windowed):
+            raise ValueError("enlarged_crop is a crop by itself: set crop_padding=0, and leave resized_crop out.")
+        if self.resized_crop[1] > 1:
+            raise ValueError(f"resized_crop takes shares of the area, at most 1, not {self.resized_crop}.")
+        limits = {"hue": 0.5, "greyscale": 1, "fill": 1, "hole_size": 1, "shear": 89, "coarse_dropout": MOST_HOLES}
+        for name, limit in limits.items():
+            if getattr(self, name) > limit:
+                raise ValueError(f"{name} must be at most {limit}, not {getattr(self, name)}.")
+        object.__setattr__(self, "columns", tuple(self._parameters()))
+
+    @property
+    def _windowed(self) -> bool:
+        return self.resized_crop != (1.0, 1.0)
+
+    @property
+    def _turned(self) -> bool:
+        return bool(self.rotation or self.translation or self.shear) or self.scale != (1.0, 1.0)
+
+    @property
+    def _recoloured(self) -> bool:
+        return bool(self.brightness or self.contrast or self.saturation or self.hue or self.greyscale)
+
+    @property
+    def _filled(self) -> float:
+        return round(255 * self.fill) / 255  # the same grey for uint8 and for float images
+
+    def require_fit(self, height: int, width: int) -> None:
+        """Raise ValueError if images of this size may be moved out of the picture: batches of nothing would remain."""
+        if self.crop_padding >= min(height, width):
+            raise ValueError(
+                f"crop_padding={self.crop_padding} may move an image of {height} x {width} out of the picture: "
+                f"set it to {min(height, width) - 1} at most."
+            )
+
+    def draw(self, n: int, *, seed: int, epoch: int, view: int = 0) -> AugmentTable:
+        """The table of one epoch, (n, k), on the CPU. `view` tells apart several views of the same images."""
+        for name, value in (("n", n), ("seed", seed), ("epoch", epoch), ("view", view)):
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, not {value}.")
+        draws = _Draws(n, (seed, *b"augment", epoch, view))
+        values = np.empty((n, len(self.columns)), dtype=np.float32)
+        for place, parameter in enumerate(self._parameters().values()):
+            values[:, place] = parameter(draws)
+        return AugmentTable(torch.from_numpy(values), self.columns)
+
+    def _parameters(self) -> dict[str, Parameter]:
+        """How each column follows from the epoch's uniform numbers."""
+        parameters: dict[str, Parameter] = {}
+        if self.flip:
+            parameters["flip"] = _chance("flip", 0.5)
+        if self.vertical_flip:
+            parameters["vertical_flip"] = _chance("vertical_flip", 0.5)
+        if self.crop_padding:
+            places = 2 * self.crop_padding + 1
+            parameters["crop_y"] = lambda draws: np.floor(draws("crop_y") * places)
+            parameters["crop_x"] = lambda draws: np.floor(draws("crop_x") * places)
+        if self._windowed:
+            parameters |= _window(self.resized_crop)
+        if self._turned:
+            parameters["angle"] = _between("angle", -self.rotation, self.rotation)
+            parameters["shift_x"] = _between("shift_x", -self.translation, self.translation)
+            parameters["shift_y"] = _between("shift_y", -self.translation, self.translation)
+            parameters["zoom"] = _between("zoom", *self.scale)
+            parameters["shear"] = _between("shear", -self.shear, self.shear)
+        for name in ("brightness", "contrast", "saturation"):
+            if strength := getattr(self, name):
+                parameters[name] = _between(name, max(0.0, 1 - strength), 1 + strength)
+        if self.hue:
+            parameters["hue"] = _between("hue", -self.hue, self.hue)
+        if self.greyscale:
+            parameters["greyscale"] = _chance("greyscale", self.greyscale)
+        for hole in range(self.coarse_dropout):
+            parameters[f"hole_x{hole}"] = _hole(_FIRST_HOLE + 2 * hole)
+            parameters[f"hole_y{hole}"] = _hole(_FIRST_HOLE + 2 * hole + 1)
+        if self.enlarged_crop < 1:
+            parameters["enlarged_y"] = lambda draws: draws("enlarged_y")
+            parameters["enlarged_x"] = lambda draws: draws("enlarged_x")
+        if self.mixup:
+            parameters["mixup_weight"] = lambda draws: mixup.mixing_weights(draws("mixup_weight"), self.mixup)
+            parameters["mixup_key"] = lambda draws: draws("mixup_key")
+        return parameters
+
+    def apply(self, images: Tensor, parameters: Tensor, *, layout: Layout = "NHWC") -> Tensor:
+        """Images, uint8 or floating in [0, 1], with their rows (B, k) of the table -> floating (B, C, H, W) in [0, 1].
+
+        uint8 becomes float32. No memory format is promised; flips and crops of NHWC images stay channels_last.
+        """
+        if layout not in get_args(Layout) or images.ndim != 4:
+            raise ValueError(f"images must be (B, H, W, C) or, with layout='NCHW', (B, C, H, W), not {images.shape}.")
+        count = images.shape[0]  # of no fixed size where the network is exported, which len() would fix
+        if parameters.shape != (count, len(self.columns)):
+            raise ValueError(
+                f"parameters have shape {tuple(parameters.shape)}; a batch of {count} images needs "
+                f"({count}, {len(self.columns)}): the rows of this Augment's own table."
+            )
+        nhwc = images if layout == "NHWC" else images.permute(0, 2, 3, 1)
+        if nhwc.device.type != "cpu" or torch.compiler.is_compiling():
+            return self._changed(nhwc, parameters)
+        group = _CACHE_VALUES // max(1, nhwc[0].numel()) if count else 0
+        if count <= group:
+            return self._changed(nhwc, parameters)
+        # On a CPU group by group: a chain of changes that leaves the cache costs up to five times as much.
+        group = max(1, group)
+        parts = zip(torch.split(nhwc, group), torch.split(parameters, group), strict=True)
+        return torch.cat([self._changed(some, rows) for some, rows in parts])
+
+    def _changed(self, nhwc: Tensor, parameters: Tensor) -> Tensor:
+        at = {name: parameters[:, place] for place, name in enumerate(self.columns)}
+        if self.enlarged_crop < 1:
+            nhwc = enlarged_crop(nhwc, share=self.enlarged_crop, y=at["enlarged_y"], x=at["enlarged_x"])
+        if self._windowed or self._turned:
+            out = colour.to_unit(nhwc.permute(0, 3, 1, 2))
+            out = sample_affine(out, self._source_of(at, height=nhwc.shape[1], width=nhwc.shape[2]), fill=self._filled)
+        else:
+            moved = self._moved(nhwc, at).permute(0, 3, 1, 2)
+            out = colour.to_unit(moved.contiguous() if self._recoloured else moved)
+        return self._holes(self._coloured(out, at), at)
+
+    def _moved(self, images: Tensor, at: dict[str, Tensor]) -> Tensor:
+        if not (self.flip or self.vertical_flip or self.crop_padding):
+            return images
+        zero = torch.zeros(images.shape[0], device=images.device)
+        return crop_and_flip(
+            images,
+            padding=self.crop_padding,
+            crop_y=at.get("crop_y", zero),
+            crop_x=at.get("crop_x", zero),
+            flip=at.get("flip", zero),
+            vertical_flip=at.get("vertical_flip", zero),
+            fill=self._filled if images.is_floating_point() else round(255 * self.fill),
+        )
+
+    def _source_of(self, at: dict[str, Tensor], *, height: int, width: int) -> Affine:
+        """The composed map from output to input pixels: the last change of the image is undone first."""
+        like = next(iter(at.values()))
+        zero = torch.zeros_like(like)
+        source = Affine.identity(like)
+        if self._turned:
+            source = source.then(
+                inverse_affine(
+                    angle=at["angle"],
+                    shift_x=at["shift_x"] * width,
+                    shift_y=at["shift_y"] * height,
+                    zoom=at["zoom"],
+                    shear=at["shear"],
+                )
+            )
+        if self.flip or self.vertical_flip or self.crop_padding:
+            mirror_x, mirror_y = 1 - 2 * at.get("flip", zero), 1 - 2 * at.get("vertical_flip", zero)
+            crop_x, crop_y = (
+                at[name] - self.crop_padding if self.crop_padding else zero for name in ("crop_x", "crop_y")
+            )
+            source = source.then(diagonal(mirror_x, mirror_y, crop_x, crop_y))
+        if self._windowed:
+            x, y = at["window_x"] * width, at["window_y"] * height
+            source = source.then(diagonal(at["window_width"], at["window_height"], x, y))
+        return source
+
+    def _coloured(self, images: Tensor, at: dict[str, Tensor]) -> Tensor:
+        if self.brightness:
+            images = colour.adjust_brightness(images, at["brightness"])
+        if self.contrast:
+            images = colour.adjust_contrast(images, at["contrast"])
+        if self.saturation:
+            images = colour.adjust_saturation(images, at["saturation"])
+        if self.hue:
+            images = colour.adjust_hue(images, at["hue"])
+        if self.greyscale:
+            images = colour.adjust_saturation(images, 1 - at["greyscale"])
+        return images
+
+    def _holes(self, images: Tensor, at: dict[str, Tensor]) -> Tensor:
+        if not self.coarse_dropout:
+            return images
+        centre_x, centre_y = (
+            torch.stack([at[f"hole_{axis}{hole}"] for hole in range(self.coarse_dropout)], dim=1) for axis in "xy"
+        )
+        return coarse_dropout(images, centre_x=centre_x, centre_y=centre_y, size=self.hole_size, fill=self._filled)
+
+    def mix(self, images: Tensor, labels: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Mixup of floating images (B, ...) and of labels (B,) or (B, L), which become soft; NaN stays missing.
+
+        Mean labels: partners are a permutation of the batch and E[weight] = 1/2, so p is kept in expectation.
+        """
+        if not self.mixup:
+            return images, labels
+        if not images.is_floating_point():
+            raise ValueError("mixup needs floating images: apply the augmentation first.")
+        weights = parameters[:, self.columns.index("mixup_weight")]
+        partner = mixup.partners(parameters[:, self.columns.index("mixup_key")])
+        soft = labels if labels.is_floating_point() else labels.float()
+        return mixup.mix(images, images[partner], weights), mixup.mix(soft, soft[partner], weights)
+
+
+class _Draws:
+    """The epoch's uniform numbers, (n,) in [0, 1), by parameter."""
+
+    def __init__(self, count: int, address: tuple[int, ...]) -> None:
+        self._count = count
+        self._address = address
+
+    def __call__(self, name: str) -> Numbers:
+        return self.numbered(_NUMBERS[name])
+
+    def numbered(self, number: int) -> Numbers:
+        return uniforms(hash_key(*self._address, number), self._count)
+
+
+def _between(name: str, low: float, high: float) -> Parameter:
+    return lambda draws: low + draws(name) * (high - low)
+
+
+def _chance(name: str, share: float) -> Parameter:
+    return lambda draws: (draws(name) < share).astype(np.float64)
+
+
+def _hole(number: int) -> Parameter:
+    return lambda draws: draws.numbered(number)
+
+
+def _window(areas: tuple[float, float]) -> dict[str, Parameter]:
+    """Sides and centre of a random window, as shares of the image's sides: area uniform, ratio log-uniform."""
+    area = _between("window_area", *areas)
+    log_ratio = _between("window_ratio", math.log(_WINDOW_RATIOS[0]), math.log(_WINDOW_RATIOS[1]))
+
+    def width(draws: _Draws) -> Numbers:
+        return np.minimum(np.sqrt(area(draws) * np.exp(log_ratio(draws))), 1)  # torchvision would draw again
+
+    def height(draws: _Draws) -> Numbers:
+        return np.minimum(np.sqrt(area(draws) / np.exp(log_ratio(draws))), 1)
+
+    return {
+        "window_width": width,
+        "window_height": height,
+        "window_x": lambda draws: (draws("window_x") - 0.5) * (1 - width(draws)),  # centre, from the image's
+        "window_y": lambda draws: (draws("window_y") - 0.5) * (1 - height(draws)),
+    }
+
+
+def _check_range(name: str, bounds: tuple[float, ...]) -> None:
+    if len(bounds) != 2 or not all(math.isfinite(b) for b in bounds) or not 0 < bounds[0] <= bounds[1]:
+        raise ValueError(f"{name} must be (smallest, largest) with 0 < smallest <= largest, not {bounds}.")

@@ -1,0 +1,183 @@
+"""Columns of text as arrays, and every cell that cannot be read as a Problem with its row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.table.compact import LARGEST, NumberColumn, TextColumn
+from deepauc.data.table.problems import Problem, ProblemKind, shown
+from deepauc.data.task import Floats, single_precision_weights
+from deepauc.labels import NO_NAME
+from deepauc.names import one_form
+
+# What a label may look like in a file. Nothing else is guessed at: "yes", "malignant" or 2 could mean anything.
+_LABELS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0, "": math.nan, "nan": math.nan}
+_PARTS = {
+    "train": 0, "training": 0,
+    "validation": 1, "valid": 1, "val": 1,
+    "test": 2, "testing": 2,
+}  # fmt: skip
+NO_PART = -1
+_TRUTH = {"true": "1", "false": "0"}  # what pandas writes of a column of 0 and 1 (get_dummies), and parquet holds
+BLUR = 0.01  # of the standard deviation
+EMPTY_FEATURE = "the cell is empty: fill it in, or leave the row out"
+
+
+def parse_labels(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
+    """0, 1, or NaN for an empty cell, which is no problem: the row is unlabelled."""
+    values = np.empty(len(cells), dtype=np.float32)
+    problems: list[Problem] = []
+    for row, cell in enumerate(cells):
+        value = _LABELS.get(one_form(cell).lower())
+        if value is None:
+            remedy = "write 1 for the positive class, 0 for the negative one, nothing where it is not known"
+            problems.append(_problem(lines[row], column, "unknown label value", f"{shown(cell)}: {remedy}"))
+        values[row] = math.nan if value is None else value
+    return values, problems
+
+
+def parse_parts(
+    cells: Sequence[str], lines: Sequence[int], column: str, *, unlabelled: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int64], list[Problem]]:
+    """0 train, 1 validation, 2 test; -1 for a bad cell, and for an empty one, which an unlabelled row may have."""
+    parts = np.empty(len(cells), dtype=np.int64)
+    problems: list[Problem] = []
+    for row, cell in enumerate(cells):
+        name = one_form(cell)
+        parts[row] = _PARTS.get(name.lower(), NO_PART)
+        if parts[row] == NO_PART and not (unlabelled[row] and not name):
+            message = f"{shown(cell)}: write train, validation or test"
+            problems.append(_problem(lines[row], column, "bad split value", message))
+    return parts, problems
+
+
+def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
+    """Finite numbers that are not negative."""
+    weights, _ = _parse_numbers(cells)
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    message = "a weight is a finite number that is not negative"
+    problems = [
+        _problem(lines[row], column, "bad weight", f"{shown(cells[row])}: {message}{_decimal_comma(cells[row])}")
+        for row in np.flatnonzero(bad).tolist()
+    ]
+    return single_precision_weights(np.where(bad, 0, weights)), problems
+
+
+def parse_features(
+    cells: NumberColumn, lines: Sequence[int], column: str
+) -> tuple[npt.NDArray[np.float64], list[Problem]]:
+    """Finite numbers within the reach of float32; true is 1 and false is 0, as for labels. A bad one is 0."""
+    values, problems = cells.values(), list[Problem]()
+    for rows, block in cells.texts:
+        texts = block.cells()
+        numbers, bad = _parse_numbers([_TRUTH.get(cell.strip().lower(), cell) for cell in texts])
+        values[rows] = np.where(bad, 0, numbers)
+        problems += [
+            _problem(
+                lines[rows.start + place],
+                column,
+                "NaN feature",
+                EMPTY_FEATURE
+                if not texts[place].strip()
+                else f"{shown(texts[place])}: a feature is a finite number, below 3.4e38{_decimal_comma(texts[place])}",
+            )
+            for place in np.flatnonzero(bad).tolist()
+        ]
+    return values, problems
+
+
+def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
+    """A problem where float32, which a network gets, blurs the differences between a feature's numbers."""
+    if not len(values) or (values - values.astype(np.float32)).std() <= BLUR * values.std() or values.std() == 0:
+        return []
+    message = f"its numbers ({values.min():.10g} to {values.max():.10g}) lie so close together for their size that "
+    message += "single precision blurs them: subtract the smallest one, or another round number, from all"
+    return [Problem(row=None, column=column, kind="numbers too close", message=message)]
+
+
+def parse_groups(cells: TextColumn, lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:
+    """Names in one form; an empty one could be anybody's."""
+    groups = cells.names()
+    remedy = "name the patient or group (any name that occurs once will do for an unknown one)"
+    return groups, [
+        _problem(
+            lines[row],
+            column,
+            "missing group",
+            f"{shown(cells[row]) if groups[row] else 'the cell is empty'}: {remedy}",
+        )
+        for row in np.flatnonzero(np.isin(groups, NO_NAME)).tolist()
+    ]
+
+
+def id_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, may_repeat: bool) -> list[Problem]:
+    """Rows without a name, and, unless they may repeat, those with the name of an earlier one."""
+    first: dict[str, int] = {}
+    problems = []
+    for cell, line in zip(cells, lines, strict=True):
+        name = one_form(cell)
+        if not name:
+            message = "the cell is empty: give every row a name of its own"
+            problems.append(_problem(line, column, "missing id", message))
+        elif first.setdefault(name, line) != line and not may_repeat:
+            message = f"{shown(name)} is line {first[name]} too: an id names one row, what several share is a group"
+            problems.append(_problem(line, column, "duplicate id", message))
+    return problems
+
+
+def parse_metadata(cells: TextColumn) -> npt.NDArray[Any]:
+    """float64 with NaN for empty cells if every other cell is a number, else text."""
+    values, bad = _parse_numbers(cells)
+    empty = np.array([not cell.strip() for cell in cells], dtype=bool)
+    if (bad & ~empty).any() or empty.all():
+        return cells.names()
+    return np.where(empty, np.nan, values)
+
+
+def number_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, declared: bool) -> list[Problem]:
+    """Cells of a column of numbers that are none; empty ones are no problem: the value is not known.
+
+    declared: it is one. Else it is where most of its cells are numbers: a typing error among ages would make them all
+    categories.
+    """
+    empty = np.array([not cell.strip() for cell in cells], dtype=bool)
+    bad = _parse_numbers(cells)[1] & ~empty
+    if not declared and 2 * bad.sum() >= (~empty).sum():
+        return []
+    remedy = "leave it empty where the value is not known"
+    if not declared:
+        remedy = f"most of the column are numbers; {remedy}, or say that all are categories (--category-column)"
+    return [
+        _problem(lines[row], column, "no number", f"{shown(cells[row])}: {remedy}{_decimal_comma(cells[row])}")
+        for row in np.flatnonzero(bad).tolist()
+    ]
+
+
+def _decimal_comma(cell: str) -> str:
+    """The remedy, if a comma is all that keeps this cell from being a number."""
+    with_point = cell.strip().replace(",", ".", 1)
+    if "," not in cell or _parse_numbers([with_point])[1].any():
+        return ""
+    return f"; write a decimal point, {with_point}"
+
+
+def _parse_numbers(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Numbers, and where there is none that float32 can hold."""
+    values = np.empty(len(cells), dtype=np.float64)
+    for row, cell in enumerate(cells):
+        try:
+            values[row] = math.nan if "_" in cell else float(cell)  # float() takes 1_000 for a number
+        except ValueError:
+            values[row] = math.nan
+    with np.errstate(invalid="ignore"):
+        bad = ~(np.abs(values) <= LARGEST)
+    return values, bad
+
+
+def _problem(row: int, column: str, kind: ProblemKind, message: str) -> Problem:
+    return Problem(row=row, column=column, kind=kind, message=message)

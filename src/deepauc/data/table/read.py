@@ -1,0 +1,362 @@
+"""A user's table as a Task: csv or parquet, with a column of image files or columns of numbers, checked in one pass.
+
+`check_table` reports everything that is wrong, row by row, and raises only where there is no table to speak of (no
+such file, no such column). `read_table` raises one TableError with the same list, or with `skip_bad` goes on without
+the bad rows and says which. An empty label cell is no fault: the row is unlabelled and may be in train only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from deepauc.data.images.decode import ImageFileInputs, Window, as_size
+from deepauc.data.splits import Leak, equal_sets, leak_between
+from deepauc.data.table.columns import parse_metadata
+from deepauc.data.table.problems import LargestGroup, Problem, TableError, TableReport
+from deepauc.data.table.scan import Mask, Scan, TableColumns, scan_table, whole_table_problems
+from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
+from deepauc.names import Alike, find_alike, one_form
+
+Progress = Callable[[int, int], None]
+Sizes = Mapping[tuple[int, int], int]  # (height, width) -> how many files
+Size = int | tuple[int, int] | Callable[[Sizes], tuple[int, int] | None]
+
+
+def check_table(
+    path: str | Path,
+    *,
+    label_columns: Sequence[str],
+    kind: Kind,
+    image_column: str | None = None,
+    feature_columns: Sequence[str] = (),
+    group_column: str | None = None,
+    id_column: str | None = None,
+    split_column: str | None = None,
+    weight_column: str | None = None,
+    metadata_columns: Sequence[str] = (),
+    category_columns: Sequence[str] = (),
+    window: Window | None = None,
+    allow_outside: bool = False,
+    allow_duplicates: bool = False,
+    progress: Progress | None = None,
+) -> TableReport:
+    """Everything there is to know before training on a table, faults included; see `read_table` for the options."""
+    columns = TableColumns(
+        labels=_label_columns(label_columns, kind),
+        image=image_column,
+        features=tuple(feature_columns),
+        group=group_column,
+        id=id_column,
+        split=split_column,
+        weight=weight_column,
+        metadata=tuple(metadata_columns),
+        categories=tuple(category_columns),
+    )
+    scan = scan_table(
+        Path(path),
+        columns,
+        window=window,
+        allow_outside=allow_outside,
+        allow_duplicates=allow_duplicates,
+        progress=progress,
+    )
+    everything = np.ones(len(scan.lines), dtype=bool)
+    return _report(scan, everything, problems=[*scan.problems, *whole_table_problems(scan, everything)], skip_bad=False)
+
+
+def read_table(
+    path: str | Path,
+    *,
+    label_columns: Sequence[str],
+    kind: Kind,
+    image_column: str | None = None,
+    feature_columns: Sequence[str] = (),
+    group_column: str | None = None,
+    id_column: str | None = None,
+    split_column: str | None = None,
+    weight_column: str | None = None,
+    metadata_columns: Sequence[str] = (),
+    category_columns: Sequence[str] = (),
+    size: Size | None = None,
+    window: Window | None = None,
+    skip_bad: bool = False,
+    allow_outside: bool = False,
+    allow_duplicates: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Task, TableReport]:
+    """A Task from a table, and the report of the pass that checked it; a TableError lists all that is wrong.
+
+    kind: `binary` (one label column) or `multilabel`. image_column: paths relative to the table's folder; those that
+    leave it need `allow_outside`. id_column: names of rows of numbers, each its own, carried along and no input;
+    without it such rows are called by their lines, and images always by their files. split_column: train, validation
+    (valid, val) or test; without it every row is in train. size: (height, width), one side, or a function from
+    {(height, width): number of files} to a size or None; needed where the files differ in size. window: the two values
+    that deep grey is mapped from, instead of each image's own minimum and maximum. metadata_columns: kept for fusion
+    and subgroups, as numbers where all are numbers; category_columns: the same, always as text. Without images and
+    features the metadata are the inputs, which `metadata_task` encodes. skip_bad: leave rows with a problem out;
+    `report.skipped` names them. allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress:
+    called with (rows checked, rows in all).
+    """
+    columns = TableColumns(
+        labels=_label_columns(label_columns, kind),
+        image=image_column,
+        features=tuple(feature_columns),
+        group=group_column,
+        id=id_column,
+        split=split_column,
+        weight=weight_column,
+        metadata=tuple(metadata_columns),
+        categories=tuple(category_columns),
+    )
+    scan = scan_table(
+        Path(path),
+        columns,
+        window=window,
+        allow_outside=allow_outside,
+        allow_duplicates=allow_duplicates,
+        progress=progress,
+    )
+    keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
+    if fatal or (scan.problems and not skip_bad):
+        raise TableError(str(path), [*scan.problems, *fatal], every_row=scan.all_bad)
+    rows = np.flatnonzero(keep)
+    task = Task(
+        name=Path(path).name.split(".")[0],
+        kind=kind,
+        source=_source(scan, rows, wanted_size, window),
+        labels=scan.labels[rows, 0] if kind == "binary" else scan.labels[rows],
+        label_names=columns.labels,
+        parts=_parts(scan, rows),
+        groups=None if scan.groups is None else scan.groups[rows],
+        group_column=columns.group,
+        metadata=_metadata(scan, keep),
+        weights=None if scan.weights is None else scan.weights[rows],
+        ids=_ids(scan, keep),
+    )
+    return task, _report(scan, keep, problems=scan.problems, skip_bad=skip_bad)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TableInputs:
+    """Rows to predict: what a Task holds, less the labels."""
+
+    source: Inputs
+    ids: Array
+    groups: Array | None
+    metadata: Mapping[str, Array]
+    report: TableReport
+
+
+def read_inputs(
+    path: str | Path,
+    *,
+    image_column: str | None = None,
+    feature_columns: Sequence[str] = (),
+    group_column: str | None = None,
+    id_column: str | None = None,
+    metadata_columns: Sequence[str] = (),
+    number_columns: Sequence[str] = (),
+    size: Size | None = None,
+    window: Window | None = None,
+    skip_bad: bool = False,
+    allow_outside: bool = False,
+    progress: Progress | None = None,
+) -> TableInputs:
+    """The inputs of a table that needs no labels, for prediction; the options of `read_table`. Rows may repeat.
+
+    number_columns: those of the metadata in which a word is a problem.
+    """
+    columns = TableColumns(
+        labels=(),
+        image=image_column,
+        features=tuple(feature_columns),
+        group=group_column,
+        id=id_column,
+        metadata=tuple(metadata_columns),
+        numbers=tuple(number_columns),
+    )
+    scan = scan_table(
+        Path(path),
+        columns,
+        window=window,
+        allow_outside=allow_outside,
+        allow_duplicates=True,
+        progress=progress,
+    )
+    keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
+    if not keep.any():
+        raise ValueError(f"{path}: no row is left to predict.")
+    if fatal or (scan.problems and not skip_bad):
+        raise TableError(str(path), [*scan.problems, *fatal], every_row=scan.all_bad)
+    rows = np.flatnonzero(keep)
+    return TableInputs(
+        source=_source(scan, rows, wanted_size, window),
+        ids=_ids(scan, keep),
+        groups=None if scan.groups is None else scan.groups[rows],
+        metadata=_metadata(scan, keep),
+        report=_report(scan, keep, problems=scan.problems, skip_bad=skip_bad),
+    )
+
+
+def _label_columns(names: Sequence[str], kind: Kind) -> tuple[str, ...]:
+    if isinstance(names, str) or not names:
+        raise ValueError("label_columns must name at least one column, as a list.")
+    if kind not in get_args(Kind):
+        raise ValueError(f"kind must be 'binary' or 'multilabel', not {kind!r}.")
+    if kind == "binary" and len(names) != 1:
+        raise ValueError(f"a binary task has one label column, not {len(names)}; declare kind='multilabel'.")
+    return tuple(names)
+
+
+def _kept(scan: Scan, size: Size | None, *, skip_bad: bool) -> tuple[Mask, tuple[int, int] | None, list[Problem]]:
+    """The rows to go on with, the size of their images, and what then still stands in the way."""
+    bad_lines = scan.bad_lines if skip_bad else set()
+    keep = ~np.isin(scan.lines, np.array(sorted(bad_lines), dtype=np.int64))
+    fatal = whole_table_problems(scan, keep) if scan.columns.labels else []
+    sizes = _sizes(scan, keep)
+    wanted_size = _wanted_size(sizes, size)
+    if sizes and wanted_size is None:
+        message = f"the images have {len(sizes)} sizes; name the one to resize them to, size=(height, width)"
+        fatal.append(Problem(row=None, column=scan.columns.image, kind="differing sizes", message=message))
+    return keep, wanted_size, fatal
+
+
+def _ids(scan: Scan, keep: Mask) -> Array:
+    named = scan.columns.image or scan.columns.id
+    if named is not None:
+        return scan.cells.columns[named].rows(keep).names()
+    lines = scan.lines[keep]
+    return lines.astype(f"U{len(str(lines.max(initial=0)))}")
+
+
+def _metadata(scan: Scan, keep: Mask) -> dict[str, Array]:
+    found = {}
+    for name in scan.columns.all_metadata:
+        cells = scan.cells.pointed(name).rows(keep)
+        found[name] = cells.names() if name in scan.columns.categories else parse_metadata(cells)
+    return found
+
+
+def _id(scan: Scan, row: int) -> str:
+    named = scan.columns.image or scan.columns.id
+    return str(scan.lines[row]) if named is None else one_form(scan.cells.columns[named][row])
+
+
+def _parts(scan: Scan, rows: Indices) -> dict[str, Indices]:
+    parts = {name: np.flatnonzero(scan.parts[rows] == number) for number, name in enumerate(PART_NAMES)}
+    return {name: members for name, members in parts.items() if len(members)}
+
+
+def _sizes(scan: Scan, keep: Mask) -> dict[tuple[int, int], int]:
+    facts = [] if scan.images is None else [scan.images.facts[row] for row in np.flatnonzero(keep)]
+    return dict(Counter(fact.size for fact in facts if fact is not None))
+
+
+def _channels(scan: Scan, keep: Mask) -> int | None:
+    facts = [] if scan.images is None else [scan.images.facts[row] for row in np.flatnonzero(keep)]
+    return max((fact.channels for fact in facts if fact is not None), default=None)
+
+
+def _wanted_size(sizes: Sizes, size: Size | None) -> tuple[int, int] | None:
+    chosen = size(sizes) if callable(size) else size
+    if chosen is not None:
+        return as_size(chosen)
+    return next(iter(sizes)) if len(sizes) == 1 else None
+
+
+def _source(scan: Scan, rows: Indices, size: tuple[int, int] | None, window: Window | None) -> Inputs:
+    if scan.features is not None:
+        features = scan.features if len(rows) == len(scan.features) else scan.features[rows]  # no second copy
+        return ArrayInputs(features, feature_columns=scan.columns.features)
+    assert scan.images is not None
+    assert size is not None
+    paths = [path for row in rows if (path := scan.images.paths[row]) is not None]
+    facts = [fact for row in rows if (fact := scan.images.facts[row]) is not None]
+    return ImageFileInputs(
+        paths,
+        shape=(*size, max(fact.channels for fact in facts)),
+        file_digests=[fact.file_digest for fact in facts],
+        window=window,
+    )
+
+
+def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bool) -> TableReport:
+    rows = np.flatnonzero(keep)
+    lines, labels, names = scan.lines[rows], scan.labels[rows], scan.columns.labels
+    identical = equal_sets(scan.digests[rows])
+
+    def in_lines(sets: Iterable[Indices]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(int(line) for line in lines[where]) for where in sets)
+
+    def disputed(where: Indices) -> bool:
+        return bool(((labels[where] == 0).any(axis=0) & (labels[where] == 1).any(axis=0)).any())
+
+    def shared(where: Indices) -> bool:
+        return scan.groups is not None and len(set(scan.groups[rows[where]].tolist())) > 1
+
+    return TableReport(
+        path=str(scan.path),
+        rows=len(scan.lines) + len(scan.cells.problems),
+        labelled=int((~np.isnan(labels).all(axis=1)).sum()),
+        unlabelled=int(scan.unlabelled[rows].sum()),
+        positives={name: int((labels[:, place] == 1).sum()) for place, name in enumerate(names)},
+        negatives={name: int((labels[:, place] == 0).sum()) for place, name in enumerate(names)},
+        parts={name: len(members) for name, members in _parts(scan, rows).items()},
+        groups=None if scan.groups is None else len(np.unique(scan.groups[rows])),
+        group_column=scan.columns.group,
+        sizes=_sizes(scan, keep),
+        channels=_channels(scan, keep),
+        problems=tuple(problems),
+        skipped=tuple(sorted(scan.bad_lines)) if skip_bad else (),
+        duplicates=in_lines(identical),
+        leaks=_leaks(scan, rows, identical),
+        largest_group=None if scan.groups is None else largest_group(scan.groups[rows]),
+        disputed=in_lines(filter(disputed, identical)),
+        shared=in_lines(filter(shared, identical)),
+        alike=_alike(scan, keep) if names else (),
+    )
+
+
+def _alike(scan: Scan, keep: Mask) -> tuple[Alike, ...]:
+    """Patients, rows and categories that may be written in several ways; copies of images are found by their pixels."""
+    columns, found = scan.columns, list[Alike | None]()
+    if scan.groups is not None:
+        found.append(find_alike(scan.groups[keep].tolist(), what="group", column=columns.group))
+    if columns.id is not None:
+        found.append(find_alike(_ids(scan, keep).tolist(), what="id", column=columns.id))
+    for name, column in _metadata(scan, keep).items():
+        if column.dtype.kind == "U":
+            found.append(find_alike(column.tolist(), what="category", column=name))
+    return tuple(one for one in found if one is not None)
+
+
+def largest_group(groups: Array) -> LargestGroup | None:
+    """The one with the most rows; rows without a name are of none."""
+    names, counts = np.unique(groups[groups != ""], return_counts=True)
+    place = int(counts.argmax()) if len(counts) else None
+    return None if place is None else LargestGroup(name=str(names[place]), rows=int(counts[place]))
+
+
+def _leaks(scan: Scan, rows: Indices, identical: Sequence[Indices]) -> tuple[Leak, ...]:
+    """Patients and identical inputs in two parts, by the lines of the file."""
+    owner, leaks = scan.parts[rows], list[Leak]()
+    if scan.groups is not None:
+        groups = scan.groups[rows]
+        for where in equal_sets(groups):
+            leaks += leak_between(where, owner, what="patient", name=str(groups[where[0]]))
+    what: Literal["image", "features"] = "features" if scan.images is None else "image"
+    for where in identical:
+        name = " = ".join(_id(scan, row) for row in rows[where].tolist())
+        leaks += leak_between(where, owner, what=what, name=name)
+    return tuple(
+        replace(
+            leak, rows={part: tuple(int(scan.lines[rows[i]]) for i in places) for part, places in leak.rows.items()}
+        )
+        for leak in leaks
+    )

@@ -1,0 +1,286 @@
+"""The wanted columns of a csv or parquet file, each row with its line number: text as it is, or numbers where asked."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import hashlib
+import math
+import re
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.table.compact import NumberColumn, TextBlock, TextColumn, rows_of_block
+from deepauc.data.table.problems import Problem
+
+MAX_ROWS = 50_000_000
+MAX_LINE_CHARACTERS = 1 << 24
+MAX_TABLE_CHARACTERS = 1 << 32  # a small .gz or .parquet can hold any amount of text
+MAX_CELL_CHARACTERS = 1000  # of a column that is used: an array of text is as wide, row by row, as its longest cell
+PARQUET_ROWS = 256  # read at a time: a dictionary makes few bytes of a long text that many rows share
+DIGEST_BYTES = 16
+Digests = npt.NDArray[np.bytes_]
+_WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRows:
+    """Columns of equal length; `lines[i]` is where row i starts in the file.
+
+    The header is line 1; parquet has none, but its rows are numbered from 2 on too, as in the csv of the same table.
+    """
+
+    columns: Mapping[str, TextColumn]
+    number_columns: Mapping[str, NumberColumn]
+    lines: Sequence[int]
+    digests: Digests  # of the whole row, unwanted columns too: equal for rows that repeat another
+    problems: list[Problem] = field(default_factory=list)  # rows that are left out: wrong number of fields, too long
+    decimal_commas: bool = False  # the file is separated by semicolons, as where 0.5 is written 0,5
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def pointed(self, name: str) -> TextColumn:
+        """The text of a column that may hold numbers, with decimal points; what is no number is left as it is."""
+        return self.columns[name].changed(_with_point) if self.decimal_commas else self.columns[name]
+
+    def numbers(self, name: str) -> NumberColumn:
+        """A column that is to hold numbers, whether or not it was read as such."""
+        if name in self.number_columns:
+            return self.number_columns[name]
+        return NumberColumn(block.cells() for block in self.pointed(name).blocks)
+
+
+def _with_point(cell: str) -> str:
+    return cell.replace(",", ".") if _WITH_COMMA.fullmatch(cell) else cell
+
+
+def read_rows(path: Path, wanted: Sequence[str], *, numbers: Collection[str] = ()) -> TableRows:
+    """Read a .csv, .tsv (both also .gz) or .parquet file; a ValueError says in one line why it cannot be read.
+
+    numbers: those of the wanted columns of which only the numbers are needed; of the others the text is kept. A .csv
+    may also be separated by semicolons, as Excel writes it in many countries, or by tabs: see `separator_of`.
+    """
+    if path.is_dir():
+        packed = " A packed set is for `deepauc train --packed`, or for Python (open_packed)."
+        remedy = packed if (path / "manifest.json").exists() else ""
+        raise ValueError(f"{path} is a folder: name the table in it.{remedy}")
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file.")
+    read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
+    try:
+        cells = read(path, wanted, numbers)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error.reason}). Save the table as csv with UTF-8 encoding.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from None
+    if not cells.lines and not cells.problems:
+        raise ValueError(f"{path} has a header but no rows.")
+    return cells
+
+
+def separator_of(path: Path, first_line: str) -> str:
+    """A tab in a .tsv; else a comma where the line with the column names has one, or a tab, or a semicolon."""
+    note = first_line.strip().strip('"')
+    if len(note) <= 5 and note.lower().startswith("sep="):
+        raise ValueError(f"{path} begins with {note!r}, a note for Excel: delete that line; the next names columns.")
+    if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]]:
+        return "\t"
+    return next((mark for mark in ",\t;" if _parts(first_line, mark) > 1), ",")
+
+
+def _parts(line: str, mark: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=mark), []))
+    except csv.Error:  # told where the line is read in earnest
+        return 0
+
+
+def _read_csv(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> TableRows:
+    with _open_text(path) as stream:
+        text = _lines(stream, path)
+        first = next(text, "")
+        delimiter = separator_of(path, first)
+        reader = csv.reader(chain([first], text), delimiter=delimiter, strict=True)
+        try:
+            header = next(reader, [])
+            if not any(name.strip() for name in header):
+                raise ValueError(f"{path} is empty; its first line must name the columns.")
+            found = _Rows(_places(header, wanted, path), numbers, decimal_commas=delimiter == ";")
+            end = reader.line_num
+            for row in reader:
+                start, end = end + 1, reader.line_num
+                if not row:
+                    continue  # an empty line
+                if len(row) < len(header) or any(row[len(header) :]):  # empty fields at the end do no harm
+                    message = f"{len(row)} fields under {len(header)} column names"
+                    found.problems.append(
+                        Problem(row=start, column=None, kind="wrong number of fields", message=message),
+                    )
+                    continue
+                if len(found.lines) >= MAX_ROWS:
+                    raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
+                found.add(row[: len(header)], start)
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}. Is a quotation mark missing?") from None
+    return found.cells()
+
+
+class _Rows:
+    """Rows as they are read: what `TableRows` keeps of them, made compact block by block."""
+
+    def __init__(self, places: Mapping[str, int], numbers: Collection[str], *, decimal_commas: bool = False) -> None:
+        self.places = places
+        self.decimal_commas = decimal_commas
+        self.pick = _picker(list(places.values()))
+        self.text: dict[str, list[TextBlock]] = {name: [] for name in places if name not in numbers}
+        self.numbers = {name: NumberColumn() for name in places if name in numbers}
+        self.block_rows = rows_of_block(len(places))
+        self.block: list[Sequence[str]] = []  # rows that are not compact yet, of the wanted columns
+        self.lines = array("q")
+        self.digests = bytearray()
+        self.problems: list[Problem] = []
+
+    def add(self, row: Sequence[str], line: int) -> None:
+        whole = "\0".join(row)
+        if len(whole) > MAX_CELL_CHARACTERS and max(map(len, row)) > MAX_CELL_CHARACTERS:
+            problem = self._too_long(row, line)
+            if problem is not None:
+                self.problems.append(problem)
+                return
+        self.lines.append(line)
+        self.digests += row_digest(whole.encode())
+        self.block.append(self.pick(row))
+        if len(self.block) >= self.block_rows:
+            self._compact()
+
+    def _compact(self) -> None:
+        if not self.block:
+            return
+        for name, cells in zip(self.places, zip(*self.block, strict=True), strict=True):
+            if name in self.text:
+                self.text[name].append(TextBlock(cells))
+            else:
+                pointed = [_with_point(cell) for cell in cells] if self.decimal_commas else cells
+                self.numbers[name].add(pointed)
+        self.block = []
+
+    def _too_long(self, row: Sequence[str], line: int) -> Problem | None:
+        for name, place in self.places.items():
+            if len(row[place]) > MAX_CELL_CHARACTERS:
+                message = f"a cell of {len(row[place]):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
+                return Problem(row=line, column=name, kind="cell too long", message=message)
+        return None
+
+    def cells(self) -> TableRows:
+        self._compact()
+        return TableRows(
+            columns={name: TextColumn(blocks) for name, blocks in self.text.items()},
+            number_columns=self.numbers,
+            lines=self.lines,
+            digests=as_digests(self.digests),
+            problems=self.problems,
+            decimal_commas=self.decimal_commas,
+        )
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[str]], Sequence[str]]:
+    """A row's cells at these places; `itemgetter` is the fast way, but gives no tuple for a single one."""
+    return itemgetter(*places) if len(places) > 1 else lambda row: [row[place] for place in places]
+
+
+def row_digest(content: bytes) -> bytes:
+    """16 bytes, equal for equal contents."""
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def as_digests(content: bytearray) -> Digests:
+    """Digests that were written one after the other, as an array of them."""
+    return np.frombuffer(content, dtype=f"S{DIGEST_BYTES}") if content else np.empty(0, dtype=f"S{DIGEST_BYTES}")
+
+
+def _open_text(path: Path) -> IO[str]:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return open(path, encoding="utf-8-sig", newline="")
+
+
+def _lines(stream: IO[str], path: Path) -> Iterator[str]:
+    """The lines of a text, refusing what would fill the memory or is no text."""
+    total = number = 0
+    while line := stream.readline(MAX_LINE_CHARACTERS):
+        number += 1
+        total += len(line)
+        if len(line) == MAX_LINE_CHARACTERS:
+            raise _too_much_text(f"{path}, line {number}", MAX_LINE_CHARACTERS, "line")
+        if total > MAX_TABLE_CHARACTERS:
+            raise _too_much_text(f"{path}, line {number}", MAX_TABLE_CHARACTERS, "table")
+        if "\0" in line:
+            raise ValueError(f"{path}, line {number} holds a NUL byte: this is no text. Save the table as UTF-8 csv.")
+        yield line
+
+
+def _too_much_text(where: str, limit: int, what: str) -> ValueError:
+    return ValueError(
+        f"{where}: the text is too long, {limit:,} characters are the most of a {what}. Leave columns out that are not "
+        "used, or divide the table."
+    )
+
+
+def _places(header: Sequence[str], wanted: Sequence[str], path: Path) -> dict[str, int]:
+    """Where the wanted columns stand; a ValueError names all that are not there, each with the nearest one there is."""
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        near = {name: difflib.get_close_matches(name, header, n=1, cutoff=0.5) for name in missing}
+        # One column is not what several names were meant to be: a set of 0/1 columns that is missing as a whole.
+        meant = Counter(match for matches in near.values() for match in matches)
+        near = {name: [match for match in matches if meant[match] == 1] for name, matches in near.items()}
+        first, *others = missing
+        hint = f"Did you mean {near[first][0]!r}?" if near[first] else f"It has: {', '.join(map(repr, header[:30]))}."
+        if others:
+            known = (f"{name!r} (did you mean {near[name][0]!r}?)" if near[name] else repr(name) for name in others)
+            hint += f" Nor are there {', '.join(known)}."
+        raise ValueError(f"{path} has no column {first!r}. {hint}")
+    for name in wanted:
+        if header.count(name) > 1:
+            raise ValueError(f"{path} has {header.count(name)} columns named {name!r}; give each its own name.")
+    return {name: header.index(name) for name in wanted}
+
+
+def _read_parquet(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> TableRows:
+    try:
+        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        if file.metadata.num_rows > MAX_ROWS:
+            raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
+        places = _places(list(file.schema_arrow.names), wanted, path)
+        found, total, line = _Rows(places, numbers), 0, 1
+        for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+            for row in zip(*([_text(value) for value in column.to_pylist()] for column in batch.columns), strict=True):
+                total, line = total + sum(map(len, row)), line + 1
+                if total > MAX_TABLE_CHARACTERS:
+                    raise _too_much_text(str(path), MAX_TABLE_CHARACTERS, "table")
+                found.add(row, line)
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{path} is no readable parquet file: {error}") from None
+    return found.cells()
+
+
+def _text(value: Any) -> str:
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if missing else str(value)

@@ -1,0 +1,353 @@
+"""One pass over a table: every column read, every image decoded once, every problem noted with its row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.images.decode import Window
+from deepauc.data.splits import equal_sets
+from deepauc.data.table.columns import (
+    NO_PART,
+    id_problems,
+    number_problems,
+    parse_features,
+    parse_groups,
+    parse_labels,
+    parse_parts,
+    parse_weights,
+    too_close,
+)
+from deepauc.data.table.image_files import ImageColumn, examine_column
+from deepauc.data.table.problems import Problem
+from deepauc.data.table.rows import TableRows, as_digests, read_rows, row_digest
+from deepauc.data.task import PART_NAMES, Array, Floats, Indices
+from deepauc.labels import NO_NAME
+
+Mask = npt.NDArray[np.bool_]
+TRAIN = PART_NAMES.index("train")
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableColumns:
+    """Which column of a table means what. Inputs are images or features; without either, the metadata are all there is.
+
+    categories: metadata that are text, whatever they look like. numbers: those of the metadata that must be numbers;
+    None, where metadata are the inputs: those that mostly are.
+    """
+
+    labels: tuple[str, ...]
+    image: str | None = None
+    features: tuple[str, ...] = ()
+    group: str | None = None
+    id: str | None = None
+    split: str | None = None
+    weight: str | None = None
+    metadata: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    numbers: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.image is not None and self.features) or not (self.image or self.features or self.all_metadata):
+            raise ValueError("name either an image column or feature columns.")
+        if self.image is not None and self.id is not None:
+            raise ValueError("rows of images are called by their files: leave the id column out.")
+        single = [name for name in (self.image, self.group, self.id, self.split, self.weight) if name is not None]
+        inputs = self.all_metadata if self.metadata_only else self.features
+        counts = Counter([*inputs, *single, *self.labels])
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(f"column {twice[0]!r} cannot have two meanings at once.")
+        if answers := set(self.labels) & set(self.all_metadata):
+            raise ValueError(f"column {min(answers)!r} is a label; as metadata it would give the answer away.")
+
+    @property
+    def all_metadata(self) -> tuple[str, ...]:
+        return (*self.metadata, *self.categories)
+
+    @property
+    def metadata_only(self) -> bool:
+        return self.image is None and not self.features
+
+    def wanted(self) -> list[str]:
+        """All of them, each once."""
+        single = [self.group, self.id, self.split, self.weight]
+        given = [self.image, *self.labels, *self.features, *single, *self.all_metadata]
+        return list(dict.fromkeys(name for name in given if name is not None))
+
+    def numbers_only(self) -> set[str]:
+        """Columns whose text nobody asks for. Of a weight that is refused, or metadata, it is told or kept."""
+        return set(self.features) - set(self.all_metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """A table's N rows as arrays; a cell that could not be read holds a neutral value and has its problem."""
+
+    path: Path
+    columns: TableColumns
+    cells: TableRows
+    lines: Indices  # (N,) where each row starts in the file
+    labels: Floats  # (N, L)
+    unlabelled: Mask  # (N,) all label cells empty
+    parts: Indices  # (N,) number of the part the row belongs in, or NO_PART
+    images: ImageColumn | None
+    features: Floats | None  # (N, F)
+    blurred: Sequence[Problem]  # of whole columns of these
+    groups: Array | None
+    weights: Floats | None
+    digests: Array  # (N,) equal for equal inputs
+    problems: list[Problem]  # of single rows, in order of the rows
+
+    @property
+    def bad_lines(self) -> set[int]:
+        return {problem.row for problem in self.problems if problem.row is not None}
+
+    @property
+    def all_bad(self) -> bool:
+        return len(self.bad_lines) == len(self.lines)
+
+
+def scan_table(
+    path: Path,
+    columns: TableColumns,
+    *,
+    window: Window | None,
+    allow_outside: bool,
+    allow_duplicates: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Scan:
+    """Read and check everything; a ValueError only where there is no table to speak of."""
+    cells = read_rows(path, columns.wanted(), numbers=columns.numbers_only())
+    lines, text, problems = cells.lines, cells.columns, list(cells.problems)
+
+    labels = np.empty((len(lines), len(columns.labels)), dtype=np.float32)
+    for place, name in enumerate(columns.labels):
+        labels[:, place], found = parse_labels(text[name], lines, name)
+        problems += found
+    unlabelled = np.asarray(np.isnan(labels).all(axis=1)) & ~_in_rows(lines, problems)
+
+    groups = weights = None
+    if columns.group is not None:
+        groups, found = parse_groups(text[columns.group], lines, columns.group)
+        problems += found
+    if columns.id is not None:
+        problems += id_problems(text[columns.id], lines, columns.id, may_repeat=allow_duplicates)
+    if columns.weight is not None:
+        weights, found = parse_weights(cells.pointed(columns.weight), lines, columns.weight)
+        problems += found
+    parts = np.full(len(lines), TRAIN, dtype=np.int64)
+    if columns.split is not None:
+        given, found = parse_parts(text[columns.split], lines, columns.split, unlabelled=unlabelled)
+        problems += found
+        parts = _parts_of_unlabelled(given, unlabelled, groups)
+
+    if columns.image is not None:
+        images = examine_column(
+            text[columns.image],
+            lines,
+            columns.image,
+            folder=path.parent,
+            allow_outside=allow_outside,
+            window=window,
+            progress=progress,
+        )
+        inputs = _image_inputs(images)
+    elif columns.features:
+        inputs = _feature_inputs(cells, columns.features, progress=progress)
+    else:
+        inputs = _metadata_inputs(cells, columns.all_metadata)
+    problems += inputs.problems
+    declared = columns.numbers is not None
+    for name in columns.numbers or (columns.metadata if columns.metadata_only and not declared else ()):
+        problems += number_problems(cells.pointed(name), lines, name, declared=declared)
+
+    scan = Scan(
+        path=path,
+        columns=columns,
+        cells=replace(cells, number_columns={}),  # `features` has them, in half the room
+        lines=np.array(lines, dtype=np.int64),
+        labels=labels,
+        unlabelled=unlabelled,
+        parts=parts,
+        images=inputs.images,
+        features=inputs.features,
+        blurred=inputs.blurred,
+        groups=groups,
+        weights=weights,
+        digests=inputs.digests,
+        problems=problems,
+    )
+    if not allow_duplicates:
+        problems += [*_repeated_rows(scan, inputs.identity), *_files_of_one_name(scan)]
+    problems += _patients_in_two_parts(scan)
+    problems.sort(key=lambda problem: problem.row or 0)
+    return scan
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inputs:
+    """One of the two: images, or features. identity: equal for rows that are one row written twice."""
+
+    images: ImageColumn | None = None
+    features: Floats | None = None  # (N, F)
+    blurred: Sequence[Problem] = ()
+    digests: Array  # (N,) equal for equal inputs
+    identity: Array  # (N,)
+    problems: Sequence[Problem]
+
+
+def _image_inputs(images: ImageColumn) -> _Inputs:
+    return _Inputs(
+        images=images,
+        # A file that was not found or not decoded equals no other.
+        digests=_digests(
+            str(row).encode() if fact is None else fact.pixel_digest for row, fact in enumerate(images.facts)
+        ),
+        identity=_digests((path or str(row)).encode(errors="surrogatepass") for row, path in enumerate(images.paths)),
+        problems=images.problems,
+    )
+
+
+def _feature_inputs(
+    cells: TableRows, columns: Sequence[str], *, progress: Callable[[int, int], None] | None
+) -> _Inputs:
+    lines, problems, blurred = cells.lines, list[Problem](), list[Problem]()
+    features = np.empty((len(lines), len(columns)), dtype=np.float32)
+    for place, name in enumerate(columns):
+        values, found = parse_features(cells.numbers(name), lines, name)
+        features[:, place] = values
+        problems += found
+        blurred += [] if found else too_close(values, name)
+        if progress is not None:
+            progress((place + 1) * len(lines) // len(columns), len(lines))
+    bad = _in_rows(lines, [problem for problem in problems if problem.kind == "NaN feature"])
+    digests = _digests(
+        str(row).encode() if bad[row] else one  # a row that could not be read equals no other
+        for row, one in enumerate(_rows_of_bytes(features))
+    )
+    return _Inputs(features=features, blurred=blurred, digests=digests, identity=cells.digests, problems=problems)
+
+
+def _metadata_inputs(cells: TableRows, columns: Sequence[str]) -> _Inputs:
+    """Rows without a feature of their own: what is made of the metadata follows from the training part."""
+    digests = _digests(repr(row).encode() for row in zip(*(cells.pointed(name) for name in columns), strict=True))
+    features = np.empty((len(cells), 0), dtype=np.float32)
+    return _Inputs(features=features, digests=digests, identity=cells.digests, problems=())
+
+
+def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
+    """Problems of the rows to be kept that no single row has: nothing labelled, one class only, ..."""
+    labels = scan.labels[keep]
+    if np.isnan(labels).all():
+        message = "no labelled row is left: give at least one row of each class a label"
+        return [Problem(row=None, column=None, kind="no labelled row", message=message)]
+    problems: list[Problem] = [*scan.blurred, *_one_class(scan, keep, "the table")]
+    if scan.columns.split is not None:
+        for number, name in enumerate(PART_NAMES):
+            found = _one_class(scan, keep & (scan.parts == number), f"the {name} part")
+            # A rare label may be missing from a part that only evaluates, as long as another can be evaluated.
+            if len(found) == len(scan.columns.labels) or number == TRAIN:
+                problems += [p for p in found if all(p.column != other.column for other in problems)]
+    if scan.weights is not None and not (scan.weights[keep] > 0).any():
+        problems.append(Problem(row=None, column=scan.columns.weight, kind="bad weight", message="every weight is 0"))
+    return problems
+
+
+def _one_class(scan: Scan, rows: Mask, place: str) -> list[Problem]:
+    if not rows.any():
+        return []
+    positives, negatives = (scan.labels[rows] == 1).sum(axis=0), (scan.labels[rows] == 0).sum(axis=0)
+    return [
+        Problem(
+            row=None,
+            column=scan.columns.labels[label],
+            kind="one class only",
+            message=f"{place} has {positives[label]} positives and {negatives[label]} negatives; both are needed",
+        )
+        for label in np.flatnonzero((positives == 0) | (negatives == 0))
+    ]
+
+
+def _parts_of_unlabelled(given: Indices, unlabelled: Mask, groups: Array | None) -> Indices:
+    """Unlabelled rows are in no validation or test part; without a split of their own they join train.
+
+    They do not where their patient is held out: the pictures of a test patient teach nobody.
+    """
+    parts = given.copy()
+    parts[unlabelled & (given > TRAIN)] = NO_PART
+    joins = unlabelled & (given == NO_PART)
+    if groups is not None:
+        joins &= ~np.isin(groups, groups[given > TRAIN])
+    parts[joins] = TRAIN
+    return parts
+
+
+def _repeated_rows(scan: Scan, identity: Array) -> list[Problem]:
+    problems = []
+    for first, *others in equal_sets(identity):
+        for row in others:
+            same = np.array_equal(scan.labels[row], scan.labels[first], equal_nan=True)
+            what = "the same row" if scan.images is None else "the same image"
+            message = f"{what} as in line {scan.lines[first]}{'' if same else ', with another label'}"
+            line, column = int(scan.lines[row]), scan.columns.image
+            problems.append(Problem(row=line, column=column, kind="duplicate row", message=message))
+    return problems
+
+
+def _files_of_one_name(scan: Scan) -> list[Problem]:
+    """Different image files whose names are the same in one form: a row is called by its file."""
+    if scan.images is None or scan.columns.image is None:
+        return []
+    cells = scan.cells.columns[scan.columns.image]
+    names, problems = cells.names(), list[Problem]()
+    if (names == np.array([cell.strip() for cell in cells], dtype=str)).all():
+        return []  # no name was changed; a file that is named twice is a repeated row
+    for first, *others in equal_sets(names):
+        for row in others:
+            if scan.images.paths[row] != scan.images.paths[first]:
+                message = f"not the file of line {scan.lines[first]}, but its name looks the same: rename one of them"
+                line, column = int(scan.lines[row]), scan.columns.image
+                problems.append(Problem(row=line, column=column, kind="duplicate id", message=message))
+    return problems
+
+
+def _patients_in_two_parts(scan: Scan) -> list[Problem]:
+    """A problem for each row that would have to go: train gives way to validation, and both to test."""
+    problems: list[Problem] = []
+    for where in [] if scan.groups is None else equal_sets(scan.groups):
+        last = where[np.argmax(scan.parts[where])]
+        name = str(scan.groups[last]) if scan.groups is not None else ""
+        for row in where if name not in NO_NAME else ():  # an empty name is a problem of its own
+            if NO_PART < scan.parts[row] < scan.parts[last]:
+                here, there = PART_NAMES[scan.parts[row]], PART_NAMES[scan.parts[last]]
+                message = f"{name} is in {here} here and in {there} in line {scan.lines[last]}"
+                line, column = int(scan.lines[row]), scan.columns.group
+                problems.append(Problem(row=line, column=column, kind="patient in two splits", message=message))
+    return problems
+
+
+def _in_rows(lines: Sequence[int], problems: Iterable[Problem]) -> Mask:
+    rows = [problem.row for problem in problems if problem.row is not None]
+    return np.isin(np.array(lines, dtype=np.int64), np.array(rows, dtype=np.int64))
+
+
+def _digests(contents: Iterable[bytes]) -> Array:
+    found = bytearray()
+    for content in contents:
+        found += row_digest(content)
+    return as_digests(found)
+
+
+def _rows_of_bytes(features: Floats) -> Iterator[bytes]:
+    """The numbers of each row, (N, F), as bytes; minus zero is zero."""
+    width = features.itemsize * features.shape[1]
+    for start in range(0, len(features), _ROWS_AT_ONCE):
+        content = (features[start : start + _ROWS_AT_ONCE] + np.float32(0)).tobytes()
+        for place in range(0, len(content), width):
+            yield content[place : place + width]

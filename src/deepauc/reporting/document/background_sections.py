@@ -1,0 +1,259 @@
+"""The report's second half: training, leaks, cases, data, and where everything came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from deepauc.reporting.document.blocks import (
+    Block,
+    Caution,
+    Code,
+    DataTable,
+    Facts,
+    Gallery,
+    Missing,
+    Paragraph,
+    Section,
+    TableCell,
+    shown,
+)
+from deepauc.reporting.evaluation.findings import Absent, LeakFinding, RunFindings
+from deepauc.reporting.figures.history import history_pictures
+from deepauc.text_tables import percent_text
+from deepauc.training.plain import from_plain
+from deepauc.training.recipe import Stage
+
+
+def training_section(findings: RunFindings) -> Section:
+    """History figures and the stages of the recipe."""
+    blocks: list[Block] = []
+    stages = _dictionary(findings.record.get("recipe")).get("stages") or []
+    if stages:
+        header = ("Stage", "Objective", "Optimiser", "Length", "Batch", "Positives a batch", "Score bound", "Keeps")
+        rows = tuple(_stage_row(number, _dictionary(stage)) for number, stage in enumerate(stages))
+        blocks.append(DataTable(caption="Stages of the recipe", header=header, rows=rows))
+    if choices := _choices(findings.record):
+        blocks.append(DataTable(caption="What was chosen, and why", header=("Choice", "Value", "Reason"), rows=choices))
+    if isinstance(findings.history, Absent):
+        blocks.append(Missing("training history", findings.history.why))
+    elif pictures := history_pictures(findings.history, several_labels=len(findings.label_names) > 1):
+        blocks.append(Gallery(tuple(pictures)))
+    else:
+        blocks.append(Missing("training figures", "history.csv holds no numbers to draw."))
+    return Section(anchor="training", title="Training", blocks=tuple(blocks))
+
+
+def _stage_row(number: int, stage: dict[str, Any]) -> tuple[TableCell, ...]:
+    length = f"{stage.get('iterations', '?')} iterations"
+    if epochs := stage.get("epochs"):
+        length = f"{epochs} epoch{'s' * (epochs != 1)}"
+    quota = stage.get("positives_per_batch")
+    return (
+        TableCell(str(number + 1), number + 1),
+        TableCell(_spec_text(stage.get("objective"))),
+        TableCell(_spec_text(stage.get("optimizer"))),
+        TableCell(length),
+        TableCell(shown(str(stage.get("batch_size", "?")))),
+        TableCell("as they come" if quota is None else shown(str(quota))),
+        TableCell(shown(_bound(stage))),
+        TableCell(f"{shown(str(stage.get('keep', '?')))} epoch"),
+    )
+
+
+def _choices(record: Mapping[str, Any]) -> tuple[tuple[TableCell, ...], ...]:
+    """The plan that `deepauc train` wrote down."""
+    found = _dictionary(record.get("plan")).get("choices")
+    rows = [_dictionary(choice) for choice in found] if isinstance(found, list) else []
+    names = ("name", "value", "reason")
+    return tuple(tuple(TableCell(shown(str(row.get(name, "")), longest=600)) for name in names) for row in rows)
+
+
+def _bound(stage: dict[str, Any]) -> str:
+    """What the scores passed before the loss; `auto` is the objective's own."""
+    try:
+        known = from_plain(stage)
+    except (ValueError, TypeError):  # a recipe of another version
+        known = None
+    return known.resolved_bound if isinstance(known, Stage) else str(stage.get("bound", "?"))
+
+
+def _spec_text(spec: Any) -> str:
+    """`PESGSpec(lr=0.1, gamma=0.002)` of a spec's plain form, without options that are off."""
+    spec = _dictionary(spec)
+    options = ", ".join(f"{k}={v}" for k, v in spec.items() if k != "type" and v not in (None, False, 0, 0.0))
+    return shown(f"{spec.get('type', '?')}({options})", longest=200)
+
+
+def leak_texts(leaks: LeakFinding) -> list[str]:
+    """What was found in two parts, a sentence each; none where nothing was."""
+    found = []
+    if leaks.patients_in_two_parts:
+        found.append(
+            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two parts: the "
+            "values in this report are too good. The command deepauc data check names them."
+        )
+    if leaks.possible:
+        found.append(
+            f"Possible leak: {leaks.possible:,} {leaks.group_word}{'s' * (leaks.possible != 1)} may be in two parts "
+            "under different names. If so, the values in this report are too good."
+        )
+    kinds = dict(leaks.recorded or {})
+    if leaks.patients_in_two_parts:
+        kinds.pop("patient", None)  # the same ones, counted at training
+    if "patient" in kinds:
+        kinds[leaks.group_word] = kinds.pop("patient")
+    if kinds:
+        words = ", ".join(f"{count:,} × the same {shown(kind)}" for kind, count in kinds.items())
+        found.append(
+            f"Leak, recorded at training: in two parts there is {words}. The values in this report may be too good. "
+            "The command deepauc data check names the rows."
+        )
+    return found
+
+
+def leaks_section(findings: RunFindings) -> Section:
+    """Patients in two parts, from the scores; identical inputs, where training recorded its check."""
+    leaks = findings.leaks
+    word = leaks.group_word
+    blocks: list[Block] = []
+    if leaks.patients_in_two_parts is None:
+        blocks.append(
+            Missing(
+                "patient leak check",
+                "the data name no patients or other groups (--group-column), so leaks between parts are unseen.",
+            )
+        )
+    elif leaks.patients_in_two_parts == 0:
+        text = f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two parts"
+        blocks.append(Paragraph(f"{text}{' under one name' * bool(leaks.possible)} (read off scores.csv)."))
+    blocks += [Caution(text) for text in leak_texts(leaks)]
+    if leaks.recorded is None:
+        blocks.append(
+            Missing(
+                "check for identical inputs", "run.json records none. The command deepauc data check TABLE makes one."
+            )
+        )
+    elif not leaks.recorded:
+        blocks.append(
+            Paragraph(f"Recorded at training: no name of a {word} and no identical input was found in two parts.")
+        )
+    return Section(anchor="leaks", title="Leak check", blocks=tuple(blocks))
+
+
+def cases_section(findings: RunFindings) -> Section:
+    """The rows the model is most wrong about, by id."""
+    rows = tuple(
+        (
+            TableCell(shown(case.id)),
+            TableCell(shown(case.label)),
+            TableCell(case.kind),
+            TableCell(f"{case.score:.4g}", case.score),
+            TableCell(percent_text(case.wrong_side_of), case.wrong_side_of),
+        )
+        for case in findings.cases
+    )
+    header = ("Id", "Label", "What it is", "Score", "Share of the other class it is on the wrong side of")
+    return Section(
+        anchor="cases",
+        title="Largest errors",
+        blocks=(
+            Caution("Ids may name patients or customers: mind with whom this page is shared."),
+            DataTable(caption="Highest-scored negatives and lowest-scored positives", header=header, rows=rows),
+        ),
+    )
+
+
+def _groups_title(findings: RunFindings) -> str:
+    """`Patients`, or `Groups (account)` of a column that is named otherwise."""
+    word = findings.leaks.group_word
+    column = _dictionary(findings.record.get("data")).get("group_column")
+    return f"{word.capitalize()}s" + ("" if word == "patient" else f" ({shown(str(column))})")
+
+
+def data_section(findings: RunFindings) -> Section:
+    """Rows, classes and patients by part and label."""
+    rows = []
+    for one in findings.parts:
+        counts = one.counts
+        share = counts.positives / counts.rows if counts.rows else 0.0
+        rows.append(
+            (
+                TableCell(shown(one.part)),
+                TableCell(shown(one.label)),
+                TableCell(f"{counts.rows:,}", counts.rows),
+                TableCell(f"{counts.positives:,}", counts.positives),
+                TableCell(percent_text(share) if counts.rows else "—", share),
+                TableCell(f"{counts.missing:,}", counts.missing),
+                TableCell("—") if counts.patients is None else TableCell(f"{counts.patients:,}", counts.patients),
+            )
+        )
+    header = ("Part", "Label", "Labelled rows", "Positives", "Share", "Label missing", _groups_title(findings))
+    task = _dictionary(findings.record.get("task"))
+    shape = " × ".join(str(side) for side in task.get("shape", ())) or "not recorded"
+    pairs = [("Task", shown(findings.task) or "not recorded"), ("Kind", shown(findings.kind))]
+    data = _dictionary(findings.record.get("data"))
+    if rows_text := _rows_of_the_table(data):
+        pairs.append((f"Rows of the {'packed set' if data.get('packed') else 'table'}", rows_text))
+    facts = Facts((*pairs, ("One input", shown(shape))))
+    table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
+    return Section(anchor="data", title="Data", blocks=(facts, table))
+
+
+def _rows_of_the_table(data: Mapping[str, Any]) -> str:
+    """Where every row went: judged by its label, without one, or left out; empty where training recorded nothing."""
+    rows, labelled, unlabelled = (data.get(name) for name in ("rows", "labelled", "unlabelled"))
+    if not (isinstance(rows, int) and isinstance(labelled, int) and isinstance(unlabelled, int)):
+        return ""
+    left_out = data.get("skipped_rows")
+    skipped = len(left_out) if isinstance(left_out, list) else 0
+    text = f"{rows:,}: {labelled:,} labelled, {unlabelled:,} without a label, {skipped:,} left out for a problem"
+    same = data.get("sets_of_identical_inputs")
+    images = data.get("image_column") is not None or _dictionary(data.get("packed")).get(
+        "images"
+    )  # numbers repeat by chance, pictures do not
+    if images and isinstance(same, int) and same:
+        text += f"; {same:,} set{'s' * (same != 1)} of identical images"
+    return text
+
+
+def provenance_section(findings: RunFindings, command: str | None) -> Section:
+    """Commands, seeds, hashes, versions; the record as it is."""
+    record = findings.record
+    identity, results = _dictionary(record.get("identity")), _dictionary(record.get("results"))
+    versions = ", ".join(f"{name} {version}" for name, version in _dictionary(record.get("versions")).items())
+    pairs = [
+        ("Trained by", _command_text(record.get("command")) or "not recorded (trained from Python)"),
+        ("This report by", command or "not recorded (written from Python)"),
+        ("Seed", str(identity.get("seed", "not recorded"))),
+        ("Data, SHA-256", str(identity.get("data", "not recorded"))),
+        ("Recipe, SHA-256", str(identity.get("recipe", "not recorded"))),
+        ("Git commit", str(record.get("commit") or "not recorded")),
+        ("Numerics version", str(record.get("numerics", "not recorded"))),
+        ("Versions", versions or "not recorded"),
+        ("Hardware", str(record.get("hardware", "not recorded"))),
+        ("Training time", f"{results['seconds']:,.0f} s" if isinstance(results.get("seconds"), int | float) else "—"),
+    ]
+    blocks: list[Block] = [Facts(tuple((term, shown(text, longest=600)) for term, text in pairs))]
+    for title, content in (
+        ("Recipe", record.get("recipe")),
+        ("Everything run.json holds besides", {k: v for k, v in record.items() if k != "recipe"}),
+    ):
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        blocks.append(Code(title=title, text="\n".join(shown(line, longest=2000) for line in text.splitlines())))
+    blocks.append(
+        Paragraph(
+            "Every number above is made again, without images and without a GPU, from run.json, history.csv and "
+            "scores.csv in the run folder; report.json beside this file holds them unrounded."
+        )
+    )
+    return Section(anchor="provenance", title="Where this comes from", blocks=tuple(blocks))
+
+
+def _command_text(command: Any) -> str:
+    return " ".join(str(word) for word in command) if isinstance(command, list) else str(command or "")
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,274 @@
+"""What the report says about one label: curves, thresholds, calibration, decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from deepauc.reporting.document.blocks import (
+    Beside,
+    Block,
+    Caution,
+    DataTable,
+    Gallery,
+    Missing,
+    Paragraph,
+    Picture,
+    TableCell,
+)
+from deepauc.reporting.evaluation.findings import (
+    Absent,
+    AucResult,
+    CalibrationState,
+    Histogram,
+    Interval,
+    LabelEvaluation,
+    OperatingRow,
+    Paired,
+)
+from deepauc.reporting.figures.label import (
+    decision_picture,
+    figure_text,
+    histogram_picture,
+    interval_text,
+    precision_recall_picture,
+    ranges_text,
+    reliability_picture,
+    roc_picture,
+    specificity_text,
+    useful_ranges,
+)
+from deepauc.text_tables import percent_text, small_text
+
+# Losses that train an order and no probability; one that is missing here is spoken of in general words.
+_AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "Pairwise"})
+_BRACKETS = (
+    "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
+    "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "
+    "calibration is not ruled out."
+)
+Topic = tuple[str, str, tuple[Block, ...]]  # anchor, title, blocks
+
+
+def label_topics(
+    label: LabelEvaluation, prefix: str, *, other: tuple[str, Paired] | None, objective: str
+) -> list[Topic]:
+    """The topics of a label in reading order; `prefix` keeps anchors and figure names of several labels apart.
+
+    other: a network to draw beside this one, by its name. objective: what the judged network was trained by last.
+    """
+    return [
+        (f"{prefix}curves", "Curves", _curves(label, prefix, other)),
+        (f"{prefix}thresholds", "Scores, and sensitivity at fixed specificity", _thresholds(label, prefix)),
+        (f"{prefix}calibration", "Calibration", _calibration(label, prefix, objective)),
+        (f"{prefix}decision", "Decision curve", _decision(label, prefix)),
+    ]
+
+
+def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
+    """The AUC's intervals by method, average precision with its own, and cautions."""
+    cautions = tuple(Caution(text) for text in label.cautions)
+    if isinstance(label.auc, Absent):
+        return (*cautions, Missing("AUC", label.auc.why))
+    auc, counts = label.auc, label.counts
+    rows = [_interval_row("DeLong, rows taken as independent", auc.delong)]
+    if auc.delong_by_patient is not None:
+        rows.append(_interval_row(f"DeLong, clustered by {counts.group_word} (Obuchowski)", auc.delong_by_patient))
+    over = f"over {counts.group_word}s" if counts.clustered else "over rows"
+    rows.append(_interval_row(f"Bootstrap {over} (BCa, {label.resamples.auc:,} samples)", auc.bootstrap))
+    table = DataTable(
+        caption="AUC with 95 % confidence intervals",
+        header=("Method", "AUC", "from", "to"),
+        rows=tuple(rows),
+    )
+    patients = "The table names no patients or other groups, so rows are taken as independent."
+    if counts.patients is not None:
+        patients = f"Every {counts.group_word} has one row, so both methods are by {counts.group_word}."
+        if counts.clustered:
+            word = counts.group_word
+            patients = f"{counts.patients:,} {word}s have {counts.rows:,} rows: quote an interval by {word}."
+    share, limits = counts.positives / counts.rows, auc.average_precision_interval
+    missing: tuple[Block, ...] = ()
+    method = ""
+    if isinstance(limits, Absent):
+        missing = (Missing("interval of average precision", limits.why),)
+    else:
+        method = f" (95 % interval: percentiles of a bootstrap {over}, {label.resamples.others:,} samples)"
+    precision = Paragraph(
+        f"Average precision is {figure_text(auc.average_precision, limits)}{method}, where chance gives the share of "
+        f"positives, {share:.3g}. {patients}"
+    )
+    return (*cautions, table, precision, *missing)
+
+
+def share_cell(one: Interval) -> TableCell:
+    """A share in per cent with its limits; a dash where nothing was counted."""
+    if math.isnan(one.value):
+        return TableCell("—")
+    return TableCell(percent_text(one.value, one.low, one.high).replace(" %", ""), one.value)
+
+
+def figure_cell(value: float, limits: Interval | Absent) -> TableCell:
+    """A figure with its limits, where it has some."""
+    return TableCell(figure_text(value, limits), value)
+
+
+def brier_cell(state: CalibrationState) -> TableCell:
+    """The Brier score with its interval."""
+    return figure_cell(state.brier, state.brier_interval)
+
+
+def _interval_row(name: str, one: Interval) -> tuple[TableCell, ...]:
+    return TableCell(name), *(TableCell(f"{value:.3f}", value) for value in (one.value, one.low, one.high))
+
+
+def _curves(label: LabelEvaluation, prefix: str, other: tuple[str, Paired] | None) -> tuple[Block, ...]:
+    pictures: list[Picture] = []
+    missing: list[Block] = []
+    if isinstance(label.curves, Absent):
+        missing.append(Missing("ROC and precision-recall curves", label.curves.why))
+    else:
+        pictures.append(roc_picture(f"{prefix}roc", label.curves, label.auc, label.operating_points, other))
+        if isinstance(label.auc, AucResult):
+            share = label.counts.positives / label.counts.rows
+            pictures.append(precision_recall_picture(f"{prefix}pr", label.curves, label.auc, share))
+    return (*((Gallery(tuple(pictures)),) if pictures else ()), *missing)
+
+
+def _thresholds(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
+    found = label.operating_points
+    cuts: tuple[float, ...] = ()
+    words: Paragraph | Missing
+    if isinstance(found, Absent):
+        words = Missing("sensitivity at fixed specificity", found.why)
+    else:
+        cuts = tuple(row.threshold for row in found)
+        share = percent_text(label.counts.positives / label.counts.rows)
+        words = Paragraph(
+            "Each threshold was chosen on validation and is judged here on rows that had no part in the choice, which "
+            "is why the specificity reached differs from the one asked for. A score at or above it counts as positive. "
+            f"Predictive values hold for this part's share of positives ({share})."
+            + ("" if label.operating_points_left_out is None else f" Left out: {label.operating_points_left_out.why}")
+        )
+    beside: tuple[Block, ...] = (words,)
+    if isinstance(label.histogram, Histogram):
+        beside = (Beside((words,), histogram_picture(f"{prefix}scores", label.histogram, cuts)),)
+    elif not isinstance(found, Absent) or found != label.histogram:
+        beside = (words, Missing("score histograms", label.histogram.why))
+    if isinstance(found, Absent):
+        return beside
+    return (
+        *beside,
+        DataTable(
+            caption=f"Operating points on the {label.part} part, with 95 % intervals (Wilson)",
+            header=(
+                *("Specificity asked", "Threshold", "Sensitivity, %", "Specificity reached, %"),
+                *("Positive predictive value, %", "Negative predictive value, %", "Positives found", "False alarms"),
+            ),
+            rows=tuple(_operating_row(row) for row in found),
+        ),
+    )
+
+
+def _operating_row(row: OperatingRow) -> tuple[TableCell, ...]:
+    positives, negatives = row.true_positives + row.false_negatives, row.true_negatives + row.false_positives
+    return (
+        TableCell(specificity_text(row), row.asked_specificity),
+        TableCell(f"{row.threshold:.4g}", row.threshold),
+        share_cell(row.sensitivity),
+        share_cell(row.specificity),
+        share_cell(row.positive_predictive_value),
+        share_cell(row.negative_predictive_value),
+        TableCell(f"{row.true_positives:,} of {positives:,}", row.true_positives),
+        TableCell(f"{row.false_positives:,} of {negatives:,}", row.false_positives),
+    )
+
+
+def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[Block, ...]:
+    found = label.calibration
+    if isinstance(found, Absent):
+        return (Missing("calibration", found.why),)
+    states = [("Before", found.before)]
+    missing: tuple[Missing, ...] = ()
+    if isinstance(found.after, CalibrationState):
+        states.append(("After", found.after))
+    else:
+        missing = (Missing("recalibration", found.after.why),)
+    fitted = ""
+    if found.recalibration is not None:
+        slope, intercept = found.recalibration.get("slope"), found.recalibration.get("intercept")
+        fitted = f" Recalibrated probability: sigmoid({slope:.4g} · score {intercept:+.4g}), fitted on validation."
+    words = Paragraph(f"{_scores_as_probabilities(objective)} Before means {found.source}.{fitted}")
+    limits = found.before.brier_interval
+    if isinstance(limits, Absent):
+        missing = (*missing, Missing("intervals of Brier score and calibration error", limits.why))
+        brackets: tuple[Paragraph, ...] = ()
+    else:
+        over = f"{label.counts.group_word}s" if label.counts.clustered else "rows"
+        brackets = (Paragraph(_BRACKETS.format(over=over, samples=label.resamples.others)),)
+    table = DataTable(
+        caption=f"Calibration on the {label.part} part before and after recalibration",
+        header=("", *(name for name, _ in states)),
+        rows=tuple(_calibration_rows([state for _, state in states])),
+    )
+    return (Beside((words, table, *brackets, *missing), reliability_picture(f"{prefix}reliability", found)),)
+
+
+def _scores_as_probabilities(objective: str) -> str:
+    """What the loss that trained the judged network says about its scores."""
+    if objective == "CrossEntropy":
+        return (
+            "The judged network was trained by cross-entropy, which makes the sigmoid of a score a probability, for "
+            "the share of positives seen in training; how far that holds here is shown by the figures before "
+            "recalibration."
+        )
+    if objective in _AUC_OBJECTIVES:
+        return "Scores of an AUC loss are not probabilities: only their order was trained."
+    return "The scores of this network need not be probabilities."
+
+
+def _calibration_rows(states: list[CalibrationState]) -> Iterator[tuple[TableCell, ...]]:
+    yield TableCell("Brier score"), *(brier_cell(state) for state in states)
+    yield (
+        TableCell("Calibration error (ECE)"),
+        *(figure_cell(one.expected_calibration_error, one.expected_calibration_error_interval) for one in states),
+    )
+    yield (
+        TableCell("Mean prediction"),
+        *(TableCell(small_text(state.mean_prediction), state.mean_prediction) for state in states),
+    )
+    yield (
+        TableCell("Observed share of positives"),
+        *(TableCell(small_text(state.observed_share), state.observed_share) for state in states),
+    )
+
+
+def _decision(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
+    found = label.decision
+    if isinstance(found, Absent):
+        return (Missing("decision curve", found.why),)
+    useful = useful_ranges(found)
+    said = (
+        "On these rows, acting on the recalibrated model is nowhere better than both acting on everybody and acting on "
+        "nobody."
+    )
+    if useful:
+        said = (
+            "On these rows, acting on the recalibrated model is better than acting on everybody and better than acting "
+            f"on nobody at threshold probabilities of {ranges_text(useful)}. The threshold "
+            "probability is the risk at which one would be indifferent between acting and not."
+        )
+    positives = label.counts.positives
+    said += (
+        f" The curve has no interval: it rests on {positives:,} positive row{'s' * (positives != 1)}, and other rows "
+        "would draw another one."
+    )
+    picture = decision_picture(f"{prefix}decision-curve", found, label.counts.positives / label.counts.rows)
+    return (Beside((Paragraph(said),), picture),)
+
+
+def auc_cell(label: LabelEvaluation) -> TableCell:
+    """AUC with its interval, or the reason in short."""
+    if isinstance(label.auc, Absent):
+        return TableCell("—")
+    return TableCell(interval_text(label.auc.headline), label.auc.headline.value)

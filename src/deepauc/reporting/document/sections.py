@@ -1,0 +1,379 @@
+"""The report's sections: from a tree of findings to a document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deepauc.reporting.document.background_sections import (
+    cases_section,
+    data_section,
+    leak_texts,
+    leaks_section,
+    provenance_section,
+    training_section,
+)
+from deepauc.reporting.document.blocks import (
+    Beside,
+    Block,
+    Caution,
+    DataTable,
+    Document,
+    Gallery,
+    Heading,
+    Headline,
+    Missing,
+    Paragraph,
+    Section,
+    TableCell,
+    shown,
+)
+from deepauc.reporting.document.label_sections import (
+    Topic,
+    auc_cell,
+    brier_cell,
+    figure_cell,
+    interval_table,
+    label_topics,
+    share_cell,
+)
+from deepauc.reporting.evaluation.findings import (
+    Absent,
+    AucResult,
+    BaselineFinding,
+    CalibrationState,
+    Interval,
+    LabelEvaluation,
+    Paired,
+    RunFindings,
+    StageFinding,
+    SubgroupFinding,
+)
+from deepauc.reporting.evaluation.kept_stage import copies_of
+from deepauc.reporting.figures.label import forest_picture, interval_text
+
+NOT_A_DEVICE = (
+    "Not a medical device. For research only: nothing here was reviewed for use on patients, and no diagnosis or "
+    "treatment may rest on it."
+)
+
+
+def run_document(findings: RunFindings, *, command: str | None, thumbnails: Section | None = None) -> Document:
+    """The whole report of a run; `command` is what makes it again, thumbnails a section that images were needed for."""
+    sections = [_result(findings), _baseline(findings)]
+    if len(findings.labels) == 1:
+        topics = _topics(findings, 0, "")
+        sections += [Section(anchor=anchor, title=title, blocks=blocks) for anchor, title, blocks in topics]
+    else:
+        sections += [_label_section(findings, number) for number in range(len(findings.labels))]
+    sections += [_subgroups(findings), training_section(findings), leaks_section(findings)]
+    if findings.cases:
+        sections.append(cases_section(findings))
+    if thumbnails is not None:
+        sections.append(thumbnails)
+    sections += [data_section(findings), provenance_section(findings, command)]
+    task = f"{shown(findings.task)} · " if findings.task else ""
+    return Document(
+        title=f"Report of run {shown(findings.run)}",
+        subtitle=f"{task}finished {findings.finished}",
+        sections=tuple(sections),
+        footer=NOT_A_DEVICE,
+    )
+
+
+def p_text(p_value: float) -> str:
+    """`p = 0.012`, or `p < 0.0001`."""
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"
+
+
+def _result(findings: RunFindings) -> Section:
+    blocks: list[Block] = []
+    if not findings.labels:
+        blocks.append(Missing("AUC", findings.part_note))
+    elif len(findings.labels) == 1:
+        label = findings.labels[0]
+        if isinstance(label.auc, AucResult):
+            blocks.append(_headline(label, label.auc))
+        blocks += _part_blocks(findings)
+        blocks += interval_table(label)
+    else:
+        blocks += _several_labels(findings)
+    blocks += [Caution(note) for note in findings.notes]
+    return Section(anchor="result", title="Result", blocks=tuple(blocks))
+
+
+def _part_blocks(findings: RunFindings) -> list[Block]:
+    """What the reader has to know before the figures: the part, the stage that was kept, leaks."""
+    part = Paragraph(findings.part_note) if findings.judged_part == "test" else Caution(findings.part_note)
+    leaks = [Caution(text) for text in leak_texts(findings.leaks)]
+    return [part, *_kept_blocks(findings), *_copies_blocks(findings), *leaks]
+
+
+def _copies_blocks(findings: RunFindings) -> list[Block]:
+    """What a score is, where it is not that of the image alone."""
+    number = copies_of(findings.record)
+    if not number:
+        return []
+    return [
+        Paragraph(
+            f"A score of validation and test is the mean over {number:,} copies of an image, changed as in training. "
+            "The scores of training rows, and the AUC after each epoch, are of the images as they are."
+        )
+    ]
+
+
+def _kept_blocks(findings: RunFindings) -> list[Block]:
+    """Which stage's network all of this is about, where there was a choice."""
+    kept = next((stage for stage in findings.stages if stage.kept), None)
+    if kept is None:
+        return []
+    last = max(findings.stages, key=lambda stage: stage.number)
+    name = f"stage {kept.number + 1}, {shown(kept.objective)}"
+    if findings.not_kept is None:
+        return [Paragraph(f"The network judged here is that of the last stage ({name}), the best on validation.")]
+    return [
+        Caution(
+            f"The network judged here is that of {name}. The last stage, {shown(last.objective)}, was not kept: on "
+            f"validation its AUC is {last.validation_auc:.3f}, that of the kept one {kept.validation_auc:.3f}."
+        )
+    ]
+
+
+def _headline(label: LabelEvaluation, auc: AucResult) -> Headline:
+    counts = label.counts
+    method = f"DeLong, clustered by {counts.group_word}" if auc.delong_by_patient else "DeLong"
+    over = f"bootstrap over {counts.group_word}s" if counts.clustered else "bootstrap"
+    patients = f" of {counts.patients:,} {counts.group_word}s" if counts.patients is not None else ""
+    return Headline(
+        value=f"{auc.headline.value:.3f}",
+        label=f"AUC on the {label.part} part · {shown(label.name)}",
+        details=(
+            f"95 % interval {_range(auc.headline)} ({method}), {_range(auc.bootstrap)} ({over})",
+            f"{counts.positives:,} positive and {counts.negatives:,} negative rows{patients}",
+        ),
+    )
+
+
+def _several_labels(findings: RunFindings) -> list[Block]:
+    blocks: list[Block] = []
+    judged = [label for label in findings.labels if isinstance(label.auc, AucResult)]
+    if findings.mean_auc is not None:
+        blocks.append(
+            Headline(
+                value=f"{findings.mean_auc:.3f}",
+                label=f"mean AUC over {len(judged)} of {len(findings.labels)} labels on {findings.judged_part}",
+                details=("Each label has its own interval in the table; the mean has none.",),
+            )
+        )
+    blocks += _part_blocks(findings)
+    blocks.append(
+        DataTable(
+            caption="Labels, with 95 % intervals",
+            header=(
+                *("Label", "Positives", "Negatives", "AUC [95 % interval]", "Average precision [95 % interval]"),
+                *(
+                    "Sensitivity at validation's threshold for 90 % specificity, %",
+                    "Brier, recalibrated [95 % interval]",
+                ),
+            ),
+            rows=tuple(_label_row(label) for label in findings.labels),
+        )
+    )
+    blocks += [
+        Missing(f"AUC of {shown(one.name)}", one.auc.why) for one in findings.labels if isinstance(one.auc, Absent)
+    ]
+    blocks += [Caution(f"{shown(label.name)}: {text}") for label in findings.labels for text in label.cautions]
+    rows = [(one.name, one.auc.headline) for one in judged if isinstance(one.auc, AucResult)]
+    if rows:
+        best = max(rows, key=lambda row: row[1].value)
+        worst = min(rows, key=lambda row: row[1].value)
+        alt = (
+            f"AUC with interval of {len(rows)} labels, from {interval_text(worst[1])} ({shown(worst[0])}) to "
+            f"{interval_text(best[1])} ({shown(best[0])})."
+        )
+        caption = "AUC and 95 % interval by label; dashed: their mean."
+        picture = forest_picture("labels-auc", rows, overall=findings.mean_auc, caption=caption, alt=alt)
+        blocks.append(Gallery((picture,)))
+    return blocks
+
+
+def _label_row(label: LabelEvaluation) -> tuple[TableCell, ...]:
+    points, calibration = label.operating_points, label.calibration
+    ninety = [] if isinstance(points, Absent) else [row for row in points if row.asked_specificity == 0.9]
+    after = None if isinstance(calibration, Absent) else calibration.after
+    precision = TableCell("—")
+    if isinstance(label.auc, AucResult):
+        precision = figure_cell(label.auc.average_precision, label.auc.average_precision_interval)
+    return (
+        TableCell(shown(label.name)),
+        TableCell(f"{label.counts.positives:,}", label.counts.positives),
+        TableCell(f"{label.counts.negatives:,}", label.counts.negatives),
+        auc_cell(label),
+        precision,
+        share_cell(ninety[0].sensitivity) if ninety else TableCell("—"),
+        brier_cell(after) if isinstance(after, CalibrationState) else TableCell("—"),
+    )
+
+
+def _label_section(findings: RunFindings, number: int) -> Section:
+    label, prefix = findings.labels[number], f"label-{number + 1}-"
+    blocks: list[Block] = [*interval_table(label)]
+    for anchor, title, topic in _topics(findings, number, prefix):
+        blocks += [Heading(title, anchor), *topic]
+    return Section(anchor=f"label-{number + 1}", title=f"Label {shown(label.name)}", blocks=tuple(blocks))
+
+
+def _topics(findings: RunFindings, number: int, prefix: str) -> list[Topic]:
+    other = None
+    for name, found in (("baseline", findings.baseline), ("last stage, not kept", findings.not_kept)):
+        if other is None and isinstance(found, BaselineFinding) and isinstance(pair := found.labels[number], Paired):
+            other = name, pair
+    return label_topics(findings.labels[number], prefix, other=other, objective=findings.kept_objective)
+
+
+def _baseline(findings: RunFindings) -> Section:
+    blocks: list[Block] = []
+    title = "Against the baseline"
+    if isinstance(findings.baseline, BaselineFinding):
+        blocks += _baseline_blocks(findings.baseline, findings.label_names, _BASELINE_WORDS)
+    elif findings.not_kept is not None:
+        title = "Against the stage that was not kept"
+        blocks.append(Paragraph(f"Not tested against a baseline, since {findings.baseline.why}"))
+    else:
+        blocks.append(Missing("paired test against another run", findings.baseline.why))
+    if isinstance(findings.not_kept, BaselineFinding):
+        blocks += _baseline_blocks(findings.not_kept, findings.label_names, _NOT_KEPT_WORDS)
+    elif findings.not_kept is not None:
+        blocks.append(Missing("paired test against the last stage", findings.not_kept.why))
+    if findings.stages:
+        blocks += _stage_blocks(findings.stages)
+    return Section(anchor="baseline", title=title, blocks=tuple(blocks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Words:
+    """How a comparison speaks of the other network."""
+
+    what: str
+    column: str
+    caption: str
+
+
+_BASELINE_WORDS = _Words(what="Baseline: run {name} ({objective})", column="baseline", caption="baseline")
+_NOT_KEPT_WORDS = _Words(
+    what="Not kept: the network of the last stage ({objective})", column="last stage", caption="stage that was not kept"
+)
+
+
+def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _Words) -> list[Block]:
+    test = f"clustered by {baseline.group_word} (Obuchowski)" if baseline.clustered else "DeLong"
+    blocks: list[Block] = [
+        Paragraph(
+            f"{words.what.format(name=shown(baseline.name), objective=shown(baseline.objective))}, on the same rows of "
+            f"the {baseline.part} part, {baseline.paired_by}. Paired test: {test}."
+        )
+    ]
+    rows = []
+    for name, found in zip(names, baseline.labels, strict=True):
+        if isinstance(found, Absent):
+            blocks.append(Missing(f"paired test of {shown(name)}", found.why))
+            continue
+        rows.append(
+            (
+                TableCell(shown(name)),
+                TableCell(f"{found.auc:.3f}", found.auc),
+                TableCell(f"{found.baseline_auc:.3f}", found.baseline_auc),
+                TableCell(signed_text(found.difference), found.difference.value),
+                TableCell(p_text(found.p_value), found.p_value),
+            )
+        )
+    if rows:
+        difference = f"This run minus {words.column} [95 % interval]"
+        header = ("Label", "AUC, this run", f"AUC, {words.column}", difference, "Two-sided p")
+        caption = f"Paired comparison of AUC with the {words.caption}"
+        blocks.append(DataTable(caption=caption, header=header, rows=tuple(rows)))
+    if len(rows) > 1:
+        blocks.append(Paragraph("The p-values are not corrected for testing several labels."))
+    return blocks + [Caution(text) for text in baseline.cautions]
+
+
+def _stage_blocks(stages: tuple[StageFinding, ...]) -> list[Block]:
+    rows = []
+    for stage in stages:
+        difference, p_value = TableCell("—"), TableCell("—")
+        if stage.last_minus_this is not None and stage.p_value is not None:
+            difference = TableCell(signed_text(stage.last_minus_this), stage.last_minus_this.value)
+            p_value = TableCell(p_text(stage.p_value), stage.p_value)
+        rows.append(
+            (
+                TableCell(f"{stage.number + 1}: {shown(stage.objective)}{' (kept)' if stage.kept else ''}"),
+                TableCell(f"{stage.validation_auc:.3f}", stage.validation_auc),
+                difference,
+                p_value,
+            )
+        )
+    kept = next((stage for stage in stages if stage.kept), None)
+    said = "" if kept is None else f" The network of stage {kept.number + 1} was kept and is the one judged here."
+    if all(stage.p_value is None for stage in stages):
+        said += " There is no test of their difference: it is for one label with two rows or more of each class there."
+    return [
+        Paragraph(f"After training, the stages of this run were compared on validation.{said}"),
+        DataTable(
+            caption="Stages on validation, the last one against each earlier one (paired)",
+            header=("Stage", "Validation AUC", "Last stage minus this [95 % interval]", "Two-sided p"),
+            rows=tuple(rows),
+        ),
+    ]
+
+
+def _subgroups(findings: RunFindings) -> Section:
+    found = findings.subgroups
+    if isinstance(found, Absent):
+        blocks: list[Block] = [Missing("subgroups", found.why)]
+    else:
+        several, word = len(findings.label_names) > 1, findings.leaks.group_word
+        blocks = [
+            Paragraph(
+                f"AUC within each subgroup, with its 95 % interval (DeLong, clustered by {word} where {word}s have "
+                "several rows). Subgroups are small and many: a difference seen here is a question, not an answer; no "
+                "correction for looking often was made."
+            )
+        ]
+        for number, one in enumerate(found):
+            blocks.append(_subgroup_block(findings, one, number, several))
+    return Section(anchor="subgroups", title="Subgroups", blocks=tuple(blocks))
+
+
+def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, several: bool) -> Block:
+    title = f"By {shown(one.column)}" + (f", label {shown(one.label)}" if several else "")
+    rows = []
+    for row in one.rows:
+        auc = TableCell("— (one class only)" if row.positives in (0, row.rows) else "— (too few)")
+        if isinstance(row.auc, Interval):
+            auc = TableCell(interval_text(row.auc), row.auc.value)
+        rows.append(
+            (
+                TableCell(shown(row.group)),
+                TableCell(f"{row.rows:,}", row.rows),
+                TableCell(f"{row.positives:,}", row.positives),
+                auc,
+            )
+        )
+    table = DataTable(caption=title, header=("Group", "Rows", "Positives", "AUC [95 % interval]"), rows=tuple(rows))
+    drawn = [(row.group, row.auc) for row in one.rows if isinstance(row.auc, Interval)]
+    if len(drawn) < 2:
+        return table
+    label = next((label for label in findings.labels if label.name == one.label), None)
+    overall = label.auc.headline.value if label and isinstance(label.auc, AucResult) else None
+    alt = f"{title}: " + "; ".join(f"{shown(name)} {interval_text(auc)}" for name, auc in drawn) + "."
+    caption = "AUC and 95 % interval; dashed: all rows."
+    picture = forest_picture(f"subgroup-{number + 1}-auc", drawn, overall=overall, caption=caption, alt=alt)
+    return Beside((table,), picture)
+
+
+def _range(one: Interval) -> str:
+    return f"{one.low:.3f} to {one.high:.3f}"
+
+
+def signed_text(one: Interval) -> str:
+    """`+0.012 [-0.003, +0.027]`: a difference."""
+    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

@@ -1,0 +1,393 @@
+"""What the scores of one part are worth: everything a report says about a label, as one frozen tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.metrics.average_precision import average_precision, average_precision_interval
+from deepauc.metrics.calibration import (
+    ReliabilityCurve,
+    brier_score,
+    calibration_intervals,
+    expected_calibration_error,
+    reliability_curve,
+)
+from deepauc.metrics.curves import (
+    PrecisionRecallCurve,
+    RocCurve,
+    both_bands,
+    precision_recall_curve,
+    roc_curve,
+)
+from deepauc.metrics.decisions import DecisionCurve, decision_curve
+from deepauc.metrics.intervals import Estimate, auroc_with_limits
+from deepauc.metrics.operating_points import (
+    HIGH_SPECIFICITIES,
+    NEGATIVES_ABOVE,
+    operating_point,
+    specificities,
+    threshold_at_specificity,
+)
+from deepauc.metrics.recalibration import TemperatureScaling, fit_temperature
+from deepauc.reporting.evaluation.findings import (
+    Absent,
+    AucResult,
+    Calibration,
+    CalibrationState,
+    Counts,
+    Curves,
+    Histogram,
+    Interval,
+    LabelEvaluation,
+    OperatingRow,
+    Resamples,
+)
+from deepauc.reporting.evaluation.resamples import fewer_told, resamples_of
+
+Floats = npt.NDArray[np.float64]
+T = TypeVar("T")
+
+LEVEL = 0.95
+WHOLE = "all"  # the name of a table that has no parts
+NO_PART = "(no part)"  # that of rows without one in a table that has some
+DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
+CALIBRATION_BINS = 10
+THRESHOLDS = np.concatenate([np.arange(1, 10) / 1000, np.arange(1, 100) / 100])
+FEW = 10  # samples of the rarer class at which intervals are known to be too narrow
+FEW_FOR_THRESHOLDS = 20  # negatives, of fewer than which not one lies above the threshold for 95 % specificity
+# Measured by tests/reporting/evaluation/test_report_coverage.py (slow).
+COVERAGE_NOTE = (
+    "In simulations (normal scores, AUC .7 to .9) a nominal 95 % DeLong interval held the true AUC in 87 to 94 % of "
+    "the samples with 10 positives and in 86 to 89 % with 5."
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sample:
+    """Scores and labels of one label in one part: (n,) each, labels NaN where missing."""
+
+    scores: Floats
+    labels: Floats
+    groups: npt.NDArray[np.str_] | None = None
+    group_word: str = "patient"  # what one of them is called
+
+    def labelled(self) -> Sample:
+        known = ~np.isnan(self.labels)
+        groups = None if self.groups is None else self.groups[known]
+        return replace(self, scores=self.scores[known], labels=self.labels[known], groups=groups)
+
+
+def evaluate_label(
+    sample: Sample,
+    *,
+    name: str,
+    part: str,
+    validation: Sample | Absent,
+    probabilities: bool = False,
+    curves: bool = True,
+    tell_resamples: bool = True,
+) -> LabelEvaluation:
+    """All of it for one label; what cannot be had is `Absent` with the reason, never an exception.
+
+    validation: where thresholds and recalibration come from. probabilities: the scores are probabilities already, not
+    a network's raw output. curves: also curves, histograms and bands (the slow half). tell_resamples: a caution where
+    fewer bootstrap samples than usual are drawn; of several labels one has it for all.
+    """
+    counts = count_rows(sample)
+    resamples, fewer = resamples_of(counts), fewer_told(counts) if tell_resamples else None
+    sample = sample.labelled()
+    obstacle = _obstacle(sample, part)
+    if obstacle is not None:
+        return _nothing(name, part, counts, obstacle)
+    held_out = _usable_validation(validation)
+    fewest = counts.negatives if isinstance(held_out, Absent) else min(counts.negatives, _negatives(held_out))
+    auc = attempt(lambda: _auc(sample, counts, resamples))
+    thresholds = () if isinstance(held_out, Absent) else _few_for_thresholds(count_rows(held_out))
+    return LabelEvaluation(
+        name=name,
+        part=part,
+        counts=counts,
+        auc=auc,
+        curves=attempt(lambda: _curves(sample, resamples)) if curves else Absent("not asked for."),
+        histogram=_histogram(sample),
+        operating_points=_operating_points(sample, held_out, counts, specificities(fewest)),
+        operating_points_left_out=None if isinstance(held_out, Absent) else _left_out(fewest),
+        calibration=_calibration(sample, held_out, counts, resamples, probabilities),
+        decision=_decision(sample, held_out),
+        cautions=(*_cautions(counts), *_backwards(auc), *thresholds, *(() if fewer is None else (fewer,))),
+        resamples=resamples,
+    )
+
+
+def attempt(compute: Callable[[], T]) -> T | Absent:
+    """The result, or why there is none, in the words of the metric that refused."""
+    try:
+        return compute()
+    except ValueError as error:
+        return Absent(" ".join(str(error).split()))
+
+
+def interval(estimate: Estimate) -> Interval:
+    """A metric's estimate for (N,) inputs."""
+    return Interval(float(estimate.value), float(estimate.low), float(estimate.high))
+
+
+def part_interval(sample: Sample) -> Interval:
+    """AUC with DeLong's interval, clustered by patient where a patient has several rows."""
+    clustered = sample.groups is not None and np.unique(sample.groups).size < len(sample.groups)
+    return interval(auroc_with_limits(sample.scores, sample.labels, groups=sample.groups if clustered else None))
+
+
+def count_rows(sample: Sample) -> Counts:
+    """Labelled rows, classes and patients."""
+    missing = int(np.isnan(sample.labels).sum())
+    sample = sample.labelled()
+    groups, positive = sample.groups, sample.labels == 1
+    return Counts(
+        rows=len(sample.labels),
+        positives=int(positive.sum()),
+        negatives=int((sample.labels == 0).sum()),
+        missing=missing,
+        patients=None if groups is None else int(np.unique(groups).size),
+        patients_with_positive=None if groups is None else int(np.unique(groups[positive]).size),
+        patients_with_negative=None if groups is None else int(np.unique(groups[sample.labels == 0]).size),
+        group_word=sample.group_word,
+    )
+
+
+def _obstacle(sample: Sample, part: str) -> Absent | None:
+    rows, where = len(sample.labels), "the table" if part == WHOLE else f"the {part} part"
+    if rows == 0:
+        return Absent(f"{where} has no labelled row.")
+    if (bad := int((~np.isfinite(sample.scores)).sum())) > 0:
+        return Absent(
+            f"{bad} of {rows} scores in {where} are NaN or infinite. Drop these rows, or find out why the model gave "
+            "none; a network that has diverged is trained again with bounded scores (bound='sigmoid') or a lower lr."
+        )
+    positives = int(sample.labels.sum())
+    if positives in (0, rows):
+        kind = "negative" if positives == 0 else "positive"
+        return Absent(f"all {rows} labelled rows of {where} are {kind}: AUC needs both classes.")
+    return None
+
+
+def _nothing(name: str, part: str, counts: Counts, why: Absent) -> LabelEvaluation:
+    return LabelEvaluation(
+        name=name,
+        part=part,
+        counts=counts,
+        auc=why,
+        curves=why,
+        histogram=why,
+        operating_points=why,
+        calibration=why,
+        decision=why,
+        cautions=(),
+        resamples=resamples_of(counts),
+    )
+
+
+def _usable_validation(validation: Sample | Absent) -> Sample | Absent:
+    if isinstance(validation, Absent):
+        return validation
+    sample = validation.labelled()
+    return _obstacle(sample, "validation") or sample
+
+
+def _auc(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
+    scores, labels = sample.scores, sample.labels
+    groups = sample.groups if counts.clustered else None
+    by_patient = None if groups is None else interval(auroc_with_limits(scores, labels, groups=groups))
+    return AucResult(
+        delong=interval(auroc_with_limits(scores, labels)),
+        delong_by_patient=by_patient,
+        bootstrap=interval(
+            auroc_with_limits(scores, labels, method="bootstrap", groups=groups, n_resamples=resamples.auc, seed=0)
+        ),
+        average_precision=float(average_precision(scores, labels)),
+        average_precision_interval=attempt(
+            lambda: interval(
+                average_precision_interval(scores, labels, groups=groups, n_resamples=resamples.others, seed=0)
+            )
+        ),
+    )
+
+
+def _curves(sample: Sample, resamples: Resamples) -> Curves:
+    scores, labels, groups = sample.scores, sample.labels, sample.groups
+    roc, pr = roc_curve(scores, labels), precision_recall_curve(scores, labels)
+    bands = both_bands(scores, labels, groups=groups, n_resamples=resamples.others, seed=0)
+    assert isinstance(roc, RocCurve)
+    assert isinstance(pr, PrecisionRecallCurve)
+    fpr, tpr, recall, precision = roc.fpr, roc.tpr, pr.recall, pr.precision
+    if fpr.size > DRAWN_POINTS:
+        grid = np.linspace(0, 1, DRAWN_POINTS) ** 2  # dense where the specificity is high
+        fpr, tpr = np.append(0.0, grid), np.append(0.0, roc.tpr_at(grid))
+        recall, precision = bands[1].x, bands[1].value
+    return Curves(fpr=fpr, tpr=tpr, roc_band=bands[0], recall=recall, precision=precision, precision_band=bands[1])
+
+
+def _histogram(sample: Sample) -> Histogram:
+    positive = sample.labels == 1
+    rarer = min(positive.sum(), (~positive).sum())
+    bins = int(np.clip(2 * np.sqrt(rarer), 8, 40))
+    low, high = zip(*(_without_outliers(sample.scores[rows]) for rows in (positive, ~positive)), strict=True)
+    inside = np.clip(sample.scores, min(low), max(high))
+    edges = np.histogram_bin_edges(inside, bins=bins)
+    shares = [np.histogram(inside[rows], edges)[0] / rows.sum() for rows in (positive, ~positive)]
+    beyond = int(np.count_nonzero(inside != sample.scores))
+    return Histogram(edges=edges, positives=shares[0], negatives=shares[1], beyond=beyond)
+
+
+def _without_outliers(scores: Floats) -> tuple[float, float]:
+    """From where to where a class lies, less what Tukey (1977) calls far out: one such score would fill the axis."""
+    least, low, high, most = map(float, np.quantile(scores, [0, 0.25, 0.75, 1]))
+    reach = 3 * (high - low)
+    if reach == 0:  # ties: nothing can be said about the spread
+        return least, most
+    return max(least, low - reach), min(most, high + reach)
+
+
+def _left_out(fewest: int) -> Absent | None:
+    left = [s for s in HIGH_SPECIFICITIES if s not in specificities(fewest)]
+    if not left:
+        return None
+    return Absent(
+        f"a specificity of {', '.join(f'{100 * s:g} %' for s in left)}. At least {NEGATIVES_ABOVE} negatives must lie "
+        f"above such a threshold, which takes {NEGATIVES_ABOVE / (1 - left[0]):,.0f} negatives or more in validation "
+        f"and in the judged part; the smaller of the two has {fewest:,}."
+    )
+
+
+def _negatives(sample: Sample) -> int:
+    return int((sample.labels == 0).sum())
+
+
+def _operating_points(
+    sample: Sample, validation: Sample | Absent, counts: Counts, asked: tuple[float, ...]
+) -> tuple[OperatingRow, ...] | Absent:
+    if isinstance(validation, Absent):
+        return validation
+    groups = sample.groups if counts.clustered else None
+
+    def row(specificity: float) -> OperatingRow:
+        cut = float(threshold_at_specificity(validation.scores, validation.labels, specificity))
+        point = operating_point(sample.scores, sample.labels, cut, level=LEVEL, groups=groups)
+        return OperatingRow(
+            asked_specificity=specificity,
+            threshold=cut,
+            sensitivity=interval(point.sensitivity),
+            specificity=interval(point.specificity),
+            positive_predictive_value=interval(point.positive_predictive_value),
+            negative_predictive_value=interval(point.negative_predictive_value),
+            true_positives=int(point.true_positives),
+            false_positives=int(point.false_positives),
+            true_negatives=int(point.true_negatives),
+            false_negatives=int(point.false_negatives),
+        )
+
+    return attempt(lambda: tuple(row(specificity) for specificity in asked))
+
+
+def _calibration(
+    sample: Sample, validation: Sample | Absent, counts: Counts, resamples: Resamples, probabilities: bool
+) -> Calibration | Absent:
+    groups = sample.groups if counts.clustered else None
+    before = TemperatureScaling(slope=1.0, intercept=0.0)
+    source = "the scores as they are" if probabilities else "the sigmoid of the network's output"
+    raw = sample.scores if probabilities else before.apply(sample.scores)
+    first = attempt(lambda: _calibration_state(raw, sample.labels, groups, resamples))
+    if isinstance(first, Absent):
+        return first
+    if isinstance(validation, Absent):
+        return Calibration(source=source, before=first, after=validation, recalibration=None)
+    fitted = attempt(lambda: fit_temperature(validation.scores, validation.labels))
+    if isinstance(fitted, Absent):
+        return Calibration(source=source, before=first, after=fitted, recalibration=None)
+    after = attempt(lambda: _calibration_state(fitted.apply(sample.scores), sample.labels, groups, resamples))
+    return Calibration(source=source, before=first, after=after, recalibration=fitted.to_dict())
+
+
+def _calibration_state(
+    probabilities: Floats, labels: Floats, groups: npt.NDArray[np.str_] | None, resamples: Resamples
+) -> CalibrationState:
+    curve = reliability_curve(probabilities, labels, bins=CALIBRATION_BINS)
+    assert isinstance(curve, ReliabilityCurve)
+    limits = attempt(
+        lambda: calibration_intervals(
+            probabilities, labels, bins=CALIBRATION_BINS, groups=groups, n_resamples=resamples.others, seed=0
+        )
+    )
+    return CalibrationState(
+        brier=float(brier_score(probabilities, labels)),
+        brier_interval=limits if isinstance(limits, Absent) else interval(limits.brier),
+        expected_calibration_error=float(expected_calibration_error(probabilities, labels, bins=CALIBRATION_BINS)),
+        expected_calibration_error_interval=(
+            limits if isinstance(limits, Absent) else interval(limits.calibration_error)
+        ),
+        mean_prediction=float(probabilities.mean()),
+        observed_share=float(labels.mean()),
+        reliability=curve,
+    )
+
+
+def _decision(sample: Sample, validation: Sample | Absent) -> DecisionCurve | Absent:
+    if isinstance(validation, Absent):
+        return validation
+    return attempt(
+        lambda: decision_curve(
+            fit_temperature(validation.scores, validation.labels).apply(sample.scores),
+            sample.labels,
+            thresholds=THRESHOLDS,
+        )
+    )
+
+
+def _backwards(auc: AucResult | Absent) -> tuple[str, ...]:
+    """Said of an AUC that is not 0.5 by chance, and below it."""
+    if isinstance(auc, Absent) or not auc.headline.high < 0.5:
+        return ()
+    return (
+        "The whole interval lies below 0.5: higher scores go with label 0. Look whether the scores are those of the "
+        "class that is called 1.",
+    )
+
+
+def _cautions(counts: Counts) -> tuple[str, ...]:
+    found = []
+    rarer, kind = min((counts.positives, "positive"), (counts.negatives, "negative"), key=lambda pair: pair[0])
+    of_one = {"positive": counts.patients_with_positive == 1, "negative": counts.patients_with_negative == 1}
+    if rarer == 1 or (counts.clustered and any(of_one.values())):
+        patients_of = next((name for name, one in of_one.items() if one), kind)
+        single = f"{kind} row" if rarer == 1 else f"{counts.group_word} with {patients_of} rows"
+        found.append(f"Only 1 {single}: how far off the AUC may be cannot be estimated, so its interval is 0 to 1.")
+    elif rarer <= FEW:
+        found.append(
+            f"Only {rarer} {kind} row{'s' * (rarer != 1)}: read every interval here as too narrow. " + COVERAGE_NOTE
+        )
+    elif counts.clustered and counts.patients_with_positive is not None and counts.patients_with_positive <= FEW:
+        found.append(
+            f"The {counts.positives} positive rows come from only {counts.patients_with_positive} "
+            f"{counts.group_word}s: read every interval here as too narrow. " + COVERAGE_NOTE
+        )
+    return tuple(found)
+
+
+def _few_for_thresholds(validation: Counts) -> tuple[str, ...]:
+    """A specificity is a share of negatives, so that positives, few or many, do not matter to its threshold."""
+    rows, patients = validation.negatives, validation.patients_with_negative
+    if rows < FEW_FOR_THRESHOLDS:
+        few = f"{rows} negative row{'s' * (rows != 1)} of validation"
+    elif validation.clustered and patients is not None and patients < FEW_FOR_THRESHOLDS:
+        few = f"{patients} {validation.group_word}{'s' * (patients != 1)} with negative rows in validation"
+    else:
+        return ()
+    return (
+        f"The thresholds rest on only {few}. Fewer than {FEW_FOR_THRESHOLDS} cannot tell a specificity of 95 % from "
+        "100 %: on other rows it may be far from what was asked for.",
+    )

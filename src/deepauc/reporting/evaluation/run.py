@@ -1,0 +1,316 @@
+"""A finished run folder, judged: its scores, its history and its record as one tree of findings."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepauc.data.group_word import group_word
+from deepauc.names import Alike, count_possible_leaks, find_alike
+from deepauc.reporting.evaluation.findings import (
+    Absent,
+    AucResult,
+    BaselineFinding,
+    Case,
+    History,
+    Interval,
+    LeakFinding,
+    Paired,
+    PartCounts,
+    RunFindings,
+    StageFinding,
+)
+from deepauc.reporting.evaluation.kept_stage import FOLDER as LAST_STAGE
+from deepauc.reporting.evaluation.kept_stage import baseline_stage, copies_of, kept_stage, stage_objectives
+from deepauc.reporting.evaluation.label import attempt, count_rows
+from deepauc.reporting.evaluation.scores_file import ScoreTable, read_scores
+from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
+from deepauc.reporting.evaluation.table import compare_tables, evaluate_part, sample_of
+from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
+from deepauc.training.run.folder import RunFolder
+from deepauc.training.run.own_files import SCORES, require_own
+from deepauc.training.run.run import Run
+
+NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."
+OWN_BASELINE = "the network that was kept is the baseline's own, that of {}."
+SAME_SCORES = "the other one gives every row the score that this run gives it: they are the same network."
+NO_LAST_SCORES = (
+    "its scores are not in the run folder (the command deepauc train stores them, training from Python does not); its "
+    "paired test on validation is in the table of stages."
+)
+NO_METADATA = "no metadata were given. With them: deepauc report RUN --metadata table.csv --id-column COLUMN."
+
+
+def evaluate_run(
+    run_dir: str | Path,
+    *,
+    baseline: str | Path | None = None,
+    metadata: Metadata | None = None,
+    cases: int = 0,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> RunFindings:
+    """Judge a finished run on its test part, or on validation where there is none.
+
+    baseline: another run on the same samples, for the paired test; by default the run's own first stage, where training
+    has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
+    negatives and lowest-scored positives to name by id (ids may name patients: none by default). force: judge a
+    scores.csv that is not the run's own, with a caution. progress: called with (labels judged, labels in all).
+    """
+    run = Run(Path(run_dir))
+    record = run.record
+    if baseline is None and RunFolder(run.path / FIRST_STAGE).done:
+        baseline = run.path / FIRST_STAGE
+    RunFolder(run.path).require_classifier()
+    cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
+    table = _scores_of(run.path / "scores.csv", record)
+    part = next((name for name in ("test", "validation") if name in table.part_names), None)
+    labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False, progress=progress)
+    aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
+    judged = None if part is None else table.part(part)
+    subgroups: Any = Absent(NO_METADATA)
+    if metadata is not None:
+        subgroups = Absent(_part_note(None)) if judged is None else find_subgroups(judged, metadata)
+    task = _mapping(record.get("task"))
+    return RunFindings(
+        run=run.path.resolve().name,
+        task=str(task.get("name", "")),
+        kind=str(task.get("kind", "")),
+        label_names=table.label_names,
+        judged_part=part,
+        part_note=_part_note(part),
+        parts=tuple(
+            PartCounts(part=name, label=label, counts=count_rows(sample_of(table.part(name), number)))
+            for name in table.part_names
+            for number, label in enumerate(table.label_names)
+        ),
+        labels=labels,
+        mean_auc=float(np.mean(aucs)) if len(labels) > 1 and aucs else None,
+        baseline=_baseline(run, table, part, None if baseline is None else Path(baseline)),
+        not_kept=_not_kept(run, table, part),
+        kept_objective=(stage_objectives(record) or [""])[kept_stage(record)],
+        stages=_stages(record),
+        subgroups=subgroups,
+        history=_history(run, record),
+        leaks=_leaks(table, record),
+        cases=() if judged is None else _cases(judged, cases),
+        notes=(*(f"{text}." for text in cautions), *table.notes, *_names_alike(table, record)),
+        finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        record=record,
+    )
+
+
+def _scores_of(path: Path, record: Mapping[str, Any]) -> ScoreTable:
+    table = read_scores(path, other_labels_missing=True)
+    if table.parts is None:
+        raise ValueError(f"{path} has no column 'part'; `deepauc evaluate` reads any csv of scores.")
+    names = _label_names(table, _mapping(record.get("task")))
+    # The file holds float32 in nine digits: as such, thresholds are those of the bundle to the bit.
+    column = _mapping(record.get("data")).get("group_column")
+    word = group_word(None if column is None else str(column))
+    return replace(table, label_names=names, group_word=word, scores=table.scores.astype(np.float32).astype(np.float64))
+
+
+def _label_names(table: ScoreTable, task: Mapping[str, Any]) -> tuple[str, ...]:
+    """A binary scores.csv calls its label `label`; the record knows its name."""
+    names = task.get("labels")
+    if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == len(table.label_names):
+        return tuple(str(name) for name in names)
+    return table.label_names
+
+
+def _part_note(part: str | None) -> str:
+    if part == "test":
+        return "Judged on the test part, which no choice of training has seen."
+    if part == "validation":
+        return (
+            "This run has no test part: it is judged on validation. Training may have chosen epochs, stages or "
+            "settings on these rows, so the values are likely too good."
+        )
+    return (
+        "This run has neither a test nor a validation part. The AUC of rows the network was trained on says nothing "
+        "about new ones, so it is not shown: train with --split-column, or with parts held out."
+    )
+
+
+def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) -> BaselineFinding | Absent:
+    record = run.record
+    first = baseline_stage(record)
+    if len(stage_objectives(record)) > 1 and kept_stage(record) == first:
+        own = {run.path.resolve(), (run.path / FIRST_STAGE).resolve()}
+        if path is None or path.resolve() in own:
+            return Absent(OWN_BASELINE.format(f"stage {first + 1}"))
+    if path is None:
+        return Absent(NO_BASELINE)
+    other = Run(path)
+    theirs = _scores_of(path / "scores.csv", other.record)
+    cautions = []
+    if _mapping(record.get("identity")).get("data") != _mapping(other.record.get("identity")).get("data"):
+        cautions.append("The two runs were trained on different data (their hashes differ).")
+    own_copies, their_copies = copies_of(record), copies_of(other.record)
+    if own_copies != their_copies:
+        cautions.append(
+            f"Scores are means over copies of an image ({own_copies:,} here, {their_copies:,} there; 0: the image as "
+            "it is): part of the difference is how the networks are asked, not what they have learnt."
+        )
+    objective = ", then ".join(stage_objectives(other.record)[: kept_stage(other.record) + 1])
+    return _compared(table, theirs, part, name=path.resolve().name, objective=objective, cautions=cautions)
+
+
+def _not_kept(run: Run, table: ScoreTable, part: str | None) -> BaselineFinding | Absent | None:
+    """The last stage, where the guard kept an earlier one: on validation it was worse, here is what it is on test."""
+    record, path = run.record, run.path / LAST_STAGE / "scores.csv"
+    objectives = stage_objectives(record)
+    if not objectives or kept_stage(record) == len(objectives) - 1:
+        return None
+    if not path.is_file():
+        return Absent(NO_LAST_SCORES)
+    theirs = attempt(lambda: _scores_of(path, record))
+    if isinstance(theirs, Absent):
+        return theirs
+    return _compared(table, theirs, part, name=LAST_STAGE, objective=objectives[-1], cautions=())
+
+
+def _compared(
+    table: ScoreTable, theirs: ScoreTable, part: str | None, *, name: str, objective: str, cautions: Sequence[str]
+) -> BaselineFinding | Absent:
+    if part is None:
+        return Absent("a paired test needs a test or validation part.")
+    if part not in theirs.part_names:
+        return Absent(f"the baseline has no {part} part.")
+    found = attempt(lambda: compare_tables(table, theirs, part=part))
+    if isinstance(found, Absent):
+        return found
+    pairs = [one for one in found.labels if isinstance(one, Paired)]
+    if pairs and all(one.same_scores for one in pairs):
+        return Absent(SAME_SCORES)
+    return BaselineFinding(
+        name=name,
+        objective=objective,
+        part=part,
+        paired_by=found.paired_by,
+        clustered=found.clustered,
+        group_word=found.group_word,
+        labels=found.labels,
+        cautions=tuple(cautions),
+    )
+
+
+def _stages(record: Mapping[str, Any]) -> tuple[StageFinding, ...]:
+    guard = _mapping(_mapping(record.get("results")).get("guard"))
+    names, tests = stage_objectives(record), _mapping(guard.get("last_minus_stage"))
+    found = []
+    for key, value in _mapping(guard.get("validation_auc")).items():
+        number, test = int(key), _mapping(tests.get(key))
+        found.append(
+            StageFinding(
+                number=number,
+                objective=names[number] if number < len(names) else "?",
+                validation_auc=float(value),
+                kept=guard.get("winner") == number,
+                last_minus_this=Interval(test["difference"], test["low"], test["high"]) if test else None,
+                p_value=float(test["p_value"]) if test else None,
+            )
+        )
+    return tuple(found)
+
+
+def _history(run: Run, record: Mapping[str, Any]) -> History | Absent:
+    try:
+        rows = run.history
+    except OSError:
+        return Absent("history.csv is not there.")
+    if not rows:
+        return Absent("history.csv has no rows.")
+    columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in rows[0] | rows[-1]}
+    test_curve = run.path / "test_curve.csv"
+    if test_curve.is_file():
+        with test_curve.open(newline="", encoding="utf-8") as file:
+            values = [_number(row.get("test_auc")) for row in csv.DictReader(file)]
+        if len(values) == len(rows):
+            columns["test_auc"] = np.array(values)
+    stages = columns.pop("stage", np.zeros(len(rows)))
+    return History(
+        stages=tuple(int(s) for s in np.nan_to_num(stages)), objectives=tuple(stage_objectives(record)), columns=columns
+    )
+
+
+def _leaks(table: ScoreTable, record: Mapping[str, Any]) -> LeakFinding:
+    patients, both, possible = None, None, 0
+    if table.groups is not None and table.parts is not None:
+        numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, table.parts)]
+        pairs = np.unique(np.stack(numbers, axis=1), axis=0)
+        counts = np.unique(pairs[:, 0], return_counts=True)[1]
+        patients, both = int(counts.size), int((counts > 1).sum())
+        possible = count_possible_leaks(table.groups, table.parts)
+    return LeakFinding(
+        patients=patients,
+        patients_in_two_parts=both,
+        recorded=_recorded_leaks(record.get("leaks")),
+        group_word=table.group_word,
+        possible=possible,
+    )
+
+
+def _names_alike(table: ScoreTable, record: Mapping[str, Any]) -> list[str]:
+    """Cautions on names of rows (images are called by their files, and copies found by pixels) and of categories."""
+    data, found = _mapping(record.get("data")), list[Alike | None]()
+    if table.ids is not None and data.get("id_column"):
+        found.append(find_alike(table.ids.tolist(), what="id", column=str(data["id_column"])))
+    with suppress(AttributeError, KeyError, TypeError, ValueError):  # a damaged record is no reason for no report
+        found += [
+            Alike(
+                what="category",
+                column=str(one["column"]),
+                count=int(one["count"]),
+                examples=tuple(tuple(map(str, names)) for names in one["examples"]),
+            )
+            for one in data.get("alike_categories") or ()
+        ]
+    return [one.text() for one in found if one is not None]
+
+
+def _recorded_leaks(found: Any) -> Mapping[str, int] | None:
+    """run.json's `leaks`: a list with one entry a leak ({"what": kind, ...} or text), or counts by kind."""
+    if isinstance(found, Mapping):
+        return {str(kind): int(count) for kind, count in found.items() if isinstance(count, int) and count}
+    if not isinstance(found, list):
+        return None
+    counts: dict[str, int] = {}
+    for leak in found:
+        kind = str(leak.get("what", "leak")) if isinstance(leak, Mapping) else str(leak).split(" ", 1)[0]
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts
+
+
+def _cases(table: ScoreTable, count: int) -> tuple[Case, ...]:
+    found = []
+    for number, label in enumerate(table.label_names):
+        scores, labels = table.scores[:, number], table.labels[:, number]
+        if not (np.isfinite(scores).all() and {0.0, 1.0} <= set(labels.tolist())):
+            continue
+        for value, kind, sign in ((0, "negative with a high score", -1), (1, "positive with a low score", 1)):
+            rows = np.flatnonzero(labels == value)
+            for row in rows[np.argsort(sign * scores[rows], kind="stable")][:count]:
+                share = float(np.mean(sign * scores[labels == 1 - value] > sign * scores[row]))
+                shown = str(row) if table.ids is None else str(table.ids[row])
+                found.append(Case(id=shown, label=label, kind=kind, score=float(scores[row]), wrong_side_of=share))
+    return tuple(found)
+
+
+def _number(cell: str | None) -> float:
+    try:
+        return float(cell) if cell else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,317 @@
+"""Any csv with scores and labels, from any program: read, checked and cut into parts."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.group_word import group_word
+from deepauc.data.table.compact import NumberColumn
+from deepauc.data.table.rows import read_rows, separator_of
+from deepauc.labels import NO_NAME
+from deepauc.names import find_alike, loose_form, one_form
+
+Floats = npt.NDArray[np.float64]
+Strings = npt.NDArray[np.str_]
+
+ID, PART, GROUP = "id", "part", "group"  # the names of a run folder's scores.csv
+_TRUE, _FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
+MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})  # in lower case, a cell that says nothing
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreTable:
+    """n rows, L labels. labels: 0, 1, NaN where missing; scores: as they came, so NaN and infinity are possible."""
+
+    source: str
+    label_names: tuple[str, ...]
+    labels: Floats  # (n, L)
+    scores: Floats  # (n, L)
+    lines: npt.NDArray[np.int64]  # (n,) where each row stands in the file
+    ids: Strings | None = None  # (n,)
+    parts: Strings | None = None
+    groups: Strings | None = None  # patients; a row without one is a patient of its own
+    group_word: str = "patient"  # what one of them is called
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Parts in the order they first come up."""
+        return () if self.parts is None else tuple(dict.fromkeys(self.parts.tolist()))
+
+    def rows(self, chosen: npt.NDArray[Any]) -> ScoreTable:
+        """Some rows, by mask or by number."""
+        return replace(
+            self,
+            labels=self.labels[chosen],
+            scores=self.scores[chosen],
+            lines=self.lines[chosen],
+            ids=None if self.ids is None else self.ids[chosen],
+            parts=None if self.parts is None else self.parts[chosen],
+            groups=None if self.groups is None else self.groups[chosen],
+        )
+
+    def part(self, name: str) -> ScoreTable:
+        """The rows of a part; a ValueError names the parts there are."""
+        if name not in self.part_names or self.parts is None:
+            there = ", ".join(self.part_names) or "it has no part column"
+            raise ValueError(f"{self.source} has no part {name!r} (there: {there}).")
+        return self.rows(self.parts == name)
+
+    def require_finite_scores(self) -> None:
+        """ValueError, with the first line, where a labelled row has no finite score."""
+        bad = (~np.isfinite(self.scores) & ~np.isnan(self.labels)).any(axis=1)
+        if bad.any():
+            other = ""
+            if "test" in self.part_names and "test" not in self.rows(np.flatnonzero(bad)).part_names:
+                other = ", or judge the test part alone, which has all its scores (--part test)"
+            raise ValueError(
+                f"{self.source}: labelled rows without a finite score: {int(bad.sum())}, the first in line "
+                f"{int(self.lines[bad][0])}. Drop them, or find out why the model gave none{other}."
+            )
+
+
+def read_scores(
+    path: str | Path,
+    *,
+    label_columns: Sequence[str] = (),
+    score_columns: Sequence[str] = (),
+    group_column: str | None = None,
+    part_column: str | None = None,
+    id_column: str | None = None,
+    positive: str | None = None,
+    other_labels_missing: bool = False,
+) -> ScoreTable:
+    """Read a .csv, .tsv (both also .gz) or .parquet of scores and labels.
+
+    Without names the columns are those of a run folder: `label` and `score`, or `label:NAME` and `score:NAME`; `id`,
+    `part` and `group` where they are there. Labels are 0 and 1 (or true and false, yes and no); `positive` names the
+    positive class where they are words or class numbers. Anything else is refused, or, in the records of a run, where
+    it marks an uncertain or a soft label, counted as missing (`other_labels_missing`).
+    """
+    path, positive = Path(path), None if positive is None else one_form(positive)
+    header = table_header(path)
+    asked = bool(label_columns or score_columns)
+    names, label_columns, score_columns = _pairs(path, header, label_columns, score_columns)
+    extra = {
+        "ids": id_column or (ID if ID in header else None),
+        "parts": part_column or (PART if PART in header else None),
+        "groups": group_column or (GROUP if GROUP in header else None),
+    }
+    wanted = [*label_columns, *score_columns, *(column for column in extra.values() if column)]
+    numbers = set(score_columns) - set(extra.values())
+    cells = read_rows(path, list(dict.fromkeys(wanted)), numbers=numbers)
+    if cells.problems:
+        first = cells.problems[0]
+        raise ValueError(f"{path}, line {first.row}: {first.message} ({len(cells.problems)} such rows).")
+    lines = np.array(cells.lines, dtype=np.int64)
+    notes: list[str] = []
+    if not asked and (alone := [c for c in header if c.startswith("score:") and c not in score_columns]):
+        notes.append(f"{', '.join(alone)}: there is no column of labels for it, so it is not judged.")
+    labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels_missing, notes) for c in label_columns]
+    scores = [_scores(path, c, cells.numbers(c), lines) for c in score_columns]
+    columns = {name: None if column is None else cells.columns[column].names() for name, column in extra.items()}
+    word = group_word(extra["groups"])
+    groups = _groups(columns["groups"], word, notes)
+    if columns["groups"] is not None:
+        alike = find_alike(columns["groups"].tolist(), what="group", column=extra["groups"])
+        notes += [] if alike is None else [alike.text(word)]
+    if group_column is not None and groups is None:
+        raise ValueError(
+            f"{path}: column {group_column!r} is empty in every row: leave --group-column out, or fill it in."
+        )
+    return ScoreTable(
+        source=str(path),
+        label_names=names,
+        labels=np.stack(labels, axis=1),
+        scores=np.stack(scores, axis=1),
+        lines=lines,
+        ids=columns["ids"],
+        parts=columns["parts"],
+        groups=groups,
+        group_word=word,
+        notes=tuple(notes),
+    )
+
+
+def table_header(path: Path) -> list[str]:
+    if path.is_dir():
+        inside = path / "scores.csv"
+        hint = f"the file in it, {inside}" if inside.is_file() else "a file of scores"
+        raise ValueError(f"{path} is a folder: name {hint}.")
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file.")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        try:
+            import pyarrow  # type: ignore[import-untyped]
+            import pyarrow.parquet  # type: ignore[import-untyped]
+        except ModuleNotFoundError:
+            raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
+        try:
+            return [str(name) for name in pyarrow.parquet.read_schema(path).names]
+        except (pyarrow.ArrowException, OSError, ValueError) as error:  # a footer, or a name in it, does not decode
+            raise ValueError(f"{path} is no readable parquet file: {error}") from None
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
+            first = stream.readline(1 << 20)
+            return next(csv.reader([first], delimiter=separator_of(path, first)), [])
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8. Save the table as csv with UTF-8 encoding.") from None
+    except (csv.Error, OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from None
+
+
+def _pairs(
+    path: Path, header: Sequence[str], label_columns: Sequence[str], score_columns: Sequence[str]
+) -> tuple[tuple[str, ...], Sequence[str], Sequence[str]]:
+    """Names of the labels, and for each its label and its score column."""
+    if not label_columns and not score_columns:
+        named = [column[6:] for column in header if column.startswith("score:") and f"label:{column[6:]}" in header]
+        if named and "score" not in header:
+            return tuple(named), [f"label:{name}" for name in named], [f"score:{name}" for name in named]
+    label_columns = label_columns or ["label"]
+    score_columns = score_columns or ["score"]
+    if len(label_columns) != len(score_columns):
+        raise ValueError(
+            f"{len(label_columns)} label columns but {len(score_columns)} score columns: give as many --label-column "
+            "as --score-column, in the same order."
+        )
+    if both := set(label_columns) & set(score_columns):
+        raise ValueError(f"column {min(both)!r} cannot be label and score at once: an AUC of 1 would say nothing.")
+    if not any(name.strip() for name in header):
+        raise ValueError(f"{path} is empty; its first line must name the columns.")
+    for column, option in [(c, "--label-column") for c in label_columns] + [
+        (c, "--score-column") for c in score_columns
+    ]:
+        if column not in header:
+            there = ", ".join(map(repr, header[:30]))
+            hint = f"name it with {option} (there are: {there})."
+            if column == "label":
+                hint += " deepauc predict copies labels from its table with --label-column."
+            raise ValueError(f"{path} has no column {column!r}: {hint}")
+    return tuple(label_columns), label_columns, score_columns
+
+
+def _labels(
+    path: Path,
+    column: str,
+    cells: Sequence[str],
+    lines: npt.NDArray[np.int64],
+    positive: str | None,
+    other_labels_missing: bool,
+    notes: list[str],
+) -> Floats:
+    values = np.full(len(cells), np.nan)
+    others = 0
+    for row, cell in enumerate(cells):
+        text = one_form(cell)
+        value = _label(text, positive)
+        if value is not None:
+            values[row] = value
+        elif text.lower() not in MISSING:
+            if not other_labels_missing:
+                raise ValueError(
+                    f"{path}, line {lines[row]}: the label {text[:60]!r} in column {column!r} is neither 0 nor 1. "
+                    "Name the positive class with --positive, for example --positive malignant."
+                )
+            others += 1
+    if positive is not None:
+        _require_positives(path, column, cells, values, positive, notes)
+    if others:
+        notes.append(f"{column}: {others} labels are uncertain or soft (neither 0 nor 1) and count as missing.")
+    return values
+
+
+def _require_positives(
+    path: Path, column: str, cells: Sequence[str], values: Floats, positive: str, notes: list[str]
+) -> None:
+    """ValueError where no label is the positive one, or some are it but for capitals; a note of what is negative."""
+    negatives = Counter(one_form(cell) for cell, value in zip(cells, values.tolist(), strict=True) if value == 0)
+    there = ", ".join(f"{text[:30]} ({count:,})" for text, count in negatives.most_common(6))
+    there += f" and {len(negatives) - 6:,} others" if len(negatives) > 6 else ""
+    if not (values == 1).any():
+        raise ValueError(
+            f"{path}: no label in column {column!r} is {positive!r}; check --positive. There are: {there}."
+        )
+    if alike := [text for text in negatives if loose_form(text) == loose_form(positive)]:
+        raise ValueError(
+            f"{path}: column {column!r} has {alike[0]!r} too, which is --positive {positive!r} but for capitals or "
+            "letters that look alike, and would count as negative: write them alike."
+        )
+    if len(negatives) > 1:
+        notes.append(f"{column}: all but {positive!r} counts as negative: {there}.")
+
+
+def _label(text: str, positive: str | None) -> float | None:
+    lowered = text.lower()
+    if positive is not None:
+        if lowered in MISSING and text != positive:
+            return None
+        return float(text == positive or _same_number(text, positive))
+    if lowered in _TRUE or lowered in _FALSE:
+        return float(lowered in _TRUE)
+    try:
+        number = _number(text)
+    except ValueError:
+        return None
+    return number if number in (0.0, 1.0) else None
+
+
+def _scores(path: Path, column: str, cells: NumberColumn, lines: npt.NDArray[np.int64]) -> Floats:
+    values = cells.values()
+    for rows, block in cells.texts:
+        values[rows] = _scores_of(path, column, block.cells(), lines[rows])
+    return values
+
+
+def _scores_of(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray[np.int64]) -> Floats:
+    """Scores with some among them that are missing, not finite, or no numbers."""
+    values = np.empty(len(cells))
+    for row, cell in enumerate(cells):
+        text = cell.strip()
+        try:
+            values[row] = np.nan if text.lower() in MISSING else _number(text)
+        except ValueError:
+            raise ValueError(
+                f"{path}, line {lines[row]}: the score {text[:60]!r} in column {column!r} is no number. "
+                "Name the column of scores with --score-column."
+            ) from None
+    return values
+
+
+def _same_number(text: str, other: str) -> bool:
+    """Of class numbers: 3.0, as pandas writes a column with gaps, is 3."""
+    try:
+        return _number(text) == _number(other)
+    except ValueError:
+        return False
+
+
+def _number(text: str) -> float:
+    if "_" in text:
+        raise ValueError(text)  # float() takes 1_000 for a number
+    return float(text)
+
+
+def _groups(groups: Strings | None, word: str, notes: list[str]) -> Strings | None:
+    """Groups (patients) of all rows, or None where no row names one."""
+    if groups is None or (empty := np.isin(groups, NO_NAME)).all():
+        return None
+    if empty.any():
+        notes.append(f"{int(empty.sum())} rows name no {word}: each of them counts as a {word} of its own.")
+        own = np.array([f"row {i} (no {word})" for i in range(len(groups))], dtype=np.str_)
+        return np.where(empty, own, groups)
+    return groups

@@ -1,0 +1,136 @@
+"""Scores and labels from any file, judged part by part, and two files of scores compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepauc.metrics.auroc import auroc
+from deepauc.metrics.comparison import compare_auroc
+from deepauc.metrics.curves import RocCurve, roc_curve
+from deepauc.reporting.evaluation.findings import Absent, Interval, LabelEvaluation, Paired
+from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, Sample, attempt, evaluate_label
+from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
+from deepauc.reporting.evaluation.scores_file import ScoreTable
+
+NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
+NO_VALIDATION = "thresholds and recalibration come from validation, and there is no such part."
+NOT_TEST = "thresholds and recalibration from validation are judged on test alone."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableComparison:
+    """Two tables on the same rows, label by label. groups_differ: rows of one patient in a are not of one in b."""
+
+    part: str
+    rows: int
+    positives: tuple[int, ...]  # by label
+    paired_by: str
+    clustered: bool
+    labels: tuple[Paired | Absent, ...]
+    group_word: str = "patient"
+    groups_differ: bool = False
+
+
+def sample_of(table: ScoreTable, number: int) -> Sample:
+    """One label of a table."""
+    return Sample(
+        scores=table.scores[:, number], labels=table.labels[:, number], groups=table.groups, group_word=table.group_word
+    )
+
+
+def evaluate_part(
+    table: ScoreTable,
+    part: str | None,
+    *,
+    curves: bool,
+    probabilities: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[LabelEvaluation, ...]:
+    """Every label of a part (None: of the whole table); thresholds for test come from validation, where it is there.
+
+    progress: called with (labels done, labels in all).
+    """
+    judged = table if part is None else table.part(part)
+    found = []
+    for number, name in enumerate(table.label_names):
+        validation: Sample | Absent = Absent(NO_VALIDATION)
+        if part == "validation" and "test" not in table.part_names:
+            validation = Absent(NO_TEST)
+        elif part not in (None, "test"):
+            validation = Absent(NOT_TEST)
+        elif part == "test" and "validation" in table.part_names:
+            validation = sample_of(table.part("validation"), number)
+        found.append(
+            evaluate_label(
+                sample_of(judged, number),
+                name=name,
+                part=WHOLE if part is None else part or NO_PART,
+                validation=validation,
+                probabilities=probabilities,
+                curves=curves,
+                tell_resamples=number == 0,
+            )
+        )
+        if progress is not None:
+            progress(number + 1, len(table.label_names))
+    return tuple(found)
+
+
+def compare_tables(a: ScoreTable, b: ScoreTable, *, part: str | None, common: bool = False) -> TableComparison:
+    """The paired test of a's AUC against b's on the same rows; clustered where patients have several."""
+    if part is not None:
+        a = a.part(part) if a.parts is not None else a
+        b = b.part(part) if b.parts is not None else b
+    pairing = pair_rows(a, b, common=common)
+    groups = pairing.a.groups if pairing.a.groups is not None else pairing.b.groups
+    labelled = ~np.isnan(pairing.a.labels).all(axis=1)
+    clustered = groups is not None and np.unique(groups[labelled]).size < labelled.sum()
+    labels = range(len(pairing.a.label_names))
+    return TableComparison(
+        part=part or WHOLE,
+        rows=int(labelled.sum()),
+        positives=tuple(int(np.nansum(pairing.a.labels[:, number])) for number in labels),
+        paired_by=pairing.how,
+        clustered=clustered,
+        group_word=(pairing.a if pairing.a.groups is not None else pairing.b).group_word,
+        groups_differ=_groups_differ(pairing),
+        labels=tuple(_paired(pairing, number, clustered) for number in labels),
+    )
+
+
+def _groups_differ(pairing: Pairing) -> bool:
+    """Whether the tables part the rows otherwise; the groups may have other names."""
+    mine, other = pairing.a.groups, pairing.b.groups
+    if mine is None or other is None:
+        return False
+    a, b = (np.unique(groups, return_inverse=True)[1] for groups in (mine, other))
+    pairs = np.unique(np.stack([a, b]), axis=1).shape[1]
+    return not pairs == a.max() + 1 == b.max() + 1
+
+
+def _paired(pairing: Pairing, number: int, clustered: bool) -> Paired | Absent:
+    labels = pairing.a.labels[:, number]
+    known = ~np.isnan(labels)
+    labels = labels[known]
+    ours, theirs = (table.scores[known, number] for table in (pairing.a, pairing.b))
+    groups = pairing.a.groups if pairing.a.groups is not None else pairing.b.groups
+    chosen = groups[known] if clustered and groups is not None else None
+    found = attempt(lambda: compare_auroc(ours, theirs, labels, groups=chosen))
+    if isinstance(found, Absent):
+        return found
+    curve = roc_curve(theirs, labels)
+    assert isinstance(curve, RocCurve)
+    step = max(1, curve.fpr.size // DRAWN_POINTS)
+    return Paired(
+        label=pairing.a.label_names[number],
+        auc=float(auroc(ours, labels)),
+        baseline_auc=float(auroc(theirs, labels)),
+        difference=Interval(float(found.difference), float(found.low), float(found.high)),
+        p_value=float(found.p_value),
+        same_scores=bool(np.array_equal(ours, theirs)),
+        baseline_fpr=np.append(curve.fpr[::step], 1.0),
+        baseline_tpr=np.append(curve.tpr[::step], 1.0),
+    )

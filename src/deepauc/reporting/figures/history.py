@@ -1,0 +1,135 @@
+"""What training looked like: AUC, loss and the AUC loss's own a, b and alpha, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from deepauc.reporting.document.blocks import Picture
+from deepauc.reporting.evaluation.findings import Floats, History
+from deepauc.reporting.figures.canvas import FAINT
+from deepauc.reporting.figures.plots import BLUE, GREEN, VERMILION
+
+DASHED, DOTTED = (0, (5, 2)), (0, (1, 1.5))
+Line = tuple[str, str, str, Any]  # column, words, colour, dashes
+
+
+def history_pictures(history: History, *, several_labels: bool) -> list[Picture]:
+    """One figure for each group of numbers that the history holds; with several labels it holds their means."""
+    means = " Means over the labels." if several_labels else ""
+    found = [
+        _picture(
+            history,
+            "history-auc",
+            [("validation_auc", "validation", BLUE, "solid"), ("test_auc", "test (chose nothing)", VERMILION, DASHED)],
+            y_label="AUC",
+            caption="AUC after each epoch, with DeLong's 95 % interval on validation where there is one label.",
+            band=("validation_low", "validation_high"),
+        ),
+        _picture(
+            history,
+            "history-loss",
+            [
+                ("loss", "training loss", BLUE, "solid"),
+                ("A_M", "A_M", VERMILION, DASHED),
+                ("gap", "duality gap", GREEN, DOTTED),
+            ],
+            y_label="loss",
+            caption=(
+                "Training loss. The min-max loss may rise or be negative; A_M, the same at its optimal a, b and "
+                "alpha, is never negative and should fall; the gap says how far a, b and alpha are from their optimum."
+            ),
+        ),
+        _picture(
+            history,
+            "history-ab",
+            [
+                ("a", "a", BLUE, "solid"),
+                ("a_optimal", "mean score of positives", BLUE, DOTTED),
+                ("b", "b", VERMILION, DASHED),
+                ("b_optimal", "mean score of negatives", VERMILION, DOTTED),
+            ],
+            y_label="bounded score",
+            caption=f"a and b should follow the mean scores of positives and negatives (dotted).{means}",
+        ),
+        _picture(
+            history,
+            "history-alpha",
+            [
+                ("alpha", "alpha", BLUE, "solid"),
+                ("alpha_optimal", "its optimum", BLUE, DOTTED),
+                ("alpha_zero_share", "share of steps with alpha = 0", VERMILION, DASHED),
+            ],
+            y_label="alpha",
+            caption=(
+                "alpha, its optimum, and the share of steps at alpha = 0: where that share stays 0 the margin is never "
+                f"met and AUC-M is the square loss with that margin.{means}"
+            ),
+        ),
+    ]
+    return [picture for picture in found if picture is not None]
+
+
+def _picture(
+    history: History,
+    name: str,
+    lines: Sequence[Line],
+    *,
+    y_label: str,
+    caption: str,
+    band: tuple[str, str] | None = None,
+) -> Picture | None:
+    there = [line for line in lines if np.isfinite(history.columns.get(line[0], np.array([np.nan]))).any()]
+    if not there:
+        return None
+    epochs = np.arange(1, len(history.stages) + 1)
+    starts = [1, *(1 + np.flatnonzero(np.diff(history.stages)) + 1)]
+
+    def draw(axes: Any) -> None:
+        if band is not None and all(np.isfinite(history.columns.get(b, np.array([np.nan]))).any() for b in band):
+            low, high = (history.columns[b] for b in band)
+            axes.fill_between(epochs, low, high, color=BLUE, alpha=0.15, linewidth=0)
+        for column, words, colour, dashes in there:
+            x, values = epochs.astype(float), history.columns[column]
+            if column == "loss":  # stages have different losses: no line leads from one to the next
+                cuts = np.array(starts[1:], dtype=np.intp) - 1
+                x, values = np.insert(x, cuts, np.nan), np.insert(values, cuts, np.nan)
+            marked = marked_points(values, all_of_them=len(epochs) < 4)
+            axes.plot(
+                x,
+                values,
+                color=colour,
+                linestyle=dashes,
+                linewidth=1.8,
+                label=words,
+                marker="o" if marked else None,
+                markevery=marked or None,
+                markerfacecolor="none" if dashes == DOTTED else colour,  # else a point and its optimum look alike
+            )
+        for start, stage in zip(starts, dict.fromkeys(history.stages), strict=False):
+            if start > 1:
+                axes.axvline(start - 0.5, color=FAINT, linewidth=1)
+            title = history.objectives[stage] if stage < len(history.objectives) else f"stage {stage + 1}"
+            axes.text(
+                start - 0.4, 1.01, title, transform=axes.get_xaxis_transform(), fontsize=8.5, va="bottom", color=FAINT
+            )
+        axes.set(xlabel="epoch", ylabel=y_label, xlim=(0.5, len(epochs) + 0.5))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
+
+    ends = []
+    for column, words, *_ in there:
+        values = history.columns[column]
+        known = values[np.isfinite(values)]
+        ends.append(f"{words} from {known[0]:.3g} to {known[-1]:.3g}")
+    return Picture(name=name, caption=caption, alt=f"Over {len(epochs)} epochs: {'; '.join(ends)}.", draw=draw)
+
+
+def marked_points(values: Floats, *, all_of_them: bool) -> list[int]:
+    """Where a line needs a mark to be seen: at a known value without a known neighbour, as in a stage of one epoch."""
+    known = np.isfinite(values)
+    beside = np.pad(known, 1)
+    alone = known & ~beside[:-2] & ~beside[2:]
+    return [int(place) for place in np.flatnonzero(known if all_of_them else alone)]

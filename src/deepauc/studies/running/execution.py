@@ -1,0 +1,302 @@
+"""Three ways to train a group of runs: packed on one device, in local processes, one after the other in this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepauc.data.task import Task
+from deepauc.studies.load import Parcel
+from deepauc.studies.running.first_stages import FirstStages
+from deepauc.studies.running.missing import MissingRun, TaskShelf
+from deepauc.studies.sources import Place, TaskSource
+from deepauc.studies.study import Phase
+from deepauc.training.engine.loop import train
+from deepauc.training.engine.packing import Job, train_together
+from deepauc.training.run.folder import RunFolder
+from deepauc.training.run.interrupt import Unheard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A run that is over. message: None, or why it failed. seconds: of wall time, for all `packed` runs together.
+
+    Without those of final scores (`scoring_seconds`), which are more the more copies there are. surroundings: versions
+    and hardware it failed with, where that was not in this process.
+    """
+
+    run: MissingRun
+    message: str | None
+    seconds: float
+    packed: int = 1
+    surroundings: dict[str, Any] | None = None
+
+
+OnEnd = Callable[[Ended], None]
+
+
+class OutOfTime(Exception):
+    """The deadline was reached; what was running has saved its state."""
+
+
+def packed(
+    runs: Sequence[MissingRun], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
+) -> bool:
+    """All runs side by side. Whether the time ran out.
+
+    One run that fails stops the pack. The others go on from their last checkpoint without the one under suspicion,
+    which is tried again alone at the end, for its own message. A pack that does not fit into memory is halved.
+    """
+    waiting, suspects = [list(runs)], list[MissingRun]()
+    while waiting:
+        together = waiting.pop(0)
+        error, seconds = _train_pack(together, place, device, deadline)
+        _tell_done(together, place, ended, seconds)
+        left = [run for run in together if not RunFolder(run.folder(place)).done]
+        if isinstance(error, OutOfTime):
+            return True
+        if not left:
+            continue
+        if len(left) == 1:
+            ended(Ended(run=left[0], message=_message(error), seconds=0))
+        elif isinstance(error, torch.OutOfMemoryError):
+            half = len(left) // 2
+            waiting[:0] = [left[:half], left[half:]]
+        else:
+            suspect = _suspect(error, left, place)
+            suspects.append(suspect)
+            waiting.insert(0, [run for run in left if run is not suspect])
+    for run in suspects:
+        (run.folder(place) / ".packed").unlink(missing_ok=True)
+    return one_by_one(suspects, place, device, deadline=deadline, ended=ended) if suspects else False
+
+
+def scoring_seconds(folder: Path) -> float:
+    """What the final scores of a finished run took; runs of earlier versions do not say."""
+    return float(RunFolder(folder).record()["results"].get("scoring_seconds", 0.0))
+
+
+def _train_pack(
+    runs: Sequence[MissingRun], place: Place, device: torch.device, deadline: float | None
+) -> tuple[Exception | None, float]:
+    """What stopped the pack, if anything did, and its seconds without those of first stages that were missing.
+
+    The exception is freed of its traceback, which would keep the networks alive.
+    """
+    for run in runs:
+        (run.folder(place) / ".packed").write_text(str(len(runs)))
+    jobs = [_job(run, place) for run in runs]
+    start = time.monotonic()
+    try:
+        with time_limit(deadline):
+            jobs = _first_stages(place).onwards(jobs, device, side_by_side=True)
+            start = time.monotonic()
+            train_together(jobs, device=device)
+    except Exception as error:
+        stopped: Exception | None = error.with_traceback(None)
+    else:
+        stopped = None
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return stopped, time.monotonic() - start
+
+
+def one_by_one(
+    runs: Sequence[MissingRun], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
+) -> bool:
+    """In this process. Whether the time ran out."""
+    for run in runs:
+        start = time.monotonic()
+        if deadline is not None and start >= deadline:
+            return True
+        message = None
+        try:
+            with time_limit(deadline):
+                _train_alone(_job(run, place), place, device)
+        except OutOfTime:
+            return True
+        except Exception as error:
+            message = _message(error)
+        seconds = time.monotonic() - start
+        if message is None:
+            seconds -= scoring_seconds(run.folder(place))
+        ended(Ended(run=run, message=message, seconds=seconds))
+    return False
+
+
+def processes(
+    runs: Sequence[MissingRun], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd, jobs: int
+) -> bool:
+    """In `jobs` local processes with one torch thread each. Whether the time ran out.
+
+    A process that is killed breaks the pool: what was running then is tried again, each run in a pool of its own, and
+    the others go on in a new pool.
+    """
+    waiting = list(runs)
+    while waiting:
+        doubtful, waiting = _in_pool(waiting, place, device, deadline, ended, jobs)
+        for run in doubtful:
+            if _in_pool([run], place, device, deadline, ended, 1)[0]:
+                ended(Ended(run=run, message="its process was killed (out of memory?)", seconds=0))
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _in_pool(
+    runs: Sequence[MissingRun], place: Place, device: torch.device, deadline: float | None, ended: OnEnd, jobs: int
+) -> tuple[list[MissingRun], list[MissingRun]]:
+    """Runs that were going, and runs that were waiting, when a process was killed; none of either otherwise."""
+    waiting, going = list(runs), dict[Future[tuple[str | None, float]], MissingRun]()
+    # The deadline goes along as wall-clock time: a monotonic clock means nothing in another process.
+    until = None if deadline is None else time.time() + deadline - time.monotonic()
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        while waiting or going:
+            while waiting and len(going) < jobs and (until is None or time.time() < until):
+                run = waiting.pop(0)
+                parcel = Parcel.of((run.recipe, run.study.task, run.seed, run.phase, place, run.folder(place)))
+                try:
+                    going[pool.submit(_work, parcel, str(device), until)] = run
+                except BrokenProcessPool:
+                    return list(going.values()), [run, *waiting]
+            if not going:
+                return [], []
+            for future in wait(going, return_when=FIRST_COMPLETED).done:
+                try:
+                    message, seconds = future.result()
+                except BrokenProcessPool:
+                    return list(going.values()), waiting
+                run = going.pop(future)
+                if message != _OUT_OF_TIME:
+                    ended(Ended(run=run, message=message, seconds=seconds))
+    return [], []
+
+
+_OUT_OF_TIME = "out of time"
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _work(parcel: Parcel, device: str, until: float | None) -> tuple[str | None, float]:
+    """In a worker: message (None if all went well) and seconds."""
+    start = time.monotonic()
+    deadline = None if until is None else start + until - time.time()
+    folder: Path
+    try:
+        recipe, source, seed, phase, place, folder = parcel.open()
+        with time_limit(deadline):
+            task = worker_task(source, seed, phase, place)
+            _train_alone(Job(recipe=recipe, task=task, seed=seed, run_dir=folder), place, torch.device(device))
+    except OutOfTime:
+        return _OUT_OF_TIME, 0.0
+    except Exception as error:
+        return _message(error), 0.0
+    return None, time.monotonic() - start - scoring_seconds(folder)
+
+
+def _train_alone(job: Job, place: Place, device: torch.device) -> None:
+    """The first stage too, where it is not there yet; of processes that need the same one, one trains it."""
+    (onwards,) = _first_stages(place).onwards([job], device, side_by_side=False)
+    train(onwards.recipe, onwards.task, seed=onwards.seed, run_dir=onwards.run_dir, device=device)
+
+
+def _job(run: MissingRun, place: Place) -> Job:
+    return Job(
+        recipe=run.recipe,
+        task=run.task,
+        seed=run.seed,
+        run_dir=run.folder(place),
+        results_only=run.phase == "tuning",
+    )
+
+
+@cache
+def _first_stages(place: Place) -> FirstStages:
+    return FirstStages(place.runs)
+
+
+@cache
+def _shelf(place: Place) -> TaskShelf:
+    return TaskShelf(place)
+
+
+def worker_task(source: TaskSource, seed: int, phase: Phase, place: Place) -> Task:
+    """A task as a worker has it: made once for all its runs."""
+    return _shelf(place).task(source, seed, phase)
+
+
+@contextmanager
+def time_limit(deadline: float | None) -> Iterator[None]:
+    """OutOfTime once the deadline has passed and training has saved its state: it is told as Ctrl-C would tell it."""
+    if deadline is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    fired = threading.Event()
+
+    def stop() -> None:
+        fired.set()
+        if sys.platform == "win32":
+            signal.raise_signal(signal.SIGINT)  # os.kill would end the process
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(max(deadline - time.monotonic(), 0.01), stop)
+    timer.daemon = True
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as a script's background processes have it
+    if ignored:
+        signal.signal(signal.SIGINT, Unheard(fired))  # Ctrl-C stays so, the limit does not
+    try:
+        try:
+            timer.start()  # in here: a short time may be over before this thread has its turn again
+            yield
+        finally:
+            timer.cancel()
+            if timer.is_alive():
+                timer.join()  # it has rung by now, or never will: no interrupt comes when nobody expects it any more
+    except KeyboardInterrupt:
+        if fired.is_set():
+            raise OutOfTime from None
+        raise
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _tell_done(runs: Sequence[MissingRun], place: Place, ended: OnEnd, seconds: float) -> None:
+    done = [run for run in runs if RunFolder(run.folder(place)).done]
+    seconds -= sum(scoring_seconds(run.folder(place)) for run in done)
+    for run in done:
+        ended(Ended(run=run, message=None, seconds=seconds, packed=len(runs)))
+
+
+def _suspect(error: Exception | None, runs: Sequence[MissingRun], place: Place) -> MissingRun:
+    """The run an error belongs to: the one it names, else the first of those that got least far."""
+    named = getattr(error, "run_dir", None)
+    if named is not None:
+        for run in runs:
+            if Path(named) == run.folder(place):
+                return run
+    return min(runs, key=lambda run: _epochs_done(run.folder(place)))
+
+
+def _epochs_done(folder: Path) -> int:
+    path = folder / "history.csv"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def _message(error: Any) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

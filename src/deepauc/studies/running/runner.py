@@ -1,0 +1,339 @@
+"""Runs what a set of studies is missing: packed on a GPU, in local processes, on a cluster, or one after the other.
+
+Every run has a folder named by the hash of recipe, data and seed, so the same call again only does what is missing. A
+finished run is distilled into its record at once. A run that fails is reported at the end and costs no other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepauc.studies.records.book import RecordBook, distil
+from deepauc.studies.running.cluster import Cluster, Crew, on_cluster, seen_from_everywhere
+from deepauc.studies.running.execution import Ended, one_by_one, packed, processes, scoring_seconds
+from deepauc.studies.running.first_stages import begun_with, own_stages, shares_first_stage, told_of
+from deepauc.studies.running.missing import MissingRun, MissingRuns, same_shape
+from deepauc.studies.running.ray_crew import joined
+from deepauc.studies.sources import Place
+from deepauc.studies.study import Study
+from deepauc.training.engine.loop import chosen_device
+from deepauc.training.plain import recipe_hash, to_plain
+from deepauc.training.run.folder import RunFolder, surroundings
+from deepauc.training.run.run import Run
+
+DEFAULT_PACK = 24
+SMALLEST_PACK = 4  # fewer runs than this would waste the device: they wait for the next call
+DIVERGED = ("NaN or infini", "overshoot")  # in messages on training that went astray: the same again would end the same
+LONG_TO_KEEP = 5.0  # seconds: what takes less is not left to another call, however late it is,
+LATE_KEEPING = 10.0  # as long as all that was kept so late has taken less than this
+NOT_KEPT_OF_TUNING = ("scores.csv", "model.safetensors", "bundle.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """For a progress display: what has just ended, and how much is left of what is known now."""
+
+    text: str
+    done: int
+    left: int
+    seconds: float
+    seconds_left: float | None
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What a call has done. failed: (run, message). unavailable: message by study. out_of_time: something is left."""
+
+    done: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    out_of_time: bool = False
+    seconds: float = 0.0
+
+
+def run_studies(
+    set_name: str,
+    studies: Sequence[Study],
+    *,
+    place: Place,
+    parents: Sequence[Study] = (),
+    device: str | torch.device | None = None,
+    pack: int | None = None,
+    jobs: int = 1,
+    max_minutes: float | None = None,
+    cluster: Cluster | None = None,
+    report: Callable[[Step], None] | None = None,
+) -> Outcome:
+    """Tune, select, refit: all runs of these studies that have no record yet.
+
+    parents: further studies, not run here, whose selection is inherited. pack: runs side by side on the device,
+    by default 24 on a GPU and 1 elsewhere. jobs: local processes, one torch thread each, where runs are not packed.
+    max_minutes: no run begins that is not expected to end in time, and what is running then stops after its epoch;
+    the next call goes on from there. What is kept of a final run (test-time augmentation, say) counts as part of it
+    once it is known how long that takes; where no time is left for it, the next call does it. cluster: as tasks of this
+    Ray cluster, packed or not, instead of in this process.
+    """
+    if jobs < 1 or (pack is not None and pack < 1):
+        raise ValueError(f"pack and jobs must be at least 1, not {pack} and {jobs}.")
+    if cluster is not None and jobs > 1:
+        raise ValueError("jobs are local processes: on a cluster Ray starts as many tasks as fit.")
+    place = place if cluster is None else seen_from_everywhere(place)
+    here: AbstractContextManager[tuple[Crew | None, torch.device]]
+    here = nullcontext((None, chosen_device(device))) if cluster is None else joined(cluster, device)
+    with here as (crew, target):
+        pack = pack or (DEFAULT_PACK if target.type == "cuda" else 1)
+        began = time.monotonic()
+        deadline = None if max_minutes is None else began + 60 * max_minutes
+        book = RecordBook(place.results / set_name)
+        planner = MissingRuns(studies, book, place, parents=parents, trains_here=crew is None)
+        at_once = crew.slots if crew is not None else jobs if pack == 1 else 1
+        session = _Session(set_name, planner, book, place, target, deadline, report, began, at_once, crew)
+        _do_all(session, planner, pack=pack, jobs=jobs)
+    # With no time left, nothing is loaded only to say what it waits for.
+    session.outcome.unavailable = {**({} if session.outcome.out_of_time else planner.waiting()), **planner.unavailable}
+    session.outcome.seconds = time.monotonic() - began
+    return session.outcome
+
+
+def _do_all(session: _Session, planner: MissingRuns, *, pack: int, jobs: int) -> None:
+    """Until nothing is left that can begin, or there is no time for it."""
+    in_packs = pack > 1 and session.crew is None  # a pack at a time; a crew is given all that is ready
+    while True:
+        ready = planner.ready(leave_out=session.left_out)
+        if not ready:
+            break
+        if session.distil_finished(ready):
+            continue
+        group = same_shape(ready, pack=pack) if in_packs else ready
+        fitting = session.fitting(group)
+        if fitting < min(SMALLEST_PACK if in_packs else 1, len(group)):
+            session.outcome.out_of_time = True
+            break
+        session.execute(group[:fitting] if in_packs else group, pack=pack, jobs=jobs)
+        if session.deadline is not None and time.monotonic() >= session.deadline:
+            session.outcome.out_of_time |= bool(planner.ready(leave_out=session.left_out))
+            break
+
+
+class _Session:
+    """One call: what it has done, and how fast."""
+
+    def __init__(
+        self,
+        set_name: str,
+        planner: MissingRuns,
+        book: RecordBook,
+        place: Place,
+        device: torch.device,
+        deadline: float | None,
+        report: Callable[[Step], None] | None,
+        began: float,
+        at_once: int,
+        crew: Crew | None = None,
+    ) -> None:
+        self.set_name, self.planner, self.book, self.place = set_name, planner, book, place
+        self.device, self.deadline, self.report, self.began = device, deadline, report, began
+        self.at_once = at_once  # processes or tasks; the seconds of packed runs are shares already
+        self.crew = crew
+        self.outcome = Outcome()
+        self.left_out: set[str] = set()
+        self._rates: dict[object, float] = {}  # wall seconds a step of one run, by network and images
+        self._scoring: dict[object, dict[int, float]] = {}  # wall seconds of a run's final scores, by number of copies
+        self._keeping: dict[object, float] = {}  # wall seconds of what is kept of a final run, by task and network
+        self._kept_late = 0.0  # seconds after the deadline
+
+    def distil_finished(self, ready: Sequence[MissingRun]) -> bool:
+        """Records of runs that an earlier call, or another study, has finished.
+
+        A tuning run that another study has recorded needs no folder: a search begins where the one before ended. Nor
+        does a final run whose setting was chosen again, in another way: its record is told how.
+        """
+        there, names = 0, self.book.studies()
+        for run in ready:
+            own = [run.study.name] if run.phase == "final" else names
+            found = (self.book.find(name, run.phase, run.id) for name in own)
+            record = next((one for one in found if one is not None), None)
+            if record is not None:
+                self.book.add({**record, **run.about(self.set_name)})
+                self.outcome.done += "failed" not in record
+                self._tell(run, "recorded by another study" if run.phase == "tuning" else "trained before, chosen anew")
+            elif RunFolder(run.folder(self.place)).done:
+                self._keep(run)
+            else:
+                continue
+            there += 1
+        return bool(there)
+
+    def fitting(self, runs: Sequence[MissingRun]) -> int:
+        """How many of these runs, one after the other, are to end before the deadline; all, where nothing is known."""
+        if self.deadline is None:
+            return len(runs)
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return 0
+        ends = accumulate((self._rate(run) or 0.0) * run.steps + self._after_training(run) for run in runs)
+        return sum(end <= left for end in ends)
+
+    def execute(self, group: Sequence[MissingRun], *, pack: int, jobs: int) -> None:
+        """Train a group; each run that ends is written down, each that fails is remembered."""
+        for run in group:
+            folder = run.folder(self.place)
+            if RunFolder(folder).record_path.exists() and not _goes_on(folder, run, self.place):
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def ended(end: Ended) -> None:
+            if end.message is None:
+                steps = end.run.steps * end.packed
+                self._rates[_speed_key(end.run)] = max(end.seconds, 1e-9) / steps
+                scored = self._scoring.setdefault(_score_key(end.run), {})
+                scored[end.run.recipe.tta] = scoring_seconds(end.run.folder(self.place))
+                self._keep(end.run)
+            else:
+                self._fail(end.run, end.message, end.surroundings)
+
+        deadline = self._end_of_training(group, pack=pack)
+        if self.crew is not None:
+            out_of_time = on_cluster(
+                group, self.place, self.device, crew=self.crew, pack=pack, deadline=deadline, ended=ended
+            )
+        elif pack > 1:
+            out_of_time = packed(group, self.place, self.device, deadline=deadline, ended=ended)
+        elif jobs > 1:
+            out_of_time = processes(group, self.place, self.device, deadline=deadline, ended=ended, jobs=jobs)
+        else:
+            out_of_time = one_by_one(group, self.place, self.device, deadline=deadline, ended=ended)
+        if out_of_time:
+            self.outcome.out_of_time = True
+            self.left_out |= {run.id for run in group}
+
+    def _end_of_training(self, group: Sequence[MissingRun], *, pack: int) -> float | None:
+        """The deadline, less what is to be kept of the runs that may end together."""
+        if self.deadline is None:
+            return None
+        keeping = sorted(map(self._keep_seconds, group), reverse=True)
+        return self.deadline - sum(keeping[: pack * self.at_once])
+
+    def _keep(self, planned: MissingRun) -> None:
+        """The record of a finished run, now or, where what it keeps would take too long, in the next call."""
+        seconds = self._keep_seconds(planned)
+        too_long = seconds > LONG_TO_KEEP or self._kept_late + seconds > LATE_KEEPING
+        if self.deadline is not None and too_long and time.monotonic() + seconds > self.deadline:
+            self.left_out.add(planned.id)  # its folder is finished: `distil_finished` finds it
+            self.outcome.out_of_time = True
+            self._tell(planned, "trained; the next call writes its record")
+            return
+        folder = planned.folder(self.place)
+        run = Run(folder)
+        record = distil(run, about=planned.about(self.set_name), phase=planned.phase, packed=_packed_with(folder))
+        if shares_first_stage(planned.recipe):  # as declared: where its first stage lies is no matter of the record
+            record["first_stage"] = told_of(run)
+            record["recipe"] = to_plain(planned.recipe)
+            record["identity"] = {**record["identity"], "recipe": recipe_hash(planned.recipe)}
+        if planned.phase == "tuning":
+            record["recipe"] = planned.brief_recipe()
+        else:
+            began = time.monotonic()
+            here = self.device if self.crew is None else None  # a crew's devices are on other machines
+            record |= planned.study.task.keep(run, planned.task, device=here)
+            ended = time.monotonic()
+            self._keeping[_keep_key(planned)] = ended - began
+            if self.deadline is not None:
+                self._kept_late += max(0.0, ended - max(began, self.deadline))
+        if planned.phase == "final":
+            self.book.set_aside_other_settings(record)
+        self.book.add(record)
+        if planned.phase == "tuning":
+            for name in NOT_KEPT_OF_TUNING:
+                (folder / name).unlink(missing_ok=True)
+        self.outcome.done += 1
+        ((part, (auc, *_)),) = record["auc"].items()
+        self._tell(planned, f"{part} AUC {auc:.3f}")
+
+    def _fail(self, planned: MissingRun, message: str, around: dict[str, Any] | None) -> None:
+        self.left_out.add(planned.id)
+        self.outcome.failed.append((planned.text(), message))
+        if any(words in message for words in DIVERGED):
+            identity = {"data": planned.task.data_hash(), "seed": planned.seed}
+            self.book.add(
+                {
+                    **planned.about(self.set_name),
+                    "phase": planned.phase,
+                    "failed": message.replace(f"{planned.folder(self.place)}{os.sep}", ""),  # a path of this machine
+                    "identity": identity,
+                    "recipe": planned.brief_recipe(),
+                    **(around or surroundings(self.device)),
+                }
+            )
+        self._tell(planned, f"failed: {message}")
+
+    def _tell(self, planned: MissingRun, result: str) -> None:
+        if self.report is None:
+            return
+        left = self.planner.expected(planned.study.group or planned.study.name)
+        rates = [self._rate(run) for run in left]
+        known = [rate for rate in rates if rate is not None]
+        seconds_left = sum(
+            run.steps * (rate if rate is not None else max(known)) + self._after_training(run)
+            for run, rate in zip(left, rates, strict=True)
+        ) if known or not left else None  # fmt: skip
+        self.report(
+            Step(
+                text=f"{planned.text()}: {result}",
+                done=self.outcome.done,
+                left=len(left),
+                seconds=time.monotonic() - self.began,
+                seconds_left=None if seconds_left is None else seconds_left / self.at_once,
+            )
+        )
+
+    def _rate(self, run: MissingRun) -> float | None:
+        return self._rates.get(_speed_key(run))
+
+    def _after_training(self, run: MissingRun) -> float:
+        return self._score_seconds(run) + self._keep_seconds(run)
+
+    def _score_seconds(self, run: MissingRun) -> float:
+        """What the last final scores of this kind took, else in proportion to the copies; 0 where nothing is known."""
+        known, copies = self._scoring.get(_score_key(run), {}), run.recipe.tta
+        nearest = copies if copies in known else max(known, default=0)
+        return known.get(nearest, 0.0) * max(1, copies) / max(1, nearest)
+
+    def _keep_seconds(self, run: MissingRun) -> float:
+        """What the last keep of this kind took; 0 for tuning runs, and where nothing is known."""
+        return self._keeping.get(_keep_key(run), 0.0) if run.phase == "final" else 0.0
+
+
+def _speed_key(run: MissingRun) -> object:
+    first = own_stages(run.recipe)[0]
+    return (run.recipe.model, run.task.source.shape, first.batch_size, first.precision)
+
+
+def _score_key(run: MissingRun) -> object:
+    return (run.study.task, run.recipe.model, run.phase)
+
+
+def _keep_key(run: MissingRun) -> object:
+    return (run.study.task, run.recipe.model)
+
+
+def _goes_on(folder: Path, run: MissingRun, place: Place) -> bool:
+    """Whether an unfinished run can be resumed: not if code with other options, or in another place, has begun it."""
+    record = RunFolder(folder).record()
+    begun = begun_with(run.recipe, record, place.runs)
+    return begun is not None and bool(record["identity"]["recipe"] == recipe_hash(begun))
+
+
+def _packed_with(folder: Path) -> int:
+    note = folder / ".packed"
+    return int(note.read_text()) if note.exists() else 1

@@ -1,0 +1,226 @@
+"""`train`: from a recipe and a task to a run folder, in a loop that reads from top to bottom."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from deepauc.data.counter import hash_key
+from deepauc.data.task import Task
+from deepauc.kernels.dropout import set_step, step_dropouts
+from deepauc.objectives.saddle_loss import SaddleLoss
+from deepauc.optim.pesg import PESG
+from deepauc.training.engine.batch import read_batch
+from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
+from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.step import backward_whole_batch
+from deepauc.training.engine.trainer import Epoch, Progress, Trainer
+from deepauc.training.plain import recipe_hash, to_plain
+from deepauc.training.recipe import Recipe
+from deepauc.training.run.folder import RunFolder, surroundings
+from deepauc.training.run.interrupt import InterruptFlag, stopped_at
+from deepauc.training.run.run import Run, finish_run
+
+Engine = Literal["auto", "plain", "fast"]
+
+
+def train(
+    recipe: Recipe,
+    task: Task,
+    *,
+    seed: int,
+    run_dir: str | Path,
+    device: str | torch.device | None = None,
+    engine: Engine = "auto",
+    progress: Callable[[Progress], None] | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> Run:
+    """Train by the recipe, and leave a run folder. The same call again goes on where it was stopped, to the bit.
+
+    device: None takes a GPU when there is one. engine: `plain` is the loop below; `fast` captures whole steps on a GPU;
+    `auto` is fast on a GPU where the recipe allows it. A finished folder is returned as it is; one that holds another
+    run (other recipe, data or seed) is refused. notes: further entries of run.json (JSON), no part of the identity.
+
+    Under torchrun, or inside a torch.distributed process group, the ranks share each batch and end where one would.
+    """
+    device = chosen_device(device)
+    join_ranks(device)
+    with all_ranks() as ranks, made_current(device):
+        return _train(recipe, task, seed, Path(run_dir), device, engine, progress, notes, ranks)
+
+
+def _train(
+    recipe: Recipe,
+    task: Task,
+    seed: int,
+    run_dir: Path,
+    device: torch.device,
+    engine: Engine,
+    progress: Callable[[Progress], None] | None,
+    notes: Mapping[str, Any] | None,
+    ranks: Ranks,
+) -> Run:
+    if not ranks.alone:
+        if engine == "fast":
+            raise ValueError("engine='fast' captures the steps of one process: with several ranks leave engine out.")
+        ranks.require_same("recipe, data or seed", json.dumps(run_identity(recipe, task, seed)))
+        notes = {"ranks": ranks.size, **(notes or {})}
+    folder = RunFolder(run_dir)
+    if ranks.by_leader(lambda: claim_folder(recipe, task, seed=seed, run_dir=run_dir, device=device, notes=notes).done):
+        return Run(run_dir)
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), InterruptFlag() as interrupt, determinism(wanted=recipe.deterministic):
+        trainer = Trainer(recipe, task, seed, folder, device, interrupt, progress, ranks=ranks)
+        possible = ranks.alone and device.type == "cuda" and can_be_fast(recipe)
+        fast = engine == "fast" or (engine == "auto" and possible)
+        fast_engine = FastEngine([trainer]) if fast else None
+        for epoch in trainer.epochs():
+            if fast_engine is not None:
+                fast_engine.run_epoch([epoch])
+            else:
+                run_epoch(trainer, epoch)
+        trainer.finish(lambda: finish_run(trainer))
+        return Run(run_dir)
+
+
+def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
+    """The plain engine: step t reads row t of the epoch's tables."""
+    stage, stream, ranks = epoch.stage, trainer.stream, trainer.ranks
+    table = stream.table(epoch.number)
+    drawn = stream.changes(epoch.number)
+    changes = None if drawn is None else drawn.to(trainer.device)
+    trainer.trained.train()
+    dropouts = step_dropouts(trainer.trained)
+    for position in range(epoch.start, epoch.stop):
+        rows = table[position]
+        factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
+        for group in trainer.optimizer.param_groups:
+            group["lr"] = stage.optimizer.lr * factor
+        if isinstance(trainer.optimizer, PESG) and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
+            trainer.optimizer.new_stage(lr_factor=1.0)
+        torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # nn.Dropout, if any
+        set_step(dropouts, stream.step_key(epoch.number, position))
+        ranks.ask_stop(trainer.interrupt.raised)
+        inputs, labels, weights = read_batch(trainer, stage, rows, None if changes is None else changes[position])
+
+        trainer.optimizer.zero_grad(set_to_none=True)
+        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, inputs, views=stage.views):
+            loss, scores = backward_whole_batch(
+                trainer.trained, inputs, labels, weights, trainer.objective, stage, ranks
+            )
+        ranks.sum_gradients(trainer.trained.parameters(), check=position == epoch.start)
+        if stage.gradient_clip is not None:
+            nn.utils.clip_grad_norm_(trainer.trained.parameters(), stage.gradient_clip)
+        trainer.optimizer.step()
+        if trainer.average is not None:
+            trainer.average.update(trainer.trained)
+        trainer.iteration += 1
+
+        trainer.tally.add(loss, scores, labels, trainer.objective)
+        if trainer.recipe.alpha_curve and isinstance(trainer.objective, SaddleLoss):
+            trainer.alphas.append(trainer.objective.alpha.detach().clone())
+        trainer.after_step(epoch, position)
+
+
+def can_be_fast(recipe: Recipe) -> bool:
+    """Whether the fast engine takes all stages: batches whole, no deterministic algorithms asked for."""
+    return not recipe.deterministic and all(stage.accumulate == 1 for stage in recipe.stages)
+
+
+def chosen_device(device: str | torch.device | None) -> torch.device:
+    """The given one, or a GPU when there is one; under torchrun each process has its own."""
+    return own_gpu(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+
+
+def made_current(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels of Triton's are launched on the current GPU, which need not be the one asked for."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def run_identity(recipe: Recipe, task: Task, seed: int) -> dict[str, Any]:
+    """What tells a run from others."""
+    return {"recipe": recipe_hash(recipe), "data": task.data_hash(), "seed": seed}
+
+
+def claim_folder(
+    recipe: Recipe,
+    task: Task,
+    *,
+    seed: int,
+    run_dir: str | Path,
+    device: torch.device,
+    notes: Mapping[str, Any] | None = None,
+) -> RunFolder:
+    """The run's folder, its identity and surroundings written down before anything else happens."""
+    _require_validation(recipe, task)
+    if len(task.source.shape) != 3 and any(stage.augment is not None for stage in recipe.stages):
+        views = any(stage.on_views for stage in recipe.stages)
+        remedy = "leave out the stage that compares views" if views else "leave it (and tta) out of the recipe"
+        raise ValueError(f"augment changes images, and this task has numbers: {remedy}.")
+    rows = {part: len(task.labelled(part)) for part in task.parts}
+    return RunFolder.claim(
+        run_dir,
+        run_identity(recipe, task, seed),
+        {
+            "recipe": to_plain(recipe),
+            "task": {
+                "name": task.name,
+                "kind": task.kind,
+                "labels": list(task.label_names),
+                "shape": list(task.source.shape),
+                "rows": rows,
+                "unlabelled_rows": len(task.unlabelled("train")),
+            },
+            **surroundings(device),
+            **(notes or {}),
+        },
+    )
+
+
+def _require_validation(recipe: Recipe, task: Task) -> None:
+    """ValueError where the recipe chooses by validation AUC and no part is there to choose on."""
+    asked = {
+        "keep='best'": any(stage.keep == "best" for stage in recipe.stages),
+        "patience": any(stage.patience is not None for stage in recipe.stages),
+        "guard": recipe.guard,
+    }
+    names = [name for name, wanted in asked.items() if wanted]
+    if not names or _has_validation_auc(task):
+        return
+    goes = "goes" if len(names) == 1 else "go"
+    fault = "the task has no validation part: give it one"
+    if "validation" in task.parts:
+        fault = "no label of the task has positives and negatives in its validation part: give it both"
+    raise ValueError(
+        f"{' and '.join(names)} {goes} by the validation AUC, and {fault} "
+        "(deepauc.data.splits, or a split column), or leave this out of the recipe."
+    )
+
+
+def _has_validation_auc(task: Task) -> bool:
+    """Whether a label has both classes there; without, every epoch's AUC is NaN, and the first would be the best."""
+    if "validation" not in task.parts:
+        return False
+    labels = task.labels[task.part("validation")].reshape(-1, task.num_labels)
+    return bool(((labels == 0).any(axis=0) & (labels == 1).any(axis=0)).any())
+
+
+@contextmanager
+def determinism(*, wanted: bool) -> Iterator[None]:
+    """torch's deterministic algorithms inside the block, where asked for."""
+    if not wanted or torch.are_deterministic_algorithms_enabled():
+        yield  # to ask for what is so already would import torch's compiler: seconds
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS has no deterministic way without it
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)

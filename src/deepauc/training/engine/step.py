@@ -1,0 +1,110 @@
+"""Forward, bound, loss, backward for one batch, whole or in pieces."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from deepauc.data.counter import hash_key
+from deepauc.kernels.dropout import set_rows
+from deepauc.objectives.score_norm import unit_norm
+from deepauc.training.engine.distributed import ALONE, Ranks
+from deepauc.training.engine.views import view_loss
+from deepauc.training.recipe import Stage
+
+
+def bounded(scores: Tensor, bound: str) -> Tensor:
+    """What the loss sees of the network's output; in training only."""
+    if bound == "sigmoid":
+        return torch.sigmoid(scores)
+    if bound == "l2":
+        return unit_norm(scores)
+    if bound == "rms":
+        return unit_norm(scores) * scores.shape[0] ** 0.5
+    return scores
+
+
+def backward_whole_batch(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    objective: nn.Module,
+    stage: Stage,
+    ranks: Ranks = ALONE,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the loss of this batch; returns the loss and the bounded scores, detached.
+
+    With several ranks the inputs are this one's slice, labels and weights the whole batch's, as are the loss and the
+    scores; the network's gradients are this rank's terms of a sum.
+
+    For a stage on views the inputs are all views, and instead of scores come the images whose views match, (N, 1).
+    With stage.accumulate > 1 the network sees the batch in pieces but the loss sees it whole, so class means and score
+    norms are exact: one pass without gradient for the scores, the loss on all of them, then piece by piece again with
+    the scores' gradients. Costs one more forward pass. Batch normalisation, if any, works on the pieces.
+    """
+    if labels.shape[1] == 1:
+        labels = labels.squeeze(1)
+    if stage.accumulate == 1:
+        if not ranks.alone:
+            set_rows(model, _own_rows(len(labels), inputs, stage, ranks))
+        with ranks.global_statistics():
+            own = _scores(model, inputs, stage)
+        loss, seen = _loss(ranks.gather_outputs(own, len(labels), views=stage.views), labels, weights, objective, stage)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach(), seen.detach()
+
+    if ranks.alone:
+        pieces = torch.split(inputs, -(-len(inputs) // stage.accumulate))
+    else:  # as many on every rank, whatever its slice
+        pieces = torch.tensor_split(inputs, stage.accumulate)
+    places = torch.split(_own_rows(len(labels), inputs, stage, ranks), [len(piece) for piece in pieces])
+    step_seed = torch.initial_seed()
+    buffers = [b.clone() for b in model.buffers()]
+    with torch.no_grad(), ranks.global_statistics():
+        parts = [
+            _piece_scores(model, piece, place, stage, step_seed, i)
+            for i, (piece, place) in enumerate(zip(pieces, places, strict=True))
+        ]
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(before)  # running statistics count each image once
+    scores = torch.cat(parts).requires_grad_()
+    whole = ranks.gather_outputs(scores, len(labels), views=stage.views)
+    loss, seen = _loss(whole, labels, weights, objective, stage)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert scores.grad is not None
+    gradients = torch.split(scores.grad, [len(part) for part in parts])
+    for i, (piece, place, gradient) in enumerate(zip(pieces, places, gradients, strict=True)):
+        with ranks.global_statistics():
+            part = _piece_scores(model, piece, place, stage, step_seed, i)
+        part.backward(gradient)  # type: ignore[no-untyped-call]
+    set_rows(model, None)
+    return loss.detach(), seen.detach()
+
+
+def _loss(
+    outputs: Tensor, labels: Tensor, weights: Tensor | None, objective: nn.Module, stage: Stage
+) -> tuple[Tensor, Tensor]:
+    if stage.on_views:
+        return view_loss(outputs, labels, objective, views=stage.views)
+    seen = bounded(outputs, stage.resolved_bound)
+    return objective(seen, labels, weights), seen
+
+
+def _scores(model: nn.Module, inputs: Tensor, stage: Stage) -> Tensor:
+    with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
+        scores: Tensor = model(inputs)
+    scores = scores.float()
+    return scores.squeeze(1) if scores.shape[1] == 1 and not stage.on_views else scores
+
+
+def _own_rows(count: int, inputs: Tensor, stage: Stage, ranks: Ranks) -> Tensor:
+    """Which rows of the whole batch, view by view, the inputs are."""
+    share = torch.arange(count, device=inputs.device)[ranks.share(count)]
+    return torch.cat([view * count + share for view in range(stage.views)])
+
+
+def _piece_scores(model: nn.Module, piece: Tensor, rows: Tensor, stage: Stage, step_seed: int, number: int) -> Tensor:
+    torch.manual_seed(hash_key(step_seed, number) >> 1)  # the same dropout in both passes
+    set_rows(model, rows)
+    return _scores(model, piece, stage)

@@ -1,0 +1,77 @@
+"""All that a plan is made from: what the user has decided, and what may be known of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from deepauc.data.splits import trainable_rows
+from deepauc.data.task import Task
+from deepauc.training.plan.network import Sizes
+
+FirstStage = Literal["auto", "none", "contrastive"]
+AucStage = Literal["auto", "always", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What the user decides; None leaves it to the plan. epochs: of each stage. model: see `named_model`.
+
+    minutes: how long one is willing to wait for training, on the machine it runs on. first_stage: whether a contrastive
+    stage on the images alone comes first; `auto` leaves that to the plan. auc_stage: whether the AUC margin loss comes
+    last; `auto`: where cross-entropy, with all the steps it is to have, leaves time for it. tta: copies of an image
+    that a score is the mean of, 0 for none.
+    """
+
+    model: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    minutes: float | None = None
+    first_stage: FirstStage = "auto"
+    auc_stage: AucStage = "auto"
+    tta: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ValueError(f"minutes must be positive, not {self.minutes:g}.")
+        if self.minutes is not None and self.epochs is not None:
+            raise ValueError("epochs and minutes both say how long training takes: give one of them.")
+        for name, least in (("epochs", 1), ("batch_size", 2), ("tta", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}.")
+        for name, words in (("first_stage", get_args(FirstStage)), ("auc_stage", get_args(AucStage))):
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} must be one of {', '.join(words)}, not {getattr(self, name)!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """All that a plan may know of the data. Counts are of labelled rows, by part; positives and negatives by label.
+
+    unlabelled: training rows without a label that a stage which needs none may learn from.
+    """
+
+    rows: Mapping[str, int]
+    positives: Mapping[str, tuple[int, ...]]
+    negatives: Mapping[str, tuple[int, ...]]
+    shape: tuple[int, ...]  # of one input: (H, W, C) or (F,)
+    file_sizes: Sizes
+    groups: int | None
+    unlabelled: int = 0
+
+    @classmethod
+    def of(cls, task: Task, *, file_sizes: Sizes | None = None) -> Fingerprint:
+        labels = task.labels.reshape(len(task), task.num_labels)
+        parts = {part: labels[task.labelled(part)] for part in task.parts}
+        return cls(
+            rows={part: len(values) for part, values in parts.items()},
+            positives={part: tuple(map(int, (values == 1).sum(0))) for part, values in parts.items()},
+            negatives={part: tuple(map(int, (values == 0).sum(0))) for part, values in parts.items()},
+            shape=tuple(task.source.shape),
+            file_sizes=dict(file_sizes or {}),
+            groups=None if task.groups is None else len(set(task.groups.tolist())),
+            unlabelled=len(trainable_rows(task)) - len(parts["train"]) if "train" in parts else 0,
+        )

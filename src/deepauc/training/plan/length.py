@@ -1,0 +1,98 @@
+"""How long the two supervised stages of a plan are: as many steps as one would like, as far as the budget goes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from deepauc.models.build import ModelSpec
+from deepauc.training.plan.choice import Choice, DeviceKind
+from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
+from deepauc.training.plan.inputs import AucStage, Fingerprint, PlanOptions
+
+# One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
+BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
+BUDGET_MINUTES = 5  # what the budget is taken for where minutes choose the network
+STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
+LEAST_EPOCHS, MOST_EPOCHS = 3, (50, 25)
+
+
+def budget_of(minutes: float | None, device_kind: DeviceKind) -> float:
+    """Multiply-adds that these minutes are reckoned to allow; without any, the usual ones."""
+    return BUDGET[device_kind] * (1 if minutes is None else minutes / BUDGET_MINUTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """Steps an epoch of the two stages, the epochs one would like, and how many multiply-adds there are to spend."""
+
+    shape: tuple[int, ...]
+    batch: int
+    steps: tuple[int, int]
+    wanted: tuple[int, int]
+    budget: float
+
+    @classmethod
+    def of(cls, fingerprint: Fingerprint, *, batch: int, positives: tuple[int | None, int], budget: float) -> Length:
+        """positives: of a batch in either stage; None: as they come."""
+        negatives = fingerprint.negatives["train"]
+        steps = tuple(
+            fingerprint.rows["train"] // batch if quota is None else sum(n // (batch - quota) for n in negatives)
+            for quota in positives
+        )
+        first, second = (
+            min(max(math.ceil(of_stage / s), LEAST_EPOCHS), most)
+            for of_stage, s, most in zip(STEPS, steps, MOST_EPOCHS, strict=True)
+        )
+        return cls(
+            shape=fingerprint.shape, batch=batch, steps=(steps[0], steps[1]), wanted=(first, second), budget=budget
+        )
+
+    def cost(self, model: ModelSpec, epochs: tuple[int, int]) -> float:
+        """Multiply-adds of so many epochs."""
+        a_step = TRAINING_FACTOR * self.batch * multiply_adds(model, self.shape)
+        return float(a_step * sum(e * s for e, s in zip(epochs, self.steps, strict=True)))
+
+
+def planned_epochs(
+    length: Length, model: ModelSpec, options: PlanOptions, device_kind: DeviceKind
+) -> tuple[tuple[int, int], Choice]:
+    """Of the two stages: what one would like, as far as the budget goes. 0 for the second: there is none."""
+    if options.epochs is not None:
+        asked = (options.epochs, 0 if options.auc_stage == "none" else options.epochs)
+        return asked, Choice(name="epochs", value=_sum(asked), reason="asked for")
+    uncut = (sum(length.wanted), 0) if options.auc_stage == "none" else length.wanted
+    epochs = uncut if options.minutes is not None else _affordable(length, model, options.auc_stage)
+    planned = length.cost(model, epochs)
+    steps = (epochs[0] * length.steps[0], epochs[1] * length.steps[1])
+    reason = f"{_sum(steps)} steps, {planned:.1e} multiply-adds"
+    if options.minutes is not None:
+        reason += f", before they are cut to {options.minutes:g} minutes"
+    elif planned > length.budget:
+        reason += f": over the {device_kind.upper()} budget of {length.budget:.0e}, but fewer passes would teach little"
+    elif epochs != uncut:
+        reason += f": what the {device_kind.upper()} budget of {length.budget:.0e} allows"
+    return epochs, Choice(name="epochs", value=_sum(epochs), reason=reason)
+
+
+def _affordable(length: Length, model: ModelSpec, auc_stage: AucStage) -> tuple[int, int]:
+    """The epochs that the budget lasts for, but at least a few.
+
+    Cross-entropy has all its own before the AUC stage has any: cut by the same share, both ranked worse on one set of
+    five and alike on the others (results/plan.md). Fewer than LEAST_EPOCHS were not tried.
+    """
+    an_epoch = length.cost(model, (1, 0)), length.cost(model, (0, 1))
+    if auc_stage == "always":
+        shrink = min(1.0, length.budget / length.cost(model, length.wanted))
+        return max(LEAST_EPOCHS, int(length.wanted[0] * shrink)), max(LEAST_EPOCHS, int(length.wanted[1] * shrink))
+    first = sum(length.wanted) if auc_stage == "none" else length.wanted[0]
+    first = min(first, max(LEAST_EPOCHS, int(length.budget / an_epoch[0])))
+    if auc_stage == "none":
+        return first, 0
+    second = min(length.wanted[1], int((length.budget - first * an_epoch[0]) / an_epoch[1]))
+    return first, second if second >= LEAST_EPOCHS else 0
+
+
+def _sum(counts: tuple[int, int]) -> str:
+    """`31 + 11`, or what there is of one stage alone."""
+    return " + ".join(f"{count:,}" for count in counts if count)

@@ -1,0 +1,90 @@
+"""The image size and the network of a plan, from the sizes of the files and the kind of device alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from deepauc.models.build import MLPSpec, ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
+from deepauc.training.plan.choice import Choice, DeviceKind
+
+Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how many
+
+LARGEST_SIDE: dict[str, int] = {"cpu": 64, "cuda": 224}
+SMALLER = "small-cnn"  # on a CPU, where a ResNet20 takes too long
+SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
+
+
+def planned_size(sizes: Sizes, device_kind: DeviceKind) -> tuple[int, int] | None:
+    """(height, width): the medians over the files, both shrunk until the longer side is within reach of the device."""
+    if not sizes:
+        return None
+    height, width = (_median(sizes, side) for side in (0, 1))
+    shrink = min(1.0, LARGEST_SIDE[device_kind] / max(height, width))
+    return max(1, round(height * shrink)), max(1, round(width * shrink))
+
+
+def size_choice(size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind) -> Choice:
+    """Why images are of this size, where the files are of those; none, where there are no files (packed sets)."""
+    if not sizes:
+        reason = "that is how the images come"
+    elif size != planned_size(sizes, device_kind):
+        reason = "asked for"
+    elif set(sizes) == {size}:
+        reason = "that is how the files are"
+    else:
+        (height, width), count = max(sizes.items(), key=lambda item: item[1])
+        reason = f"the files have {len(sizes)} size{'s' * (len(sizes) != 1)}, most often {height} x {width} ({count:,})"
+        if max(size) == LARGEST_SIDE[device_kind]:
+            device = "CPU" if device_kind == "cpu" else "GPU"
+            reason += f"; {max(size)} pixels are what a {device} plan takes, --image-size asks for more"
+    return Choice(name="image size", value=f"{size[0]} x {size[1]}", reason=reason)
+
+
+def image_network(side: int, device_kind: DeviceKind, *, spent: float) -> tuple[str, str]:
+    """Name and reason. spent: the share of the budget that a ResNet20 would take."""
+    if device_kind == "cuda" and side > SMALL_SIDE:
+        return "densenet121", (
+            "the paper's network for medical images; from random weights, since nothing is ever downloaded: give "
+            "pretrained ones in a config file (weights)"
+        )
+    if device_kind == "cuda" or (side <= SMALL_SIDE and spent <= 1):
+        return "resnet20", f"made for images of up to {SMALL_SIDE} pixels, and takes {spent:.0%} of the budget"
+    return SMALLER, f"plain and small: a ResNet20 would take {spent:.1f} times what a CPU plan may spend"
+
+
+def named_model(name: str, shape: tuple[int, ...]) -> ModelSpec:
+    """`small-cnn`, `resnet20`, `mlp`, or any network of timm's by its name there."""
+    if len(shape) == 1 and name != "mlp":
+        raise ValueError(f"the model for a table of numbers is mlp, not {name}.")
+    if len(shape) == 3 and name == "mlp":
+        raise ValueError("mlp is for tables of numbers; for images: small-cnn, resnet20 or a network of timm's.")
+    match name:
+        case "mlp":
+            return MLPSpec(hidden=(64, 32))
+        case "small-cnn":
+            return SmallCNNSpec(widths=_widths(max(shape[:2])))
+        case "resnet20":
+            return ResNet20Spec()
+        case _:
+            return TimmSpec(name=name)
+
+
+def _widths(side: int) -> tuple[int, ...]:
+    """One width a halving, down to about 8 pixels; larger images start narrower, since there the cost is."""
+    count = max(2, min(5, 1 + math.ceil(math.log2(max(side, 1) / 8))))
+    first = 32 if side <= 32 else 16
+    return tuple(min(256, first << depth) for depth in range(count))
+
+
+def _median(sizes: Sizes, side: int) -> int:
+    """Of the heights (0) or widths (1) over all files, the lower one of two."""
+    lengths: dict[int, int] = {}
+    for size, count in sizes.items():
+        lengths[size[side]] = lengths.get(size[side], 0) + count
+    half, seen = sum(lengths.values()) / 2, 0
+    for length in sorted(lengths):
+        seen += lengths[length]
+        if seen >= half:
+            return length
+    raise ValueError("there are no images.")

@@ -1,0 +1,302 @@
+"""How long a recipe takes on this machine, from a few timed steps, and the longest form of it that ends in time.
+
+Only asked for (`minutes` of a plan): without it a plan never depends on a measured time. What was measured goes into
+run.json, and a run that goes on is planned from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from deepauc.data.augment.batch import Augment
+from deepauc.data.task import Task
+from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.loop import can_be_fast, run_epoch
+from deepauc.training.engine.trainer import Epoch, Trainer
+from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.first_stage import LEAST_EPOCHS, without_first_stage
+from deepauc.training.plan.length import LEAST_EPOCHS as LEAST_AUC_EPOCHS
+from deepauc.training.plan.make import Plan
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.run.folder import RunFolder
+from deepauc.training.run.interrupt import InterruptFlag
+from deepauc.training.schedule import Constant, Cosine, Schedule, Steps
+from deepauc.training.scoring import score_rows
+from deepauc.training.test_time import copies_in
+
+WARM_UP, TIMED = 2, 6  # steps; the first ones allocate, compile and capture
+SCORED = 256  # rows
+RESERVE = 0.1  # of the time, for what was not measured, such as a machine that is busier later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Seconds, by stage, of a step and of an epoch's end (validation, checkpoint), and of scoring one row.
+
+    per_epoch: steps of an epoch, by stage. device: the kind it was taken on. copy: of scoring one changed copy of a
+    row, where final scores are of copies (`Recipe.tta`).
+    """
+
+    step: tuple[float, ...]
+    end: tuple[float, ...]
+    row: float
+    per_epoch: tuple[int, ...]
+    device: str
+    copy: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("step", "end", "per_epoch"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists
+
+
+def measure_pace(recipe: Recipe, task: Task, *, seed: int, device: torch.device) -> Pace:
+    """A few steps of each stage by the engine that would train it, an epoch's end, and a few rows scored; none is kept.
+
+    Of one process on whole batches: what several ranks make of it is not measured.
+    """
+    steps, ends, per_epoch, row, copy = [], [], [], 0.0, 0.0
+    copies = recipe.copies
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), InterruptFlag() as interrupt, TemporaryDirectory() as folder:
+        for number, stage in enumerate(recipe.stages):
+            alone = Recipe(model=recipe.model, stages=(_short(stage),), deterministic=recipe.deterministic)
+            place = RunFolder(Path(folder) / str(number))
+            place.path.mkdir()
+            trainer = Trainer(alone, task, seed, place, device, interrupt, None)
+            epochs = trainer.epochs()
+            steps.append(_seconds_a_step(trainer, next(epochs), interrupt))
+            began = time.monotonic()
+            next(epochs, None)  # what comes between two epochs: validation, history, checkpoint
+            ends.append(time.monotonic() - began)
+            per_epoch.append(trainer.stream.per_epoch)
+            if not stage.on_views:
+                row = _seconds_a_row(trainer)
+                copy = 0.0 if copies is None else _seconds_a_row(trainer, copies.augment)
+    kind = str(device.type)
+    return Pace(step=tuple(steps), end=tuple(ends), row=row, copy=copy, per_epoch=tuple(per_epoch), device=kind)
+
+
+def seconds_of(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> float:
+    """What training takes at this pace: steps, the ends of epochs, the scores of all parts at the end.
+
+    tune: pairs of margin and gamma that are tried before, each with a last stage of its own.
+    """
+    epochs = [stage.epochs or 0 for stage in recipe.stages]
+    return _total(_epoch_seconds(recipe, pace), epochs, tune) + _ending(recipe, task, pace, tune=tune)
+
+
+def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0) -> Plan:
+    """The plan with as many epochs as end in time, all stages cut by the same share and none to less than one epoch.
+
+    A first stage that the plan itself has chosen takes only what the others, whole, leave of the time, and so does the
+    AUC stage, unless the user wants it; where that is not enough of it, it goes. More minutes never give fewer epochs.
+    Where not even one epoch of each stage fits, that is an error.
+    """
+    recipe = plan.recipe
+    wanted = [stage.epochs or 0 for stage in recipe.stages]
+    an_epoch, ending = _epoch_seconds(recipe, pace), _ending(recipe, task, pace, tune=tune)
+    limit = 60 * minutes * (1 - RESERVE)
+
+    def seconds(epochs: Sequence[int]) -> float:
+        return _total(an_epoch, epochs, tune) + ending
+
+    if plan.first_stage_may_go and seconds([LEAST_EPOCHS, *wanted[1:]]) > limit:
+        needed = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]))
+        why = f"{minutes:g} minutes do not last for {LEAST_EPOCHS} epochs of one beside the other stages, at "
+        why += f"{_paces(pace)}, measured here: it takes {needed}; --first-stage contrastive has a shorter one"
+        return fit_into(_without_first(plan, why), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
+    without_auc = None if plan.first_stage_may_go else plan.without_auc  # with a first stage left, the rest is whole
+    if without_auc is not None and seconds([*wanted[:-1], LEAST_AUC_EPOCHS]) > limit:
+        needed = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]))
+        why = f"{minutes:g} minutes do not last for all of it and {LEAST_AUC_EPOCHS} epochs of an AUC stage, at "
+        why += f"{_paces(pace)}, measured here: that takes {needed}; cut by the same share, both ranked worse "
+        why += "on one set of five and alike on the others (results/plan.md); --auc-stage always has it so"
+        return fit_into(_alone(without_auc, why), task, _pace_of(pace, slice(-1)), minutes=minutes, tune=tune)
+    least = seconds([1] * len(wanted))
+    if least > limit:
+        raise ValueError(
+            f"{minutes:g} minutes are too few: one epoch of each stage{_with_tuning(tune)} takes about "
+            f"{_time(least)} here ({_paces(pace)}). Allow {_minutes_for(least)}, or make it less work: a smaller "
+            "image size, the network small-cnn, fewer rows, a GPU."
+        )
+    epochs = [1] * len(wanted)
+    for more in _lengths(wanted, first=plan.first_stage_may_go, last=without_auc is not None):
+        if seconds(more) > limit:
+            break
+        epochs = more
+    shown = " + ".join(map(str, epochs))
+    reason = f"about {_time(seconds(epochs))}{_with_tuning(tune)} of the {minutes:g} min asked for, at {_paces(pace)}, "
+    reason += "measured here; the report comes on top"
+    if epochs != wanted:
+        whole = seconds(wanted)
+        reason += f". Cut: uncut, {' + '.join(map(str, wanted))} epochs, it would take about {_time(whole)} "
+        reason += f"(--minutes {_minutes_for(whole).split()[0]})"
+    length = Choice(name="epochs", value=shown, reason=reason)
+    stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
+    choices = tuple(length if choice.name == "epochs" else choice for choice in plan.choices)
+    return Plan(recipe=replace(recipe, stages=stages), choices=choices)
+
+
+def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list[int]]:
+    """Ever longer forms, the last one whole; the first stage alone is cut, or the last, or all by the same share."""
+    if first:
+        yield from ([count, *wanted[1:]] for count in range(min(LEAST_EPOCHS, wanted[0]), wanted[0] + 1))
+        return
+    if last:
+        yield from ([*wanted[:-1], count] for count in range(min(LEAST_AUC_EPOCHS, wanted[-1]), wanted[-1] + 1))
+        return
+    # Epochs rise with the share, and so do the seconds: only shares where anything changes.
+    for share in sorted({k / e for e in wanted for k in range(1, e + 1)}):
+        yield [max(1, int(e * share + 1e-9)) for e in wanted]
+
+
+def _without_first(plan: Plan, why: str) -> Plan:
+    recipe = replace(plan.recipe, stages=plan.recipe.stages[1:])
+    without_auc = None if plan.without_auc is None else _without_first(plan.without_auc, why)
+    return Plan(recipe=recipe, choices=without_first_stage(plan.choices, why), without_auc=without_auc)
+
+
+def _alone(plan: Plan, why: str) -> Plan:
+    """Of cross-entropy alone; why: it is."""
+    return replace(plan, choices=tuple(replace(o, reason=why) if o.name == "stages" else o for o in plan.choices))
+
+
+def _pace_of(pace: Pace, stages: slice) -> Pace:
+    return replace(pace, step=pace.step[stages], end=pace.end[stages], per_epoch=pace.per_epoch[stages])
+
+
+def _short(stage: Stage) -> Stage:
+    return replace(
+        stage, epochs=None, iterations=WARM_UP + TIMED, schedule=Constant(), keep="last", patience=None, start_from=None
+    )
+
+
+def _seconds_a_step(trainer: Trainer, epoch: Epoch, interrupt: InterruptFlag) -> float:
+    engine = FastEngine([trainer]) if _is_fast(trainer) else None
+    stop = epoch.stop
+    warm = min(WARM_UP, stop - 1)  # of a single step the warm-up is part
+    seconds = 0.0
+    for start, end in ((0, warm), (warm, stop)):
+        if start == end:
+            continue
+        part = Epoch(stage=epoch.stage, number=epoch.number, start=start, stop=end)
+        _wait_for(trainer.device)
+        began = time.monotonic()
+        if engine is not None:
+            engine.run_epoch([part])
+        else:
+            run_epoch(trainer, part)
+        _wait_for(trainer.device)
+        seconds = time.monotonic() - began
+        if interrupt.raised:
+            raise KeyboardInterrupt
+    return seconds / (stop - warm)
+
+
+def _is_fast(trainer: Trainer) -> bool:
+    """As `train` decides it."""
+    return trainer.device.type == "cuda" and can_be_fast(trainer.recipe)
+
+
+def _seconds_a_row(trainer: Trainer, augment: Augment | None = None) -> float:
+    """augment: of a copy changed by it, read before as `score_copies` does. Its draws are left out: they are quick."""
+    task, device, rows = trainer.task, trainer.device, trainer.task.labelled("train")[:SCORED]
+    resident, changes = trainer.images, None
+    if augment is not None:
+        changes = augment.draw(len(rows), seed=0, epoch=0).values
+        held = torch.from_numpy(task.inputs(rows)) if resident is None else resident[torch.from_numpy(rows).to(device)]
+        rows, resident = np.arange(len(rows)), held.to(device)
+    _wait_for(device)
+    began = time.monotonic()
+    score_rows(
+        trainer.model,
+        task,
+        rows,
+        trainer.preprocessing,
+        device,
+        augment=augment,
+        parameters=changes,
+        resident=resident,
+    )
+    return (time.monotonic() - began) / len(rows)
+
+
+def _epoch_seconds(recipe: Recipe, pace: Pace) -> list[float]:
+    if len(pace.step) != len(recipe.stages):
+        raise ValueError(f"the pace of {len(pace.step)} stages says nothing of a recipe of {len(recipe.stages)}.")
+    return [n * step + end for n, step, end in zip(pace.per_epoch, pace.step, pace.end, strict=True)]
+
+
+def _total(an_epoch: Sequence[float], epochs: Sequence[int], tune: int) -> float:
+    """With tuning the stages before the last are trained once more, the last one once more for each pair."""
+    times = [2 if tune else 1] * (len(epochs) - 1) + [1 + tune]
+    return sum(seconds * count * again for seconds, count, again in zip(an_epoch, epochs, times, strict=True))
+
+
+def _ending(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> float:
+    """Scores of all parts by the last stage's network; where that is compared with earlier ones, of validation by each
+    of these, and of all parts once more if one of them is kept. Tuning has no test part, and copies for its pairs.
+    """
+    copies = recipe.copies
+
+    def seconds(part: str, *, plain: bool = False) -> float:
+        made = None if plain else copies_in(part, copies)
+        return len(task.labelled(part)) * (pace.row if made is None else made.number * pace.copy)
+
+    scored = sum(not stage.on_views for stage in recipe.stages)
+    total = sum(map(seconds, task.parts)) * (2 if recipe.guard else 1)
+    if recipe.guard:
+        total += (scored - 1) * seconds("validation")
+    if tune:
+        seen = [part for part in task.parts if part != "test"]
+        total += tune * sum(map(seconds, seen))
+        total += sum(seconds(part, plain=True) for part in seen) if scored > 1 else 0.0
+    return total
+
+
+def _with_epochs(stage: Stage, epochs: int) -> Stage:
+    if epochs == stage.epochs:
+        return stage
+    assert stage.epochs is not None  # a plan's stages are as long as so many epochs
+    return replace(stage, epochs=epochs, schedule=_scaled(stage.schedule, epochs / stage.epochs))
+
+
+def _scaled(schedule: Schedule, share: float) -> Schedule:
+    """Milestones and warm-up at the same share of a shorter stage."""
+    if isinstance(schedule, Steps):
+        return replace(
+            schedule, milestones=tuple(sorted({m for m in (int(m * share) for m in schedule.milestones) if m}))
+        )
+    if isinstance(schedule, Cosine):
+        return replace(schedule, warmup=int(schedule.warmup * share))
+    return schedule
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _paces(pace: Pace) -> str:
+    *before, last = [f"{seconds:.2g}" for seconds in pace.step]
+    return (f"{', '.join(before)} and {last}" if before else last) + " s a step"
+
+
+def _with_tuning(tune: int) -> str:
+    return f" with {tune} pairs tuned" if tune else ""
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+
+
+def _minutes_for(seconds: float) -> str:
+    minutes = seconds / 60 / (1 - RESERVE)
+    return f"{int(np.ceil(minutes))} minutes" if minutes > 1 else f"{np.ceil(10 * minutes) / 10:g} minutes"

@@ -1,0 +1,75 @@
+"""Rows without a label: how many a self-supervised stage learns from, and why the others are left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepauc.data.splits import trainable_rows
+from deepauc.data.task import Task
+from deepauc.training.plan.choice import Choice
+from deepauc.training.recipe import Recipe, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlabelledRows:
+    """Counts that add up to all unlabelled rows of a task.
+
+    may_join: rows a self-supervised stage may learn from. of_held_out_patient: their patient is in validation or test.
+    held_out: in no part, though no patient says so: the table's own split has them in validation or test, or they are
+    the same image as a row there. joined: what stages of the recipe learn from, `may_join` or 0.
+    """
+
+    rows: int
+    may_join: int
+    of_held_out_patient: int
+    held_out: int
+    joined: int
+
+
+def count_unlabelled(task: Task, recipe: Recipe) -> UnlabelledRows:
+    """What the stages of a recipe see of a task's unlabelled rows; the stream of a stage sees the same."""
+    labels = task.labels.reshape(len(task), task.num_labels)
+    unlabelled = np.isnan(labels).all(axis=1)
+    may_join = np.zeros(len(task), dtype=bool)
+    may_join[trainable_rows(task)] = True
+    left = unlabelled & ~may_join
+    patient = np.zeros(len(task), dtype=bool)
+    held_out = [rows for part, rows in task.parts.items() if part != "train"]
+    if task.groups is not None and held_out:
+        patient = left & np.isin(task.groups, task.groups[np.concatenate(held_out)])
+    count = int((unlabelled & may_join).sum())
+    return UnlabelledRows(
+        rows=int(unlabelled.sum()),
+        may_join=count,
+        of_held_out_patient=int(patient.sum()),
+        held_out=int((left & ~patient).sum()),
+        joined=count if any(_takes_unlabelled(stage) for stage in recipe.stages) else 0,
+    )
+
+
+def unlabelled_choice(found: UnlabelledRows, *, group_word: str = "patient") -> Choice | None:
+    """For people; None where every row has a label. group_word: what a group is called."""
+    if not found.rows:
+        return None
+    left = []
+    if found.of_held_out_patient:
+        left.append(f"{found.of_held_out_patient:,} never join: their {group_word} is in validation or test")
+    if found.held_out:
+        left.append(f"{found.held_out:,} never join: the table puts them, or the same image, into validation or test")
+    if found.joined:
+        reason = "it learns from images alone, of the training part only"
+    elif found.may_join:
+        reason = f"no stage of this recipe learns without labels; {found.may_join:,} could join one that does"
+    else:
+        reason = "none is of the training part"
+    return Choice(
+        name="unlabelled rows",
+        value=f"{found.joined:,} of {found.rows:,} join the self-supervised stage",
+        reason="; ".join([reason, *left]),
+    )
+
+
+def _takes_unlabelled(stage: Stage) -> bool:
+    return stage.on_views and stage.positives_per_batch is None  # a quota counts labels

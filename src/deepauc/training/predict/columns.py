@@ -1,0 +1,64 @@
+"""Which columns of a table a run is given: as named, else as it records them; never one for another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.folder import RunFolder
+
+
+def input_columns(
+    folder: Path, bundle: Bundle, image_column: str | None, feature_columns: Sequence[str]
+) -> tuple[str | None, tuple[str, ...]]:
+    """As named, else as the run's record has them."""
+    if image_column is not None or feature_columns:
+        return image_column, tuple(feature_columns)
+    known, own = _recorded_data(folder), _recorded_features(folder, bundle)
+    if known.get("image_column") or own:
+        return known.get("image_column"), own
+    wanted = "--image-column" if len(bundle.shape) == 3 else f"its {bundle.shape[0]} columns in order, --feature-column"
+    raise ValueError(f"{folder} does not record its columns: name them ({wanted}).")
+
+
+def _recorded_data(folder: Path) -> dict[str, Any]:
+    """What run.json says of the table; nothing for a bundle alone."""
+    return (RunFolder(folder).record().get("data") or {}) if (folder / "run.json").exists() else {}
+
+
+def _recorded_features(folder: Path, bundle: Bundle) -> tuple[str, ...]:
+    """The columns of numbers in order, as run.json or an exported bundle has them."""
+    return tuple(_recorded_data(folder).get("feature_columns") or ()) or bundle.features
+
+
+def require_own_inputs(
+    folder: Path, bundle: Bundle, image_column: str | None, columns: tuple[str, ...], *, named: bool
+) -> None:
+    """Images for a network of images; else the columns that the run was trained on, each in its place.
+
+    named: by the user, who may call a column otherwise than in training, but not take one for another. Columns of the
+    first run are those of the others only where they are the same: any two numbers would be scored without a word.
+    """
+    images = len(bundle.shape) == 3
+    if images != (image_column is not None):
+        theirs = "images: name their column, --image-column" if images else "numbers: name them, --feature-column"
+        raise ValueError(
+            f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one; "
+            "beside images train on metadata (--metadata-column)."
+        )
+    known = _recorded_features(folder, bundle)
+    if not images and not known and not named:
+        raise ValueError(
+            f"{folder} does not record its columns: name its {bundle.shape[0]} in order, --feature-column."
+        )
+    if images or not known:
+        return
+    misplaced = any(name in known and known[place : place + 1] != (name,) for place, name in enumerate(columns))
+    if misplaced or (not named and columns != known):
+        raise ValueError(
+            f"{folder} was trained on the columns {', '.join(known)}, in this order, and would be given "
+            f"{', '.join(columns)}. "
+            + ("Name them in that order." if named else "Score runs on different columns one by one.")
+        )

@@ -1,0 +1,176 @@
+"""`predict`: scores by one run or many, with test-time augmentation, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from deepauc.data.augment.batch import Augment
+from deepauc.data.task import Task
+from deepauc.models.fusion import MetadataEncoder, Scale, ensemble
+from deepauc.training.encoded_metadata import metadata_task
+from deepauc.training.engine.loop import chosen_device
+from deepauc.training.plain import from_plain
+from deepauc.training.predict.validation_weights import validation_weights
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
+from deepauc.training.run.run import Run
+from deepauc.training.scoring import require_finite
+from deepauc.training.test_time import Copies, passes, score_copies, shifted_progress
+
+Progress = Callable[[int, int], None]
+Scores = npt.NDArray[np.floating[Any]]
+
+
+def predict(
+    runs: Run | str | Path | Sequence[Run | str | Path],
+    task: Task,
+    *,
+    rows: npt.ArrayLike | None = None,
+    tta: int | None = None,
+    augment: Augment | None = None,
+    scale: Scale | None = None,
+    weights: Sequence[float] | Literal["learned"] | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Scores:
+    """Scores of the task's rows (all by default), (n,) or (n, L).
+
+    One run gives the network's raw output, and has no scale to name; several are averaged per label after a sigmoid (by
+    default) or as ranks, since AUC scores have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean
+    raw output over so many augmented copies of each image; by default as many as the run's own scores are the mean of
+    (the recipe's `tta`), 0 for the image as it is. Copies follow from the seed and are made alike
+    of every image, wherever it stands. `augment`, for runs that make copies, defaults to that of the run's last stage
+    (where the guard kept an earlier one, of that), without mixup, and never comes from a stage on views.
+    weights: how much each run counts, all alike by default; "learned" finds it on the validation part that the runs
+    share, and the score is then the mean of raw scores, each standardised as there (`metrics.learned_weights`).
+    A folder whose files are not those that its run wrote is refused unless `force` says to go on.
+    A score that is no finite number is a ValueError that names its row.
+    A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
+    for every run and every augmented copy.
+    """
+    members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    if not members:
+        raise ValueError("predict needs at least one run.")
+    known = averaging_scale(scale, runs=len(members), weights=weights)
+    if tta is not None and tta < 0:
+        raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
+    chosen = np.arange(len(task)) if rows is None else np.asarray(rows, dtype=np.int64)
+    target = chosen_device(device)
+    folders = [member.path if isinstance(member, Run) else Path(member) for member in members]
+    bundles = [Bundle.load(folder) for folder in folders]
+    for folder in folders:
+        require_own(folder, *files_used(learned=isinstance(weights, str)), force=force)
+    if len({bundle.label_names for bundle in bundles}) > 1:
+        raise ValueError("the runs have different labels and cannot be averaged.")
+    average = _average(folders, bundles[0].label_names, known, weights)  # before rows are scored, which may take long
+    require_images_for(tta, bundles)
+    copies = [wanted_copies(*both, tta, augment) for both in zip(folders, bundles, strict=True)]
+    ends = np.cumsum([0, *(passes(some) * len(chosen) for some in copies)]).tolist()
+    scores = [
+        _predict_one(folder, bundle, task, chosen, some, seed, target, shifted_progress(progress, before, ends[-1]))
+        for folder, bundle, some, before in zip(folders, bundles, copies, ends[:-1], strict=True)
+    ]
+    mean = scores[0] if len(scores) == 1 else average(scores)
+    return mean[:, 0] if bundles[0].kind == "binary" else mean
+
+
+def files_used(*, learned: bool, parts: bool = False) -> tuple[str, ...]:
+    """Of a run's folder, for scores; its scores.csv where weights are learned from it, or parts are asked for."""
+    return (MODEL, BUNDLE, *((SCORES,) if learned or parts else ()))
+
+
+def _average(
+    folders: Sequence[Path], names: tuple[str, ...], scale: Scale, weights: Sequence[float] | Literal["learned"] | None
+) -> Callable[[Sequence[Scores]], Scores]:
+    if isinstance(weights, str):
+        return validation_weights(weights, folders, names).scores
+    return partial(ensemble, scale=scale, weights=weights)
+
+
+def averaging_scale(scale: Scale | None, *, runs: int, weights: Sequence[float] | str | None) -> Scale:
+    """How so many runs are averaged; said before anything is scored, which may take long."""
+    if scale is not None and scale not in get_args(Scale):
+        raise ValueError(f"scale must be 'sigmoid' or 'rank', not {scale!r}.")
+    if scale is not None and runs == 1:
+        raise ValueError(
+            "scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
+            "(for probabilities: predict_table with probability=True, deepauc predict --probability)."
+        )
+    if weights is not None and runs == 1:
+        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
+    if scale is not None and isinstance(weights, str):
+        raise ValueError("learned weights are those of scores standardised on validation: leave the scale out.")
+    return scale or "sigmoid"
+
+
+def require_images_for(tta: int | None, bundles: Sequence[Bundle]) -> None:
+    """Beside a run on images one on metadata has no copies, as it should be; alone it could not do as asked."""
+    if tta and not any(bundle.preprocessing.images for bundle in bundles):
+        raise ValueError("tta scores changed copies of an image, and these are numbers: leave it out.")
+
+
+def wanted_copies(folder: Path, bundle: Bundle, tta: int | None, augment: Augment | None = None) -> Copies | None:
+    """Copies that a score of this run is to be the mean of: `tta` of them, or by None as many as the run's own."""
+    own = bundle.copies
+    if not bundle.preprocessing.images or tta == 0 or (tta is None and own is None):
+        return None
+    change = augment or (kept_augment(folder) if own is None else own.augment)
+    if change is None:
+        raise ValueError(
+            f"the stage kept in {folder} was trained without augmentation: pass augment=Augment(...) for tta."
+        )
+    change.require_fit(*bundle.shape[:2])
+    number = own.number if tta is None and own is not None else tta
+    return Copies(number=number or 0, augment=replace(change, mixup=0.0))
+
+
+def _predict_one(
+    folder: Path,
+    bundle: Bundle,
+    task: Task,
+    rows: npt.NDArray[np.int64],
+    copies: Copies | None,
+    seed: int,
+    device: torch.device,
+    progress: Progress | None,
+) -> Scores:
+    encoded = not task.metadata and tuple(task.source.shape) == bundle.shape
+    if bundle.metadata is not None and not encoded:
+        task, _ = metadata_task(task, MetadataEncoder.from_dict(bundle.metadata))
+    if tuple(task.source.shape) != bundle.shape:
+        raise ValueError(
+            f"{folder} was trained on inputs of shape {bundle.shape}, the task has {tuple(task.source.shape)}: "
+            + ("read the images at that size." if bundle.preprocessing.images else "give it the same features.")
+        )
+    model = bundle.network(folder).to(device)
+    scores = score_copies(model, task, rows, bundle.preprocessing, device, copies=copies, seed=seed, progress=progress)
+    require_finite(scores, rows if task.ids is None else task.ids[rows], of=str(folder))
+    return scores
+
+
+def kept_augment(folder: Path) -> Augment | None:
+    """That of the stage whose network a run has kept, without mixup; None where it had none.
+
+    No other stage's stands in for it: SimCLR's crops, say, are not what the classifier was trained on.
+    """
+    if not (folder / "run.json").exists():
+        raise ValueError(
+            f"{folder} holds a network and no record of how its images were changed in training: for tta name the run "
+            "it comes from, or pass augment=Augment(...)."
+        )
+    record = Run(folder).record
+    guard = record["results"].get("guard")
+    stage = record["recipe"]["stages"][guard["winner"] if guard else -1]
+    if stage["augment"] is None or stage.get("views", 1) > 1:
+        return None
+    return from_plain({**stage["augment"], "mixup": 0.0})

@@ -1,0 +1,325 @@
+"""Scores of a table's rows by trained runs, each fed as it was trained: its columns, its image size."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from deepauc.data.images.decode import ImageFileInputs
+from deepauc.data.table.columns import parse_labels
+from deepauc.data.table.read import TableInputs, read_inputs
+from deepauc.data.task import Array, Inputs, Task
+from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
+from deepauc.training.predict.average import GivenAverage, recalibration, shares
+from deepauc.training.predict.columns import input_columns, require_own_inputs
+from deepauc.training.predict.known_rows import known_rows
+from deepauc.training.predict.predict import (
+    Scores,
+    averaging_scale,
+    files_used,
+    predict,
+    require_images_for,
+    wanted_copies,
+)
+from deepauc.training.predict.validation_weights import ValidationWeights, validation_weights
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.output_file import require_output, write_output
+from deepauc.training.run.own_files import require_own
+from deepauc.training.test_time import Copies, passes, shifted_progress
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a cell begins with that spreadsheets compute
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TablePrediction:
+    """n rows, L labels. meaning, probability_meaning: what a score and a probability are, in words.
+
+    parts: those that the rows had in training, where they were asked for. rows_seen: how many rows are named like ones
+    that a run was trained or chosen on. caution: where thresholds and probabilities of a run belong to scores made
+    otherwise than these; split_caution: where the runs had rows of this table in different parts. learned_weights:
+    what each run counts, where that was to be learned. unseen: of the metadata, the categories that a run's training
+    rows did not have, with how many rows hold each: they count as empty cells. file_cautions: files
+    of the runs that are not their own.
+    """
+
+    ids: Array  # (n,)
+    groups: Array | None
+    labels: Mapping[str, npt.NDArray[np.float64]]  # column -> (n,), NaN where empty
+    label_names: tuple[str, ...]
+    scores: Scores  # (n, L)
+    meaning: str
+    skipped: tuple[int, ...]
+    probabilities: npt.NDArray[np.float64] | None = None  # (n, L), where they were asked for
+    probability_meaning: str | None = None
+    caution: str | None = None
+    parts: Array | None = None  # (n,)
+    rows_seen: int = 0
+    split_caution: str | None = None
+    learned_weights: Mapping[str, tuple[float, ...]] | None = None  # label -> one a run
+    unseen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # column -> category -> rows
+    file_cautions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Columns are written row by row: one that is longer or shorter would stand beside other rows' ids."""
+        given = {"parts": self.parts, "groups": self.groups, "scores": self.scores, "probabilities": self.probabilities}
+        columns = {**given, **self.labels}
+        wrong = {name: len(one) for name, one in columns.items() if one is not None and len(one) != len(self.ids)}
+        if wrong:
+            raise ValueError(f"{len(self.ids)} ids, but {', '.join(f'{n} of {name}' for name, n in wrong.items())}.")
+
+    def columns(self) -> list[str]:
+        """Of the file that `write` makes: those of a run's scores.csv, as far as they are known."""
+        one = len(self.label_names) == 1
+        labels = ["label" if one and len(self.labels) == 1 else f"label:{name}" for name in self.labels]
+        kinds = ["score"] if self.probabilities is None else ["score", "probability"]
+        values = [kind if one else f"{kind}:{name}" for kind in kinds for name in self.label_names]
+        extra = [name for name, column in (("part", self.parts), ("group", self.groups)) if column is not None]
+        return ["id", *extra, *labels, *values]
+
+    def without_labels(self) -> tuple[str, ...]:
+        """Labels of the runs that `evaluate` cannot judge, since of several only others were copied, by these names."""
+        if not self.labels or len(self.label_names) == 1:
+            return ()
+        return tuple(name for name in self.label_names if name not in self.labels)
+
+    def write(self, path: str | Path, *, spreadsheet_safe: bool = False) -> None:
+        """The rows as csv, whole or not at all; `-` is the standard output.
+
+        spreadsheet_safe: ids, groups and names that a spreadsheet would take for a formula begin with an apostrophe.
+        """
+        path = Path(path)
+        require_output(path, "the scores:")
+        digits = 9 if self.scores.dtype == np.float32 else 17  # so many hold the number exactly
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        shown = _no_formula if spreadsheet_safe else str
+        writer.writerow(map(shown, self.columns()))
+        for row, name in enumerate(self.ids):
+            labels = ["" if np.isnan(column[row]) else f"{column[row]:g}" for column in self.labels.values()]
+            extra = [shown(column[row]) for column in (self.parts, self.groups) if column is not None]
+            scores = [f"{score:.{digits}g}" for score in self.scores[row]]
+            # As short as reads back exactly: rounded ones would tie.
+            probabilities = [] if self.probabilities is None else map(repr, self.probabilities[row].tolist())
+            writer.writerow([shown(name), *extra, *labels, *scores, *probabilities])
+        write_output(path, text.getvalue().encode())
+
+
+def predict_table(
+    runs: Sequence[str | Path],
+    table: str | Path,
+    *,
+    image_column: str | None = None,
+    feature_columns: Sequence[str] = (),
+    label_columns: Sequence[str] = (),
+    group_column: str | None = None,
+    id_column: str | None = None,
+    tta: int | None = None,
+    scale: Scale | None = None,
+    weights: Sequence[float] | Literal["learned"] | None = None,
+    probability: bool = False,
+    parts: bool = False,
+    seed: int | None = None,
+    device: str | torch.device | None = None,
+    skip_bad: bool = False,
+    allow_outside: bool = False,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> TablePrediction:
+    """Score a table that needs no labels. Columns that are not named are called as the first run's were.
+
+    Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
+    id_column: names of rows that are numbers, copied too; without it they are called by their lines.
+    tta: as in `predict`. weights: how much each run counts, in scores and probabilities; all alike by default, and with
+    "learned" as a logistic regression on the runs' validation part says, whose probabilities are then given; this
+    table's labels are not looked at.
+    seed: of the copies, 0 by default; an error where none are made.
+    probability: recalibrate each run's raw scores (with tta their mean) as its bundle says, which was fitted on
+    validation scores as the run's recipe makes them; of several runs, the mean of these probabilities whatever the
+    scale of the scores. parts: also say which part of the runs each row was in, `none` for a row that they do not know;
+    refused where it is not the same in all of them. A run on metadata finds its columns by their names.
+    force: score by a run's folder although a file in it is not the one that the run wrote.
+    progress: called with (done, in all): each row counts once when it is read, and once for each time it is scored.
+    """
+    if not runs:
+        raise ValueError("predict needs at least one run.")
+    known_scale = averaging_scale(scale, runs=len(runs), weights=weights)
+    counts = [] if isinstance(weights, str) else shares(weights, len(runs))
+    folders = [Path(run) for run in runs]
+    bundles = [Bundle.load(folder) for folder in folders]
+    used = files_used(learned=isinstance(weights, str), parts=parts)
+    file_cautions = tuple(text for folder in folders for text in require_own(folder, *used, force=force))
+    names = bundles[0].label_names
+    if any(bundle.label_names != names for bundle in bundles):
+        raise ValueError("the runs have different labels and cannot be averaged.")
+    average: GivenAverage | ValidationWeights
+    if isinstance(weights, str):
+        average = validation_weights(weights, folders, names)
+    else:
+        own = [recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
+        average = GivenAverage(folders=folders, names=names, shares=counts, scale=known_scale, recalibrations=own)
+    require_images_for(tta, bundles)
+    copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
+    if seed is not None and not any(copies):
+        raise ValueError(
+            "seed says which changed copies of an image are scored, and none are: leave it out, or set tta."
+        )
+    each = [passes(some) for some in copies]
+    named = bool(feature_columns)
+    others = [both for both in zip(folders, bundles, strict=True) if both[1].metadata is None]
+    if others:
+        image_column, feature_columns = input_columns(*others[0], image_column, feature_columns)
+    elif image_column is not None or feature_columns:
+        raise ValueError(
+            "a run on metadata finds its columns by their names: leave --image-column and --feature-column out "
+            "(--id-column says what the rows are called)."
+        )
+    for folder, bundle in others:
+        require_own_inputs(folder, bundle, image_column, tuple(feature_columns), named=named)
+    encoded = [column for bundle in bundles for column in _metadata_columns(bundle)]
+    metadata = {column.name for column in encoded}
+    shape = others[0][1].shape if others else ()
+    inputs = read_inputs(
+        table,
+        image_column=image_column,
+        feature_columns=feature_columns,
+        group_column=group_column,
+        id_column=id_column,
+        metadata_columns=list(dict.fromkeys([*label_columns, *sorted(metadata)])),
+        number_columns=sorted({column.name for column in encoded if isinstance(column, NumericColumn)}),
+        window=others[0][1].window if others else None,
+        size=shape[:2] if len(shape) == 3 else (lambda sizes: next(iter(sizes), None)),
+        skip_bad=skip_bad,
+        allow_outside=allow_outside,
+        progress=None if progress is None else lambda done, rows: progress(done, (1 + sum(each)) * rows),
+    )
+    known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None)
+    row_parts = known.require_parts() if parts else None
+    labels = {name: _labels(inputs, name) for name in label_columns}
+    task = _unlabelled_task(inputs, names, metadata)  # with ids: `predict` names the rows that it cannot score
+    members = []
+    rows = len(inputs.ids)
+    for number, (folder, bundle) in enumerate(zip(folders, bundles, strict=True)):
+        fed = replace(task, source=_resized(inputs.source, bundle))
+        before = (1 + sum(each[:number])) * rows
+        scores = predict(
+            folder,
+            fed,
+            tta=tta,
+            seed=seed or 0,
+            device=device,
+            force=True,  # asked above
+            progress=shifted_progress(progress, before, (1 + sum(each)) * rows),
+        )
+        members.append(scores.reshape(len(scores), -1))
+    return TablePrediction(
+        ids=inputs.ids,
+        groups=inputs.groups,
+        labels=labels,
+        label_names=names,
+        scores=average.scores(members),
+        meaning=average.meaning + _copies_meaning(copies),
+        skipped=inputs.report.skipped,
+        probabilities=average.probabilities(members) if probability else None,
+        probability_meaning=average.probability_meaning if probability else None,
+        caution=_copies_caution(folders, bundles, copies, learned=isinstance(average, ValidationWeights)),
+        parts=row_parts,
+        rows_seen=known.seen,
+        split_caution=known.conflict,
+        learned_weights=average.shares if isinstance(average, ValidationWeights) else None,
+        unseen=_unseen(encoded, inputs),
+        file_cautions=file_cautions,
+    )
+
+
+def _no_formula(cell: str) -> str:
+    """The cell with an apostrophe before it where a spreadsheet would compute it: =1+1, but not -1.5 or +7."""
+    if not cell.startswith(FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def _metadata_columns(bundle: Bundle) -> tuple[NumericColumn | CategoricalColumn, ...]:
+    return MetadataEncoder.from_dict(bundle.metadata).columns if bundle.metadata else ()
+
+
+def _unseen(encoded: Sequence[NumericColumn | CategoricalColumn], inputs: TableInputs) -> dict[str, Mapping[str, int]]:
+    """column -> category -> rows, of those that a run does not know."""
+    found: dict[str, Mapping[str, int]] = {}
+    for column in encoded:
+        if isinstance(column, CategoricalColumn) and (unseen := column.unseen(inputs.metadata[column.name])):
+            found[column.name] = {**found.get(column.name, {}), **unseen}
+    return found
+
+
+def _copies_meaning(copies: Sequence[Copies | None]) -> str:
+    """`, each the mean over 8 changed copies of an image`, of several runs with different numbers all of them."""
+    numbers = [0 if some is None else some.number for some in copies]
+    if not any(numbers):
+        return ""
+    alike = dict.fromkeys(numbers)
+    named = f"{numbers[0]:,}" if len(alike) == 1 else " or ".join(f"{n:,}" if n else "no" for n in alike)
+    return f", each the mean over {named} changed cop{'y' if set(numbers) == {1} else 'ies'} of an image"
+
+
+def _copies_caution(
+    folders: Sequence[Path], bundles: Sequence[Bundle], copies: Sequence[Copies | None], *, learned: bool
+) -> str | None:
+    """Thresholds and recalibration are of validation scores as the run makes them, not as it was asked to here."""
+    what = "thresholds, probabilities and learned weights" if learned else "thresholds and probabilities"
+    for folder, bundle, asked in zip(folders, bundles, copies, strict=True):
+        fitted = bundle.thresholds or bundle.calibration
+        if fitted and bundle.preprocessing.images and asked != bundle.copies:
+            number = 0 if bundle.copies is None else bundle.copies.number
+            own = f"means over {number:,} copies" if number else "scores of images as they are"
+            return f"{what} of {folder} were fitted on {own}, not on scores like these"
+    return None
+
+
+def _unlabelled_task(inputs: TableInputs, names: tuple[str, ...], metadata: set[str]) -> Task:
+    """A task in no part; its labels are never looked at, but a Task must have some."""
+    shape = (len(inputs.ids),) if len(names) == 1 else (len(inputs.ids), len(names))
+    return Task(
+        name="prediction",
+        kind="binary" if len(names) == 1 else "multilabel",
+        source=inputs.source,
+        labels=np.zeros(shape, dtype=np.float32),
+        label_names=names,
+        parts={},
+        ids=inputs.ids,
+        metadata={name: inputs.metadata[name] for name in sorted(metadata)},
+    )
+
+
+def _resized(source: Inputs, bundle: Bundle) -> Inputs:
+    """The same files at the size and with the channels that a run was trained on."""
+    if not isinstance(source, ImageFileInputs) or len(bundle.shape) != 3:
+        return source
+    height, width, channels = bundle.shape
+    return ImageFileInputs(
+        source.paths, shape=(height, width, channels), file_digests=source.file_digests, window=bundle.window
+    )
+
+
+def _labels(inputs: TableInputs, column: str) -> npt.NDArray[np.float64]:
+    """0, 1 or NaN, read as in training."""
+    cells = [f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in inputs.metadata[column].tolist()]
+    values, problems = parse_labels(cells, range(len(cells)), column)
+    if problems:
+        first = problems[0]
+        raise ValueError(
+            f"label column {column!r}, row {inputs.ids[first.row]}: {first.message}. It holds more than 0, 1 and empty "
+            f"cells in {len(problems):,} rows: mend them, or leave --label-column out, as no score needs a label."
+        )
+    return values.astype(np.float64)

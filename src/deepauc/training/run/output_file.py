@@ -1,0 +1,99 @@
+"""Where every file is written: replaced whole, a link's target and never the link, pipes and devices as they are."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+from deepauc.data.packed.place import sync_folder
+
+_STDOUT = frozenset({"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"})
+_OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # links to what some process has open already
+_MOST_LINKS = 40  # in a row, as Linux has it
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether a user who names this file means the standard output."""
+    return str(path) in _STDOUT
+
+
+def require_output(path: Path, option: str) -> None:
+    """ValueError where no file can be written, said before the work, which may take long."""
+    if is_stdout(path):
+        return
+    if path.is_dir():
+        raise ValueError(f"{option} {path} is a folder: name a file in a folder that is there.")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option} {path}: name a file in a folder that is there.")
+    target = _replaceable(path)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ValueError(f"{option} {path} may not be written to: name another file, or change its permissions.")
+    if target is not None and not os.access(target.parent, os.W_OK):
+        raise ValueError(f"{option} {path}: the folder {target.parent} may not be written to; choose another one.")
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """To the file that a user has named; `-` is the standard output."""
+    if not is_stdout(path):
+        write_atomically(path, content)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is either the old one or the new one, whatever happens: a full disk, a kill, a power cut.
+
+    A file that is replaced hands its permissions on. A link stays, and its target is written. A pipe or a device is
+    written to, and never replaced; a folder is a ValueError.
+    """
+    target = _replaceable(path)
+    if target is None:
+        _write_into(path, content)
+        return
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            error.errno, f"could not write ({error.strerror}); what was saved before is untouched", str(path)
+        ) from error
+    sync_folder(target.parent)
+
+
+def _replaceable(path: Path) -> Path | None:
+    """The regular or new file at the end of the links; None where the bytes must go into what is there."""
+    target = path
+    for _ in range(_MOST_LINKS):
+        if os.path.abspath(target).startswith(_OPEN_FILES):
+            return None
+        if not target.is_symlink():
+            break
+        target = target.parent / os.readlink(target)
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{path} is a folder: name a file.")
+    return target if stat.S_ISREG(mode) else None
+
+
+def _write_into(path: Path, content: bytes) -> None:
+    try:
+        with path.open("ab", buffering=0) as file:  # what the standard error is redirected to is not cut off
+            view = memoryview(content)
+            while view:
+                view = view[file.write(view) :]
+    except OSError as error:
+        raise OSError(error.errno, f"could not write ({error.strerror})", str(path)) from error

@@ -1,0 +1,158 @@
+"""A finished run: what its folder holds, and how it gets there once training is over."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.data.task import Array, Task
+from deepauc.metrics.comparison import compare_auroc
+from deepauc.metrics.intervals import Estimate
+from deepauc.training.encoded_metadata import EncodedMetadata
+from deepauc.training.engine.trainer import Trainer
+from deepauc.training.run.bundle import Bundle, load_weights, save_weights
+from deepauc.training.run.folder import RunFolder
+from deepauc.training.run.operating import calibrations, thresholds
+from deepauc.training.run.own_files import digests
+from deepauc.training.scoring import mean_auc, part_auc
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a finished run, read on demand."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        if not RunFolder(self.path).done:
+            raise ValueError(f"{self.path} holds no finished run: train it (again) to finish it.")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """run.json."""
+        return RunFolder(self.path).record()
+
+    @property
+    def history(self) -> list[dict[str, str]]:
+        """The rows of history.csv."""
+        with (self.path / "history.csv").open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    def auc(self, part: str) -> dict[str, Estimate]:
+        """AUC with interval by label, as recorded."""
+        found = self.record["results"]["auc"]
+        if part not in found:
+            raise ValueError(f"{self.path} has no scores of a {part} part (there are {', '.join(found)}).")
+        return {name: Estimate(*values) for name, values in found[part].items()}
+
+    def scores(self, part: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Scores and labels of a part from scores.csv, (n,) each, or (n, L) for several labels."""
+        with (self.path / "scores.csv").open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = [row for row in reader if row["part"] == part]
+            columns = reader.fieldnames or []
+
+        def values(kind: str) -> npt.NDArray[np.float32]:
+            names = [c for c in columns if c == kind or c.startswith(f"{kind}:")]
+            table = np.array([[float(row[c] or "nan") for c in names] for row in rows], dtype=np.float32)
+            return table.reshape(len(rows), len(names))[:, 0] if names == [kind] else table
+
+        return values("score"), values("label")
+
+
+def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
+    """Scores of every part, weights, bundle, results; DONE comes last.
+
+    A run that ends with a stage on views has no classifier: its weights are there to start from, nothing is scored.
+    results_only: the AUCs of validation and test go into run.json, and nothing else is kept.
+    """
+    folder, recipe, task = trainer.folder, trainer.recipe, trainer.task
+    began = trainer.seconds()
+
+    def seconds() -> dict[str, float]:
+        """Of the whole run, and of these scores."""
+        now = trainer.seconds()
+        return {"seconds": round(now, 3), "scoring_seconds": round(now - began, 3)}
+
+    if results_only:
+        parts = [part for part in ("validation", "test") if part in task.parts]
+        aucs = _aucs(task, {part: trainer.scores(part, final=True) for part in parts})
+        return _finished(folder, {"auc": aucs, **seconds()})
+    if recipe.stages[-1].on_views:
+        save_weights(folder.model_path, trainer.model, classifier=False)
+        return _finished(folder, {"auc": {}, **seconds()})
+    scores = {part: trainer.scores(part, final=True) for part in task.parts}
+    guard = None
+    if recipe.guard and "validation" in task.parts:
+        guard = _guard(trainer, scores["validation"])
+        if guard["winner"] != len(recipe.stages) - 1:
+            scores = {part: trainer.scores(part, final=True) for part in task.parts}
+    found = _aucs(task, scores)  # first: rows without a score are refused before anything is written
+    save_weights(folder.model_path, trainer.model)
+    folder.write_scores(task, scores)
+    validation = scores.get("validation")
+    Bundle(
+        model=recipe.model,
+        shape=tuple(task.source.shape),
+        kind=task.kind,
+        label_names=task.label_names,
+        preprocessing=trainer.preprocessing,
+        thresholds={} if validation is None else thresholds(task, validation),
+        calibration={} if validation is None else calibrations(task, validation),
+        metadata=task.source.encoder.to_dict() if isinstance(task.source, EncodedMetadata) else None,
+        copies=recipe.copies,
+        window=getattr(task.source, "window", None),
+    ).save(folder.path)
+    return _finished(folder, {"auc": found, **seconds()} | ({"guard": guard} if guard else {}))
+
+
+def _aucs(task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, dict[str, list[float]]]:
+    return {
+        part: {name: [float(e.value), float(e.low), float(e.high)] for name, e in part_auc(task, part, values).items()}
+        for part, values in scores.items()
+    }
+
+
+def _finished(folder: RunFolder, results: dict[str, Any]) -> Run:
+    folder.write_record({**folder.record(), "results": results, **digests(folder.path)})
+    folder.finish()
+    return Run(folder.path)
+
+
+def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, Any]:
+    """Which stage's network is best on validation, with the paired test against the last; leaves it in the trainer."""
+    folder, task, model = trainer.folder, trainer.task, trainer.model
+    rows = task.labelled("validation")
+    last = len(trainer.recipe.stages) - 1
+    scores = {last: last_scores}
+    earlier = [number for number in range(last) if not trainer.recipe.stages[number].on_views]
+    for number in earlier:
+        load_weights(folder.stage_path(number), model)
+        scores[number] = trainer.scores("validation", final=True)
+    aucs = {number: mean_auc(part_auc(task, "validation", values)) for number, values in scores.items()}
+    winner = max(aucs, key=lambda number: (aucs[number], number))  # of equals the later stage
+    load_weights(folder.stage_path(winner), model)
+    tests = {}
+    if task.kind == "binary":
+        known = np.isin(task.labels[rows], (0, 1))  # an uncertain label is neither
+        labels, groups = task.labels[rows[known]], None if task.groups is None else task.groups[rows[known]]
+        for number in earlier if _can_be_tested(labels, groups) else ():
+            both = last_scores[known, 0], scores[number][known, 0]
+            tests[str(number)] = asdict(compare_auroc(*both, labels, groups=groups))
+    return {
+        "winner": winner,
+        "validation_auc": {str(number): value for number, value in sorted(aucs.items())},
+        "last_minus_stage": tests,
+    }
+
+
+def _can_be_tested(labels: Array, groups: Array | None) -> bool:
+    """Whether both classes have two rows (two patients, where they are named): a variance needs so many."""
+    units = np.arange(len(labels)) if groups is None else groups
+    return all(len(np.unique(units[labels == value])) > 1 for value in (0, 1))

@@ -1,0 +1,306 @@
+"""Runs scenarios of `test_distributed.py` in processes of their own: `python ranks_program.py FOLDER JOBS`.
+
+JOBS is a JSON list of {"name", "scenario", "ranks", "run", ...options}. One import of torch serves all of them: the
+processes are forked. Each rank leaves RUN/../NAME.RANK.json with what it has seen.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import distributed, nn
+
+from deepauc.data.augment.batch import Augment
+from deepauc.data.task import ArrayInputs, Task
+from deepauc.kernels.dropout import StepDropout
+from deepauc.metrics.recalibration import fit_temperature
+from deepauc.models.build import FactorySpec, SmallCNNSpec
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.baselines import CrossEntropy
+from deepauc.objectives.contrastive import Contrastive
+from deepauc.objectives.vicreg import VICReg
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import AdamSpec, SGDSpec
+from deepauc.training.engine import loop
+from deepauc.training.engine.distributed import all_ranks, digest
+from deepauc.training.engine.traffic import step_traffic
+from deepauc.training.first_stage import first_stage
+from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.schedule import Steps
+
+CNN = SmallCNNSpec(widths=(4, 8))
+
+
+def group_norm_net(in_channels, num_outputs):
+    """No batch normalisation: rows do not know of each other."""
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 8, 3, stride=2), nn.GroupNorm(2, 8), nn.ELU(), nn.Flatten(), nn.LazyLinear(num_outputs)
+    )
+
+
+def make_net(in_channels, num_outputs):
+    net = group_norm_net(in_channels, num_outputs)
+    net(torch.zeros(1, in_channels, 8, 8))
+    return net
+
+
+def make_dropping_net(in_channels, num_outputs):
+    net = make_net(in_channels, num_outputs)
+    net.insert(3, StepDropout(0.3, layer=0))
+    return net
+
+
+def images_task(*, labels=1, weights=False):
+    generator = np.random.default_rng(0)
+    truth = (generator.random((700, labels)) < 0.3).astype(np.float32)
+    images = generator.integers(0, 150, (700, 8, 8, 1)).astype(np.uint8)
+    for number in range(labels):
+        images[:, 4 * number : 4 * number + 3, 2:5, 0] += (40 * truth[:, number]).astype(np.uint8)[:, None, None]
+    if labels > 1:
+        truth[5, 0] = truth[7, 1] = truth[-3, 1] = np.nan
+    return Task(
+        name="spots",
+        kind="binary" if labels == 1 else "multilabel",
+        source=ArrayInputs(images),
+        labels=truth[:, 0] if labels == 1 else truth,
+        label_names=tuple(f"y{number}" for number in range(labels)),
+        parts={"train": np.arange(96), "validation": np.arange(96, 660), "test": np.arange(660, 700)},
+        weights=generator.uniform(0.5, 1.5, 700).astype(np.float32) if weights else None,
+    )
+
+
+def scenarios():
+    shifted = Augment(crop_padding=1, rotation=10)
+    cross_entropy = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), iterations=10, batch_size=16)
+    auc = Stage(
+        objective=AUCMargin(margin=0.5),
+        optimizer=PESGSpec(lr=0.05, momentum=0.5),
+        iterations=50,
+        batch_size=16,
+        positives_per_batch=4,
+    )
+    released = replace(auc.optimizer, reference="zero", alpha_step="closed", clip_value=0.002)
+    views = Stage(
+        objective=Contrastive(),
+        optimizer=SGDSpec(lr=0.02),
+        iterations=20,
+        batch_size=14,
+        views=2,
+        projection=(8, 8),
+        augment=replace(shifted, brightness=0.2),
+    )
+    own_net = FactorySpec(factory="ranks_program:make_net")
+    return {
+        # batch normalisation, a quota, both stages, clipping, averaging, selection, the guard
+        "two stages": lambda: (
+            Recipe(
+                model=CNN,
+                stages=(
+                    replace(cross_entropy, gradient_clip=0.5, keep="best", augment=shifted),
+                    replace(auc, ema=0.9, schedule=Steps(milestones=(20,), unit="iterations"), reset_classifier=True),
+                ),
+                guard=True,
+                alpha_curve=True,
+            ),
+            images_task(),
+        ),
+        # BatchScoreNorm; 17 rows do not divide by 2 or 3
+        "score norm": lambda: (
+            Recipe(model=CNN, stages=(replace(auc, bound="l2", positives_per_batch=None, batch_size=17),)),
+            images_task(weights=True),
+        ),
+        "several labels": lambda: (
+            Recipe(model=CNN, stages=(replace(auc, batch_size=14, optimizer=released),)),
+            images_task(labels=2),
+        ),
+        "views": lambda: (
+            Recipe(
+                model=CNN,
+                stages=(
+                    views,
+                    replace(views, objective=VICReg(), optimizer=SGDSpec(lr=0.001), iterations=10),
+                    replace(auc, iterations=20),
+                ),
+            ),
+            images_task(),
+        ),
+        # partners of a mixup lie on other ranks; the loss sees the pieces of all ranks as one batch; copies in the end
+        "mixup in pieces": lambda: (
+            Recipe(
+                model=own_net,
+                stages=(
+                    replace(
+                        auc,
+                        objective=AUCMargin(soft_labels=True),
+                        optimizer=AdamSpec(lr=0.01),
+                        bound="rms",
+                        batch_size=14,
+                        positives_per_batch=None,
+                        accumulate=2,
+                        augment=replace(shifted, mixup=0.5),
+                    ),
+                ),
+                tta=3,
+            ),
+            images_task(weights=True),
+        ),
+        # with one rank the pieces are others: only that the ranks agree, and the bytes, can be looked at
+        "batch norm in pieces": lambda: (
+            Recipe(model=CNN, stages=(replace(cross_entropy, batch_size=14, accumulate=2),)),
+            images_task(),
+        ),
+        # what is dropped of a row does not depend on the rank that has it
+        "dropout": lambda: (
+            Recipe(
+                model=FactorySpec(factory="ranks_program:make_dropping_net"),
+                stages=(replace(views, iterations=10), replace(auc, batch_size=14, iterations=20)),
+            ),
+            images_task(),
+        ),
+        "dropout in pieces": lambda: (
+            Recipe(
+                model=FactorySpec(factory="ranks_program:make_dropping_net"),
+                stages=(replace(auc, batch_size=14, accumulate=2, iterations=20),),
+            ),
+            images_task(),
+        ),
+        "too few rows": lambda: (Recipe(model=CNN, stages=(replace(cross_entropy, batch_size=2),)), images_task()),
+    }
+
+
+class Watched(loop.Trainer):
+    """Notes the trainer, and does at one step of one rank what the job says."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        Watched.last = self
+
+    def after_step(self, epoch, position):
+        happening = Watched.job.get("happens")
+        if happening and self.ranks.rank == Watched.job.get("to", 1) and self._steps() == Watched.job["at"]:
+            if happening == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if happening == "interrupt":
+                os.kill(os.getpid(), signal.SIGINT)
+            if happening == "error":
+                raise ValueError("image 7 cannot be read")
+        super().after_step(epoch, position)
+
+    def scores(self, part, *, final=False):
+        if final and Watched.job.get("in_scores_of") == part and self.ranks.rank == Watched.job["to"]:
+            Watched.batches = 0
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().scores(part, final=final)
+
+    def _between_batches(self, *at):
+        Watched.batches += 1
+        super()._between_batches(*at)
+
+    def _steps(self):
+        before = sum(stage.iterations for stage in self.recipe.stages[: self.stage_number])
+        return before + self.iteration
+
+
+def train(job, folder):
+    loop.Trainer, Watched.job, Watched.last, Watched.batches = Watched, job, None, 0
+    recipe, task = scenarios()[job["scenario"]]()
+    if job.get("differs") and int(os.environ["RANK"]) == 1:
+        task = replace(task, labels=1 - task.labels)
+    seen = {}
+    try:
+        loop.train(recipe, task, seed=3, run_dir=folder / job["run"], device="cpu")
+        seen["ended"] = "done"
+    except (Exception, KeyboardInterrupt) as error:
+        seen |= {"ended": type(error).__name__, "message": str(error)}
+    trainer = Watched.last
+    if trainer is not None:
+        seen |= {
+            "history": trainer.history,
+            "weights": digest([*trainer.model.parameters()]),
+            "batches": Watched.batches,
+            "exchanged": dict(trainer.ranks.exchanged),
+            "expected": expected_bytes(recipe, task, job["ranks"]),
+        }
+    return seen
+
+
+def expected_bytes(recipe, task, ranks):
+    """What `step_traffic` says of all steps together."""
+    total = dict.fromkeys(("gradients", "outputs", "statistics", "flags"), 0)
+    for stage in recipe.stages:
+        options = {"shape": task.source.shape, "num_labels": task.num_labels, "batch_size": stage.batch_size}
+        step = step_traffic(stage, recipe.model, ranks=ranks, **options)
+        total["gradients"] += stage.iterations * step.gradients
+        total["outputs"] += stage.iterations * step.outputs
+        total["statistics"] += stage.iterations * step.statistics
+        total["flags"] += stage.iterations * step.flag
+    return total
+
+
+def batch_norm(job, folder):
+    """y, dx, the weight's and bias's gradients and the running statistics of a slice, in double precision."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(7, 3, 2, 2, generator=generator, dtype=torch.float64) * 2 + 5
+    dy = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    norm = nn.BatchNorm2d(3).double()
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([0.5, 2.0, -1.0]))
+    with all_ranks() as ranks:
+        share = ranks.share(len(x))
+        own = x[share].clone().requires_grad_()
+        with ranks.global_statistics():
+            y = norm(own)
+        y.backward(dy[share])
+        ranks.sum_gradients(norm.parameters(), check=True)
+        found = [ranks.gather(t, len(x), what="") for t in (y.detach(), own.grad)]
+    found += [norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+    return {"found": [t.tolist() for t in found]}
+
+
+def kept_first_stage(job, folder):
+    """Where the stages on views of a recipe are kept, once their ranks have trained them together."""
+    recipe, task = scenarios()["views"]()
+    found = [first_stage(recipe, task, seed=3, cache_dir=folder / job["name"], device="cpu") for _ in range(2)]
+    return {"kept": sorted({path.name for path in found})}
+
+
+def work(job, folder, rank):
+    os.environ["RANK"] = str(rank)
+    if job["ranks"] > 1:
+        distributed.init_process_group(
+            "gloo",
+            init_method=f"file://{folder / (job['name'] + '.store')}",
+            rank=rank,
+            world_size=job["ranks"],
+            timeout=timedelta(seconds=300),
+        )
+    others = {"batch norm": batch_norm, "first stage": kept_first_stage}
+    seen = others.get(job["scenario"], train)(job, folder)
+    (folder / f"{job['name']}.{rank}.json").write_text(json.dumps(seen))
+    sys.stdout.flush()
+    os._exit(0)  # a process that has lost another one is not to wait for it on its way out
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(False)  # this and the next line import what every process would import again
+    fit_temperature(np.array([0.0, 1.0, 0.5, 2.0]), np.array([0, 1, 1, 0]))
+    folder, jobs = Path(sys.argv[1]), json.loads(sys.argv[2])
+    context = multiprocessing.get_context("fork")
+    for job in jobs:
+        processes = [context.Process(target=work, args=(job, folder, rank)) for rank in range(job["ranks"])]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Thresholds of a bundle: those that the negatives of validation can tell apart."""
+
+import numpy as np
+import pytest
+
+from deepauc.data.task import ArrayInputs, Task
+from deepauc.training.run.operating import thresholds
+
+
+@pytest.mark.parametrize(("negatives", "highest"), [(300, 0.95), (1500, 0.99), (2500, 0.995)])
+def test_high_specificities_where_validation_has_the_negatives(negatives, highest):
+    labels = np.r_[np.ones(20), np.zeros(negatives)].astype(np.float32)
+    rows = np.arange(len(labels))
+    everywhere = {"train": rows, "validation": rows + len(rows)}
+    task = Task(
+        name="rare", kind="binary", source=ArrayInputs(np.zeros((2 * len(rows), 2), dtype=np.float32)),
+        labels=np.tile(labels, 2), label_names=("fraud",), parts=everywhere,
+    )  # fmt: skip
+    scores = np.random.default_rng(0).normal(size=(len(rows), 1)).astype(np.float32)
+    found = thresholds(task, scores)["fraud"]
+    assert list(found)[-1] == f"specificity {highest:g}"
+    for name, threshold in found.items():
+        assert (scores[20:, 0] < threshold).mean() >= float(name.removeprefix("specificity "))
