@@ -22,10 +22,10 @@ from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.standard import SGDSpec
-from deepauc.paper.recipes import network_of
 from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine
+from experiments.recipes import network_of
 from run import circumstances
 
 AUGMENT = Augment(

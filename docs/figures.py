@@ -81,8 +81,8 @@ def renewed(page: str, summary: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    from deepauc.paper.catalogue import entries
     from deepauc.studies.records.tables import merged, summary_text
+    from experiments.catalogue import entries
 
     parts = []
     for name, entry in entries().items():

@@ -3,6 +3,6 @@
 deepauc study run experiments/best.py --cells levers --device cuda --max-minutes 25
 """
 
-from deepauc.paper.catalogue import entries
+from experiments.catalogue import entries
 
 STUDIES = [entries()["best"]]

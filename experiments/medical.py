@@ -3,6 +3,6 @@
 deepauc study run experiments/medical.py medical --data DIR --device cuda
 """
 
-from deepauc.paper.catalogue import entries
+from experiments.catalogue import entries
 
 STUDIES = [entries()[name] for name in ("medical", "melanoma", "ddsm", "pcam", "chest", "chest-printed", "chexpert")]

@@ -4,7 +4,7 @@ deepauc study list experiments/paper.py
 deepauc study run experiments/paper.py smoke
 """
 
-from deepauc.paper.catalogue import entries
+from experiments.catalogue import entries
 
 _OURS = ("paper-tables", "ablations", "toy", "smoke", "divergence")
 _RELEASED = ("notebook", "released", "causes", "fair", "released-ablations")

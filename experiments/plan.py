@@ -3,6 +3,6 @@
 deepauc study run experiments/plan.py --device cuda
 """
 
-from deepauc.paper.catalogue import entries
+from experiments.catalogue import entries
 
 STUDIES = [entries()["plan"]]

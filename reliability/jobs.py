@@ -26,7 +26,6 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
-from deepauc.paper.catalogue import entries
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.file import read_runs
 from deepauc.training.engine.loop import train
@@ -34,6 +33,7 @@ from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run import checkpoint, folder
 from deepauc.training.run.folder import git_commit
 from deepauc.training.schedule import Steps
+from experiments.catalogue import entries
 
 RESULTS = ("history.csv", "scores.csv", "model.safetensors", "bundle.json")
 ROWS = 120

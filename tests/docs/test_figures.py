@@ -16,10 +16,6 @@ from statistics import fmean
 import pytest
 
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.paper.benchmark_tables import paper_tables
-from deepauc.paper.best_decisions import Decision, decisions
-from deepauc.paper.best_levers import lever_name
-from deepauc.paper.best_page import TARGETS, agreement, averaged_models
 from deepauc.reporting.evaluation.resamples import FULL, FULL_ROWS
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.file import read_named
@@ -29,6 +25,10 @@ from deepauc.training.plan.cost import multiply_adds
 from deepauc.training.plan.length import BUDGET
 from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe
+from experiments.benchmark_tables import paper_tables
+from experiments.best_decisions import Decision, decisions
+from experiments.best_levers import lever_name
+from experiments.best_page import TARGETS, agreement, averaged_models
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

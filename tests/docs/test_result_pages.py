@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deepauc.paper.catalogue import entries
 from deepauc.studies.records.tables import merged
+from experiments.catalogue import entries
 
 RESULTS = Path(__file__).parents[2] / "results"
 RECORDED = [name for name in entries() if (RESULTS / f"{name}.md").exists()]

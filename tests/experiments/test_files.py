@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from deepauc.paper.catalogue import entries
 from deepauc.studies.load import load_studies
 from experiments import best, medical, paper, plan
+from experiments.catalogue import entries
 
 FILES = [Path(__file__).parents[2] / "experiments" / f"{name}.py" for name in ("paper", "best", "plan", "medical")]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deepauc.paper.best import best
 from deepauc.training.config import read_settings
+from experiments.best_recipe import best
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BY_HAND = {"monai_densenet.py"}

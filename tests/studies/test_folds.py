@@ -12,9 +12,6 @@ import torch
 from deepauc.data.datasets.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.paper import best as best_module
-from deepauc.paper.best import best
-from deepauc.paper.smoke import DigitsSource
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.running import first_stages
@@ -27,6 +24,9 @@ from deepauc.studies.study import InheritsLatest, Study
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.plain import recipe_hash
 from deepauc.training.run.folder import RunFolder
+from experiments import best_recipe as best_module
+from experiments.best_recipe import best
+from experiments.smoke import DigitsSource
 
 DIGITS = DigitsSource(imratio=0.2)
 SMALL = {

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deepauc.paper.recipes import auc_m, ce
-from deepauc.paper.smoke import DigitsSource
 from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet, cut_all
+from experiments.recipes import auc_m, ce
+from experiments.smoke import DigitsSource
 
 SOURCE = DigitsSource(imratio=0.1)
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from deepauc.paper.recipes import auc_m
-from deepauc.paper.smoke import DigitsSource
 from deepauc.studies.records.book import RecordBook, _curves, curve_epochs, validation_curve
 from deepauc.studies.running.runner import run_studies
 from deepauc.studies.selection import Trial
 from deepauc.studies.sources import Place, comparable
 from deepauc.studies.study import Study
+from experiments.recipes import auc_m
+from experiments.smoke import DigitsSource
 
 
 def sparse(*, margin=0.05, constrain_alpha=False, epochs=5):

@@ -17,8 +17,6 @@ import torch
 
 from deepauc.cli.main import run as main
 from deepauc.models.build import FactorySpec
-from deepauc.paper.recipes import auc_m, ce
-from deepauc.paper.smoke import DigitsSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.file import read_runs
 from deepauc.studies.running import runner
@@ -27,6 +25,8 @@ from deepauc.studies.running.missing import MissingRuns
 from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
+from experiments.recipes import auc_m, ce
+from experiments.smoke import DigitsSource
 
 PAPER = str(Path(__file__).parents[2] / "experiments" / "paper.py")
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}

@@ -18,9 +18,6 @@ import torch
 
 from deepauc.data.augment.batch import Augment
 from deepauc.models.build import FactorySpec
-from deepauc.paper import smoke
-from deepauc.paper.recipes import auc_m, ce
-from deepauc.paper.smoke import DigitsSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.status import status_of
 from deepauc.studies.running import execution, runner
@@ -32,6 +29,9 @@ from deepauc.studies.study import Inherits, Study, StudySet
 from deepauc.text_tables import percent_text
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.run.interrupt import InterruptFlag
+from experiments import smoke
+from experiments.recipes import auc_m, ce
+from experiments.smoke import DigitsSource
 
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
 

@@ -9,8 +9,6 @@ import pytest
 
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.objectives.contrastive import Contrastive
-from deepauc.paper.best import VIEWS
-from deepauc.paper.plan_changes import planned
 from deepauc.training.engine.loop import train
 from deepauc.training.plan import first_stage as rule
 from deepauc.training.plan.cost import multiply_adds
@@ -20,6 +18,8 @@ from deepauc.training.plan.timing import RESERVE, Pace, fit_into
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.schedule import Cosine
 from deepauc.training.tuning import pairs_to_try, tune
+from experiments.best_recipe import VIEWS
+from experiments.plan_changes import planned
 
 
 def fingerprint(rows, rare, shape, *, unlabelled=0, labels=1):
