@@ -42,7 +42,7 @@ unit: setup
 	$(BIN)/pytest -n 2
 
 figures: setup  ## results/*.md and summary.json from the records, and the figures of README and docs from these
-	$(BIN)/python docs/figures.py
+	$(BIN)/python -m experiments.figures
 
 bench: setup  ## speed against peers, as ratios from interleaved runs
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'

@@ -1,11 +1,10 @@
 """Figures that the pages quote are those of results/summary.json, of other records, or of the code they speak of.
 
-What is marked with a name (docs/figures.py) is held against the summary. Of a sentence without
+What is marked with a name (experiments/figures.py) is held against the summary. Of a sentence without
 marks FIGURES has a row: the page, the sentence with a group for each figure, and where the figures come from.
 A test that fails here says that a record or a constant has moved on: `make figures`, or write the new figures.
 """
 
-import importlib.util
 import json
 import re
 from functools import cache
@@ -25,6 +24,7 @@ from deepauc.training.plan.cost import multiply_adds
 from deepauc.training.plan.length import BUDGET
 from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe
+from experiments import figures
 from experiments.benchmark_tables import paper_tables
 from experiments.best_decisions import Decision, decisions
 from experiments.best_levers import lever_name
@@ -32,9 +32,6 @@ from experiments.best_page import TARGETS, agreement, averaged_models
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-_spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
-figures = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(figures)
 MARK = figures.MARK
 BOOK = RecordBook(RESULTS / "paper-tables")
 TUNED = ("C10-R-1", "C2-R-1", "C100-R-1", "C10-R-10", "C2-R-10", "C100-R-10")
