@@ -1,4 +1,4 @@
-"""Figures of docs/speed.md and of README's table of speed are those of the records under results/speed/.
+"""Figures of docs/speed.md and of README's table of speed are those of the records in results/speed.jsonl.
 
 One row of FIGURES a sentence: the page, the sentence with a group for each figure, and where the figures come from.
 What the page says is counted by hand, or what was never written down, is not here.
@@ -322,7 +322,7 @@ FIGURES = [
      lambda: ms(*(step(STEP, "ResNet20", runs=n) for n in (1, 8, 24)))),
     ("speed.md", r"is (\d+), (\d+) and (\d+) % faster at 16, 32 and 64 channels packed, (\d+), (\d+) and (\d+) % alone",
      faster_blocks),
-    ("speed.md", rf"\| {R}, {R} and {R} ms a run beside {R} with a stream each \(`lanes\.json`\)",
+    ("speed.md", rf"\| {R}, {R} and {R} ms a run beside {R} with a stream each \(`lanes`\)",
      lambda: ms(*(step("lanes", "ResNet20", f"lanes{n}", 24) for n in (4, 8, 12)),
                 record("lanes")["rows"][0]["step_ms_a_run"])),
     ("speed.md", rf"\| {R}, {R}, {R} and {R} ms a run beside {R} with a stream each, all in one call \(by 6: {R} as "

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deepauc.kernels.pesg_update import Primal, Rates, same_dense_layout
 
-BLOCK = 1024  # by measurement on an H200: results/speed/pesg-launch.json
+BLOCK = 1024  # by measurement on an H200: pesg-launch in results/speed.jsonl
 CAPTURED_STEPS = 32
 COLUMNS = 5  # addresses of value, gradient, reference, drift, momentum
 

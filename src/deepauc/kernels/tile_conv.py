@@ -64,7 +64,7 @@ class GradientTile:
         return max(4 * (bordered + self.height * self.width * channels), joined)
 
 
-# Measured on an H200 (benchmarks/tile_conv.py, results/speed/tile_conv.json): the best of 24 runs side by side whose
+# Measured on an H200 (benchmarks/tile_conv.py; results/speed.jsonl, tile_conv): the best of 24 runs side by side whose
 # call alone is not much longer than by rows of taps.
 CONV = {
     16: Tile(height=8, width=32, warps=4, rows=2, each=2, blocks=5),

@@ -46,7 +46,11 @@ class ClippedSGD(torch.optim.SGD):
 
 @dataclass(frozen=True, kw_only=True)
 class SGDSpec:
-    """torch.optim.SGD; clip_value: each element of the gradient is first clipped to +-clip_value."""
+    """torch.optim.SGD.
+
+    clip_value: each element of the gradient is first clipped to +-clip_value. decay_norms, here and below: whether
+    normalisation parameters and biases are decayed too; a, b and alpha never are.
+    """
 
     lr: float = 0.1
     momentum: float = 0.9

@@ -71,10 +71,11 @@ class AugmentTable:
 class Augment:
     """What may happen to a training image, in this order; every default but flip and crop is 'nothing'.
 
-    First an enlarged crop. Then one geometric map: random resized crop, crop with padding, flips, then shear, rotation,
-    zoom and translation. Flips and whole-pixel crops alone move bytes (exact); with anything more the composed map is
-    sampled once, bilinearly. Then colour: brightness, contrast, saturation, hue, grey. Then coarse dropout.
-    Mixup is a step of its own (`mix`), since it changes labels too.
+    First a random window whose side is the share `enlarged_crop` of the image's, enlarged to the image's size (30 / 32
+    with crop_padding=0 is that of LibAUC's first releases). Then one geometric map: random resized crop, crop with
+    padding, flips, then shear, rotation, zoom and translation. Flips and whole-pixel crops alone move bytes (exact);
+    with anything more the composed map is sampled once, bilinearly. Then colour: brightness, contrast, saturation, hue,
+    grey. Then coarse dropout. Mixup is a step of its own (`mix`), since it changes labels too.
     """
 
     flip: bool = True  # left and right, for half of the images
