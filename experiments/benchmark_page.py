@@ -163,7 +163,8 @@ PAGE = Page(
         "refitted on all training images; no test score has a say. At 1 % a validation part holds 25 positives (C2: "
         "10), so the standard error of one validation AUC is about .05: the selection is noisy. `literal` is Theorem 1 "
         "with its factor p(1 - p) and the printed grids at lr 0.1; `paper` divides by p(1 - p) and tunes the learning "
-        "rate of each loss. DenseNet121 takes over the margin and gamma that ResNet20 has selected (in `literal` its "
+        "rate of each loss: both are our readings of what the paper leaves unsaid, and the authors' first releases had "
+        "other settings. DenseNet121 takes over the margin and gamma that ResNet20 has selected (in `literal` its "
         "whole setting). C2 has other pixels than the paper's; C100 draws from a fixed pool of 8,000 positives."
     ),
     tables=(
