@@ -96,7 +96,7 @@ PAGE = Page(
         "Test AUC of the last epoch; D: DenseNet121, R: ResNet20. A claim is confirmed or refuted where the paired 95 "
         "% t-interval leaves out 0. Where alpha is never 0, the margin is never met: AUC-M is the square loss with "
         "margin m, and what sets it apart from AUC-S is m, not the constraint alpha >= 0. Cat&Dog (C2) has other "
-        "pixels than the paper's. A1 is `deepauc study table toy`."
+        "pixels than the paper's. A1 is on the page of the study `toy`."
     ),
     tables=(
         study_table(

@@ -101,7 +101,9 @@ def _ranks(found: ImbalancedSet, records: str, study: str, seed: int, place: Pla
     """One score a removed positive: the higher, the earlier it stands in the recorded ranking; the rest below all."""
     by_seed = {record["seed"]: record for record in RecordBook(place.results / records).final(study)}
     if seed not in by_seed:
-        raise ValueError(f"the ranking of set {seed} is missing: deepauc study run {records} --cells {study}.")
+        raise ValueError(
+            f"the ranking of set {seed} is missing: deepauc study run experiments/paper.py {records} --cells {study}."
+        )
     ranking = by_seed[seed]["ranking"]
     if not set(ranking) <= set(found.removed.tolist()):
         raise ValueError(f"the recorded ranking of set {seed} is of another training set: run {study} again.")

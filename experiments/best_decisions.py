@@ -1,6 +1,6 @@
 """What the search of `best` has chosen, read from its records: the page shows it, and medical studies take it over.
 
-`deepauc study run` goes by `studies.choices`, for which a lever is decided once every declared fold is there; here one
+`deepauc study run` goes by `studies.chosen`, for which a lever is decided once every declared fold is there; here one
 whose settings all have the same folds counts, so that a search cut to fewer of them has a page too.
 """
 

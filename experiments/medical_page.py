@@ -150,7 +150,7 @@ def _best() -> Table:
         "medical",
         title="`best` on the stand-ins",
         note=(
-            "`-R-best`: the recipe of `deepauc study run best`, first stage on views of the training images of that "
+            "`-R-best`: the recipe of the study `best`, first stage on views of the training images of that "
             "set or fold. Nothing is tuned on these tasks: `settings from` names the last lever of the search on C10 "
             "at 1 %. Lengths are the task's own. `minus`: the cell beside it, the same loss, by set."
         ),

@@ -50,9 +50,9 @@ def page(results: Path) -> str:
     """The section on the figure, from the record."""
     path = results / NAME / "toy.json"
     if not path.exists():
-        return "# Figure 1 (A1)\n\nNot run yet: `deepauc study run toy`.\n"
+        return "# Figure 1 (A1)\n\nNot run yet: `deepauc study run experiments/paper.py toy`.\n"
     record = json.loads(path.read_text(encoding="utf-8"))
-    made = f"Made by `deepauc study run toy`; {record['seconds']:.0f} s on {record['hardware']}."
+    made = f"Made by `deepauc study run experiments/paper.py toy`; {record['seconds']:.0f} s on {record['hardware']}."
     return f"# Figure 1 (A1)\n\n{made}\n\n{record['section']}\n"
 
 
