@@ -99,7 +99,7 @@ class SelectedInputs:
     def __init__(self, source: Inputs, rows: Indices) -> None:
         self.source = source
         self.rows = np.asarray(rows, dtype=np.int64)
-        self.window = getattr(source, "window", None)  # of image files, see `data.decode`
+        self.window = getattr(source, "window", None)  # of image files, see `data.images.decode`
         self.feature_columns = feature_columns(source)
 
     @property

@@ -46,7 +46,7 @@ class TimmSpec:
     pretrained: timm's published weights, from Hugging Face's cache on this machine; weights: the same from this
     safetensors file. Neither ever downloads, nor falls back to random weights.
     drop_rate: dropout before the classifier. proj_drop_rate: inside the network, in DenseNet behind every dense layer,
-    where it follows from the step alone (`models.dropout`). image_size: for networks that fix it when they are built
+    where it follows from the step alone (`kernels.dropout`). image_size: for networks that fix it when they are built
     (vision transformers). start: "xavier" draws convolutions anew, uniform, with a classifier's bias of 0; None leaves
     the network's own, which for DenseNet is He's. norm_momentum: a batch's share in the running statistics of batch
     normalisation; None leaves the network's own.

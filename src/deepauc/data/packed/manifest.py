@@ -59,7 +59,7 @@ class Manifest:
     inputs: tuple[PackedFile, ...]  # rows that follow one another
     columns: dict[str, PackedFile]  # the task's arrays, by name
     task: TaskFacts | None
-    window: tuple[float, float] | None = None  # what deep grey of image files was mapped from, see `data.decode`
+    window: tuple[float, float] | None = None  # what deep grey of image files was mapped from, see `data.images.decode`
     feature_columns: tuple[str, ...] = ()  # empty: not known, or images
 
 

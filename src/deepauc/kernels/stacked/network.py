@@ -1,7 +1,7 @@
 """A network whose every layer does several runs at once: the runs of a pack share its kernels, not its weights.
 
 A DenseNet121 on images of 32 pixels is thousands of kernels too small for a GPU; the runs of a pack in one kernel cost
-little more than one. Runs are folded into the batch axis, as `stacked_rows` says, so that whatever treats images one by
+little more than one. Runs are folded into the batch axis, as `rows` says, so that whatever treats images one by
 one (activations, pooling, concatenation) stays as it is.
 """
 

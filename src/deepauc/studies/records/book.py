@@ -2,7 +2,7 @@
 
 `phase` tells tuning runs from final ones, `failed` those that went astray, `replaced` those whose setting is not the
 chosen one any more. Tables read these and nothing else; neither images nor run folders are needed for them. The format
-stands in `record_file`.
+stands in `file.py`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def load_medmnist(path: str | os.PathLike[str], *, positive: int | None = None, 
     positive: the class number. In PneumoniaMNIST 0 is normal (the minority) and 1 pneumonia; in BreastMNIST 0 is
     malignant (the minority) and 1 normal or benign. In ChestMNIST, which has 14 labels an image, it is the number of
     a label, and None takes all 14. max_bytes: a file that takes more, such as the 224 px edition of a large set, is
-    not read into memory; pack it (`data.packed.pack`) before training.
+    not read into memory; pack it (`data.packed.sets.pack`) before training.
     """
     if _unpacked_bytes(path) <= max_bytes:
         arrays = read_npz(path, max_bytes=max_bytes)
