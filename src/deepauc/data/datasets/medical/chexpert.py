@@ -60,10 +60,11 @@ def load_chexpert(
     """CheXpert with uncertain labels left as -1, for a stage's policy (`data.uncertain`) to decide.
 
     root: the edition's folder, which holds train.csv. size: of the grey images, which are decoded when asked for;
-    `data.packed.sets.pack` decodes them once. views: the frontal ones, as in LibAUC's loader, or all. labels: any of the 14
-    observations; one alone makes a binary task. not_mentioned: what an empty cell of train.csv becomes, 0 (`zeros`, as
-    in LibAUC) or a missing label (`ignore`). valid_part: the part that the 234 images of valid.csv form; as `test`,
-    hold a validation part out of train by patients (`data.splits`). Groups are patients; metadata: age and sex.
+    `data.packed.sets.pack` decodes them once. views: the frontal ones, as in LibAUC's loader, or all. labels: any of
+    the 14 observations; one alone makes a binary task. not_mentioned: what an empty cell of train.csv becomes, 0
+    (`zeros`, as in LibAUC) or a missing label (`ignore`). valid_part: the part that the 234 images of valid.csv form;
+    as `test`, hold a validation part out of train by patients (`data.splits`). Groups are patients; metadata: age and
+    sex.
     """
     if views not in get_args(Views):
         raise ValueError(f"views must be 'frontal' or 'all', not {views!r}.")
