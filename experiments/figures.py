@@ -86,7 +86,7 @@ def main() -> None:
 
     parts = []
     for name, entry in entries().items():
-        if (RESULTS / f"{name}.md").exists():
+        if entry.table is not None and (RESULTS / f"{name}.md").exists():
             (RESULTS / f"{name}.md").write_text(entry.table(RESULTS), encoding="utf-8")
             parts += [entry.summary(RESULTS)] if entry.summary else []
     summary = merged([*parts, {"speed": {}}])
