@@ -11,6 +11,8 @@ import pytest
 
 COMMAND = [sys.executable, "-c", "from deepauc_command import run; run()"]
 SOURCE = Path(__file__).resolve().parents[2] / "src"
+# A shell starts what is in its background with Ctrl-C ignored, these tests perhaps among it: children hear it again.
+HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 READY = "import os, deepauc_command; os.write(1, b'ready'); deepauc_command.run()"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes are others there")
@@ -20,7 +22,7 @@ def environment():
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])}
 
 
-def interrupted(words, *, after, times=1, code=READY):
+def interrupted(words, *, after, times=1, code=HEARING + READY):
     """Exit code and stderr of a command that gets Ctrl-C so many seconds after its first line has run."""
     process = subprocess.Popen(
         [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
@@ -54,7 +56,7 @@ main.app.command()(wait)
 deepauc_command.run()
 """
     for times in (1, 3):
-        code, err = interrupted(["wait"], after=0.1, times=times, code=at_work)
+        code, err = interrupted(["wait"], after=0.1, times=times, code=HEARING + at_work)
         assert code in (130, -signal.SIGINT)  # both are 130 to a shell; the second in the interpreter's last moments
         assert set(err.splitlines()) == {"deepauc: interrupted."}
 
