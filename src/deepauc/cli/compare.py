@@ -9,7 +9,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive, ScoreColumns, all_notes
-from deepauc.cli.table_options import Force
+from deepauc.cli.options import Force
 
 if TYPE_CHECKING:
     from deepauc.reporting.evaluation.scores_file import ScoreTable

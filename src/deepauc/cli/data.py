@@ -12,8 +12,7 @@ import numpy as np
 import typer
 
 from deepauc.cli.console import Output, printable
-from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
-from deepauc.cli.table_options import (
+from deepauc.cli.options import (
     LABELS,
     AllowOutside,
     CategoryColumns,
@@ -30,6 +29,7 @@ from deepauc.cli.table_options import (
     WeightColumn,
     parse_size,
 )
+from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 from deepauc.cli.table_report import refuse_table, report_record, show_summary
 from deepauc.data.datasets.catalogue import CATALOGUE, data_root, imbalanced, load_named
 from deepauc.data.export import Exported, export_task

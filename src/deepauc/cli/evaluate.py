@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.table_options import Force
+from deepauc.cli.options import Force
 
 if TYPE_CHECKING:
     from deepauc.reporting.evaluation.findings import LabelEvaluation

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.table_options import Force
+from deepauc.cli.options import Force
 
 
 def export(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.options import FeatureColumns, GroupColumn, IdColumn, ImageColumn, RareAllowOutside, RareForce
 from deepauc.cli.short_help import HELP_ALL, RARE
-from deepauc.cli.table_options import FeatureColumns, GroupColumn, IdColumn, ImageColumn, RareAllowOutside, RareForce
 from deepauc.cli.table_report import refuse_table
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def predict(
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
-    from deepauc.cli.device import checked_device
+    from deepauc.cli.options import checked_device
     from deepauc.data.table.problems import TableError
     from deepauc.training.predict.table import predict_table
 

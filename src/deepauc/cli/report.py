@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.table_options import AllowOutside, Force, ImageColumn
+from deepauc.cli.options import AllowOutside, Force, ImageColumn
 from deepauc.cli.train import command_line
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.short_help import HELP_ALL, RARE
-from deepauc.cli.table_options import (
+from deepauc.cli.options import (
     LABELS,
     CategoryColumns,
     FeatureColumns,
@@ -24,6 +23,7 @@ from deepauc.cli.table_options import (
     SplitColumn,
     parse_size,
 )
+from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
     from deepauc.training.config import Settings

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.counter import fixed_permutation
 from deepauc.data.splits import split_by_fractions
 from deepauc.data.task import Floats, Indices, Task
 

@@ -13,9 +13,8 @@ from deepauc.data.datasets.benchmarks.load import load_balanced
 from deepauc.data.datasets.medical.chexpert import load_chexpert
 from deepauc.data.datasets.medical.ddsm import TEST_FILES, TRAINING_FILES, load_ddsm
 from deepauc.data.datasets.medical.ham10000 import load_ham10000, load_ham10000_sheets
-from deepauc.data.datasets.medical.isic2020 import load_isic2020_table
 from deepauc.data.datasets.medical.medmnist import load_medmnist
-from deepauc.data.datasets.medical.melanoma import load_melanoma
+from deepauc.data.datasets.medical.melanoma import load_isic2020_table, load_melanoma
 from deepauc.data.datasets.medical.nih import load_nih_cxr14, load_nih_sheets
 from deepauc.data.datasets.medical.pathmnist import load_pathmnist_subset
 from deepauc.data.datasets.medical.pcam import load_pcam

@@ -13,10 +13,11 @@ import io
 import os
 import stat
 import struct
+import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,7 +26,6 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from deepauc.data.images.dicom import MissingPydicom, decode_dicom, is_dicom
-from deepauc.data.images.memory_budget import MemoryBudget
 from deepauc.data.images.windowing import Flattened, Unusable, extremes, linear, pieces, require_varied, to_eight_bits
 from deepauc.data.task import Indices
 
@@ -36,7 +36,6 @@ ImageFault = Literal["missing file", "unreadable image", "constant image", "deco
 
 MAX_PIXELS = 89_478_485  # Pillow's own limit, at which it only warns; here it refuses
 MAX_FILE_BYTES = 1 << 30
-MEMORY = MemoryBudget(1 << 30)  # for the pixels of all images that are decoded at the same time
 _FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP", "JPEG2000")
 _DEEP_GREY = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I", "F"})
 _GREY = frozenset({"1", "L", "LA", "La"})
@@ -56,6 +55,32 @@ _WHOLE_AT_ONCE = frozenset({"JPEG2000", "WEBP"})  # decoded beside Pillow's own 
 _DEEP_GREY_ALPHA = bytes([16, 4])  # bit depth and colour type in a PNG's header
 _EXAMINED_SIDE = 256  # a large JPEG is examined at the smallest scale that is at least this large
 _WORKERS = min(8, os.cpu_count() or 1)
+
+
+class MemoryBudget:
+    """A semaphore weighted by bytes. What needs more than the whole budget waits until it is alone, and then runs."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def hold(self, wanted: int) -> Iterator[None]:
+        """Wait for so many bytes, and keep them until the block ends. A thread holds one such share at a time."""
+        share = min(wanted, self.limit)
+        with self._changed:
+            self._changed.wait_for(lambda: self._held + share <= self.limit)
+            self._held += share
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= share
+                self._changed.notify_all()
+
+
+MEMORY = MemoryBudget(1 << 30)  # for the pixels of all images that are decoded at the same time
 
 
 class ImageError(ValueError):
