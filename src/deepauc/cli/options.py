@@ -41,6 +41,11 @@ AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may 
 RareAllowOutside = Annotated[
     bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Images may lie outside the table's folder.")
 ]
+RareSkipBad = Annotated[bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave rows with a problem out.")]
+RareDevice = Annotated[
+    str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Force = Annotated[bool, typer.Option("--force", help="Go on though a file is not the run's own.")]
 RareForce = Annotated[
     bool, typer.Option("--force", rich_help_panel=RARE, help="Go on though a file is not the run's own.")

@@ -91,6 +91,12 @@ def imbalance_task(task: Task, *, imratio: float, seed: int) -> ImbalancedSet:
     return make_imbalanced(task.labels, imratio=imratio, seed=seed, rows=task.part("train"))
 
 
+def imbalanced(task: Task, *, imratio: float, seed: int) -> Task:
+    """`task` with positives removed from train until #pos / #all is imratio (D1); other parts are untouched."""
+    made = imbalance_task(task, imratio=imratio, seed=seed).task(task)
+    return replace(made, name=f"{task.name}, imratio {imratio:g}, set {seed}")
+
+
 def with_noise(training_set: ImbalancedSet, *, share: float, seed: int) -> ImbalancedSet:
     """Ablation A3: `share` of the negatives become positive, `share` of the removed positives come in as negatives.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS
@@ -18,7 +18,6 @@ from deepauc.data.datasets.medical.melanoma import load_isic2020_table, load_mel
 from deepauc.data.datasets.medical.nih import load_nih_cxr14, load_nih_sheets
 from deepauc.data.datasets.medical.pathmnist import load_pathmnist_subset
 from deepauc.data.datasets.medical.pcam import load_pcam
-from deepauc.data.imbalance import imbalance_task
 from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.packed.sets import open_packed
 from deepauc.data.task import Task
@@ -352,9 +351,3 @@ def load_named(name: str, *, root: Root = None) -> Task:
     if not known.found(place):
         raise ValueError(f"{place} does not hold {known.title}. To get it: {known.get}.")
     return known.read(place)
-
-
-def imbalanced(task: Task, *, imratio: float, seed: int) -> Task:
-    """`task` with positives removed from train until #pos / #all is imratio (D1); other parts are untouched."""
-    made = imbalance_task(task, imratio=imratio, seed=seed).task(task)
-    return replace(made, name=f"{task.name}, imratio {imratio:g}, set {seed}")
