@@ -18,7 +18,9 @@ from deepauc.cli.options import (
     ImageColumn,
     MetadataInputs,
     RareAllowOutside,
+    RareDevice,
     RareIdColumn,
+    RareSkipBad,
     RareWeightColumn,
     SplitColumn,
     parse_size,
@@ -79,12 +81,8 @@ def train(
     batch_size: Annotated[
         int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Rows a step.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
-    ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave rows with a problem out.")
-    ] = False,
+    device: RareDevice = None,
+    skip_bad: RareSkipBad = False,
     allow_outside: RareAllowOutside = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="At the end, curves to DIR/tensorboard.")

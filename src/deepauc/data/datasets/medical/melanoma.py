@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from deepauc.data.datasets.medical.csv_columns import CsvColumns, one_part_each, read_columns
-from deepauc.data.datasets.medical.lazy_images import files_at
+from deepauc.data.images.decode import files_at
 from deepauc.data.splits import k_fold
 from deepauc.data.task import Array, ArrayInputs, Floats, Indices, Task
 
