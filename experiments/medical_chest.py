@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.data.counter import fixed_permutation
 from deepauc.data.datasets.medical.chexpert import COMPETITION_LABELS, load_chexpert
 from deepauc.data.datasets.medical.nih import COMPETITION_FINDINGS, load_nih_sheets
-from deepauc.data.shuffle import fixed_permutation
 from deepauc.data.task import UNCERTAIN, Task
 from deepauc.data.uncertain import Choice
 from deepauc.objectives.auc_margin import AUCMargin

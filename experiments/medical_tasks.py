@@ -19,9 +19,8 @@ import torch
 from deepauc.data.datasets.medical.csv_columns import column_names
 from deepauc.data.datasets.medical.ddsm import load_ddsm
 from deepauc.data.datasets.medical.ham10000 import load_ham10000_sheets
-from deepauc.data.datasets.medical.isic2020 import load_isic2020_table
 from deepauc.data.datasets.medical.medmnist import load_medmnist
-from deepauc.data.datasets.medical.melanoma import OutsideImages, load_melanoma, outside_rows
+from deepauc.data.datasets.medical.melanoma import OutsideImages, load_isic2020_table, load_melanoma, outside_rows
 from deepauc.data.datasets.medical.pathmnist import load_pathmnist_subset
 from deepauc.data.datasets.medical.pcam import load_pcam
 from deepauc.data.imbalance import imbalance_task, tuning_task

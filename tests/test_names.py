@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder
-from deepauc.names import count_possible_leaks, find_alike, in_one_form, loose_form, one_form
+from deepauc.names import count_possible_leaks, find_alike, group_word, in_one_form, loose_form, one_form
 
 odd_text = st.lists(
     st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("e\u0301\u200b\ufeff\u00ad \u00a0\t¨ﬁ１Р"))
@@ -27,7 +27,7 @@ def test_one_form_is_idempotent_and_has_nothing_unseen(text):
     assert "  " not in formed
 
 
-@given(st.lists(odd_text.filter(lambda text: not text.endswith("\0")), min_size=1))
+@given(st.lists(odd_text.filter(lambda text: not one_form(text).endswith("\0")), min_size=1))
 def test_an_array_is_formed_entry_by_entry(texts):
     assert in_one_form(np.array(texts, dtype=str)).tolist() == [one_form(text) for text in texts]
 
@@ -132,3 +132,11 @@ def test_an_older_encoder_knows_its_categories_in_one_form():
 def test_an_encoder_is_fitted_on_categories_in_one_form():
     (column,) = MetadataEncoder.fit({"site": np.array(["e\u0301", "é", "x\u200b", "x"])}).columns
     assert column.categories == ("x", "é")
+
+
+@pytest.mark.parametrize(
+    ("column", "word"),
+    [(None, "patient"), ("patient_id", "patient"), ("Patient", "patient"), ("account", "group"), ("group", "group")],
+)
+def test_word(column, word):
+    assert group_word(column) == word

@@ -126,3 +126,11 @@ def _shown(name: str) -> str:
     text = repr(name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "...")
     odd = next((c for c in name if not c.isascii() and ord(c.casefold()[0]) in _LOOK_ALIKES), None)
     return text if odd is None else f"{text} (with {unicodedata.name(odd, 'an unseen character').lower()})"
+
+
+def group_word(column: str | None) -> str:
+    """What to call rows that belong together; column: that of a table's groups, by the user's name for it.
+
+    `patient` where no column says otherwise or its name does; `group` for what anything else holds: accounts, wells.
+    """
+    return "patient" if column is None or "patient" in column.lower() else "group"

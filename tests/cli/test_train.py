@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from deepauc.cli import training_run
 from deepauc.cli.console import Output
 from deepauc.cli.main import run
-from deepauc.cli.table_options import parse_size
+from deepauc.cli.options import parse_size
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.training.config import read_settings
 from deepauc.training.engine.loop import train

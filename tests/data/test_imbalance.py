@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deepauc.data.counter import fixed_permutation, fixed_uniforms
 from deepauc.data.imbalance import (
     binarise,
     imbalance_task,
@@ -17,7 +18,6 @@ from deepauc.data.imbalance import (
     with_easy,
     with_noise,
 )
-from deepauc.data.shuffle import fixed_permutation, fixed_uniforms
 from deepauc.data.task import ArrayInputs, Task
 
 CLASSES = np.arange(50_000) % 10  # as many of each class as CIFAR-10 has

@@ -9,9 +9,9 @@ from deepauc.objectives import pairwise, saddle_loss
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.objectives.baselines import CrossEntropyLoss, FocalLoss
 from deepauc.objectives.contrastive import ContrastiveLoss, SupervisedContrastiveLoss
+from deepauc.objectives.input_check import precise_dtype
 from deepauc.objectives.multiclass import OneVsOneAUCLoss, OneVsRestAUCLoss
 from deepauc.objectives.pairwise import PairwiseAUCLoss
-from deepauc.objectives.precision import precise_dtype
 from deepauc.objectives.vicreg import VICRegLoss
 
 OF_Z = {

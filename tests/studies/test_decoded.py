@@ -5,7 +5,7 @@ import re
 import numpy as np
 from PIL import Image
 
-from deepauc.data.datasets.medical.lazy_images import image_files
+from deepauc.data.images.decode import files_at
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.studies import decoded
 from deepauc.studies.decoded import decoded_once, telling
@@ -40,7 +40,7 @@ def test_a_replaced_image_is_decoded_anew(tmp_path, monkeypatch):
         Image.fromarray(pixels).save(tmp_path / "1.png")
 
     def image():
-        files = image_files(tmp_path, ["0.png", "1.png"], size=8, channels=3)
+        files = files_at([f"{tmp_path}/0.png", f"{tmp_path}/1.png"], size=8, channels=3, where="here")
         labels, ids = np.array([0, 1]), np.array(["0", "1"])
         made = Task(name="files", kind="binary", source=files, labels=labels, label_names=("x",),
                     parts={"train": np.arange(2)}, ids=ids)  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from deepauc.studies.selection import BestMeanValidation, SimplestWithinOneStandardError, Trial
+from deepauc.studies.selection import BestMeanValidation, Trial
 
 
 def trial(margin, *values, gamma=0.01):
@@ -35,20 +35,3 @@ def test_a_setting_that_failed_once_is_out():
     assert BestMeanValidation().choose([trial(0.1, 0.9, nan), trial(0.3, 0.6, 0.6)]).config["margin"] == 0.3
     with pytest.raises(ValueError, match="nothing to choose"):
         BestMeanValidation().choose([trial(0.1, nan)])
-
-
-def test_the_simplest_within_one_standard_error():
-    # best: mean .80, standard error .02 / sqrt(2) * sqrt(2) = .02 -> .79 is near, .77 is not
-    trials = [trial(1.0, 0.78, 0.82), trial(0.3, 0.79, 0.79), trial(0.1, 0.77, 0.77)]
-    assert SimplestWithinOneStandardError(order=("margin",)).choose(trials).config["margin"] == 0.3
-    assert SimplestWithinOneStandardError(order=("-margin",)).choose(trials).config["margin"] == 1.0
-
-
-def test_one_training_set_has_no_standard_error():
-    trials = [trial(1.0, 0.80), trial(0.3, 0.79)]
-    assert SimplestWithinOneStandardError(order=("margin",)).choose(trials).config["margin"] == 1.0
-
-
-def test_an_order_by_an_axis_that_is_not_there_is_an_error():
-    with pytest.raises(ValueError, match="lr"):
-        SimplestWithinOneStandardError(order=("lr",)).choose([trial(1.0, 0.8)])

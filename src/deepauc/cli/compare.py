@@ -9,7 +9,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive, ScoreColumns, all_notes
-from deepauc.cli.table_options import Force
+from deepauc.cli.options import AsJson, Force
 
 if TYPE_CHECKING:
     from deepauc.reporting.evaluation.scores_file import ScoreTable
@@ -31,7 +31,7 @@ def compare(
     positive: Positive = None,
     force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """The paired test of two AUCs on the same samples.
 

@@ -12,10 +12,10 @@ import numpy as np
 import typer
 
 from deepauc.cli.console import Output, printable
-from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
-from deepauc.cli.table_options import (
+from deepauc.cli.options import (
     LABELS,
     AllowOutside,
+    AsJson,
     CategoryColumns,
     FeatureColumns,
     GroupColumn,
@@ -25,14 +25,17 @@ from deepauc.cli.table_options import (
     MetadataInputs,
     RareAllowOutside,
     RareIdColumn,
+    RareSkipBad,
     RareWeightColumn,
     SplitColumn,
     WeightColumn,
     parse_size,
 )
+from deepauc.cli.short_help import HELP_ALL, ShortHelp
 from deepauc.cli.table_report import refuse_table, report_record, show_summary
-from deepauc.data.datasets.catalogue import CATALOGUE, data_root, imbalanced, load_named
+from deepauc.data.datasets.catalogue import CATALOGUE, data_root, load_named
 from deepauc.data.export import Exported, export_task
+from deepauc.data.imbalance import imbalanced
 from deepauc.data.packed.sets import pack as pack_task
 from deepauc.data.table.problems import TableError
 from deepauc.data.table.read import check_table, read_table
@@ -49,7 +52,6 @@ Parts = Annotated[
     list[str] | None,
     typer.Option("--part", metavar="PART", help="Train, validation or test; repeatable; default: all."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -179,9 +181,7 @@ def pack(
     id_column: RareIdColumn = None,
     metadata_column: MetadataColumns = None,
     size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize a table's images; 224 is 224x224.")] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave rows with a problem out.")
-    ] = False,
+    skip_bad: RareSkipBad = False,
     allow_outside: RareAllowOutside = False,
     imratio: Imratio = None,
     seed: Seed = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.table_options import Force
+from deepauc.cli.options import AsJson, Force
 
 if TYPE_CHECKING:
     from deepauc.reporting.evaluation.findings import LabelEvaluation
@@ -35,7 +35,7 @@ def evaluate(
     positive: Positive = None,
     force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """AUC with intervals from any file of scores and labels.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.table_options import Force
+from deepauc.cli.options import AsJson, Force
 
 
 def export(
@@ -20,7 +20,7 @@ def export(
     ] = None,
     force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Hand a trained run to other programs.
 

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.options import (
+    AsJson,
+    FeatureColumns,
+    GroupColumn,
+    IdColumn,
+    ImageColumn,
+    RareAllowOutside,
+    RareDevice,
+    RareForce,
+    checked_device,
+)
 from deepauc.cli.short_help import HELP_ALL, RARE
-from deepauc.cli.table_options import FeatureColumns, GroupColumn, IdColumn, ImageColumn, RareAllowOutside, RareForce
 from deepauc.cli.table_report import refuse_table
 
 if TYPE_CHECKING:
@@ -52,9 +62,7 @@ def predict(
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Of --tta; default: 0.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
-    ] = None,
+    device: RareDevice = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
     allow_outside: RareAllowOutside = False,
     force: RareForce = False,
@@ -67,7 +75,7 @@ def predict(
     quiet: Annotated[
         bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the scores are.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Score a table by trained runs; no labels needed. Inputs default to theirs."""
@@ -79,7 +87,6 @@ def predict(
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
 
-    from deepauc.cli.device import checked_device
     from deepauc.data.table.problems import TableError
     from deepauc.training.predict.table import predict_table
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.table_options import AllowOutside, Force, ImageColumn
+from deepauc.cli.options import AllowOutside, AsJson, Force, ImageColumn
 from deepauc.cli.train import command_line
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def report(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: the run's folder.")] = None,
     force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the report is.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the report of a finished run: html, markdown, json.
 

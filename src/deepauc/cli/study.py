@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
+from deepauc.cli.options import AsJson
 from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ Cells = Annotated[
     list[str] | None,
     typer.Option("--cells", metavar="CELL", help="Only these, such as C10-R-1 or '*-auc_m'; repeatable, or a,b,c."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
 @app.callback(invoke_without_command=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.short_help import HELP_ALL, RARE
-from deepauc.cli.table_options import (
+from deepauc.cli.options import (
     LABELS,
     CategoryColumns,
     FeatureColumns,
@@ -19,11 +18,14 @@ from deepauc.cli.table_options import (
     ImageColumn,
     MetadataInputs,
     RareAllowOutside,
+    RareDevice,
     RareIdColumn,
+    RareSkipBad,
     RareWeightColumn,
     SplitColumn,
     parse_size,
 )
+from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
     from deepauc.training.config import Settings
@@ -79,12 +81,8 @@ def train(
     batch_size: Annotated[
         int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Rows a step.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
-    ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave rows with a problem out.")
-    ] = False,
+    device: RareDevice = None,
+    skip_bad: RareSkipBad = False,
     allow_outside: RareAllowOutside = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="At the end, curves to DIR/tensorboard.")

@@ -15,13 +15,13 @@ import torch
 import typer
 
 from deepauc.cli.console import Output, write_file
-from deepauc.cli.device import checked_device
+from deepauc.cli.options import checked_device
 from deepauc.cli.table_report import refuse_table
 from deepauc.cli.training_progress import stage_lengths, training_progress
 from deepauc.cli.training_summary import show_choices, show_data, show_results
-from deepauc.data.group_word import group_word
 from deepauc.data.table.problems import TableError
 from deepauc.data.task import Task
+from deepauc.names import group_word
 from deepauc.reporting.evaluation.kept_stage import score_last_stage
 from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings, settings_toml

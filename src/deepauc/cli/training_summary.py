@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from deepauc.cli.console import Output, printable
-from deepauc.data.group_word import group_word
 from deepauc.data.task import Task
+from deepauc.names import group_word
 from deepauc.reporting.document.sections import p_text
 from deepauc.reporting.evaluation.findings import Interval
 from deepauc.reporting.evaluation.kept_stage import (

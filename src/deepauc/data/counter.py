@@ -42,3 +42,20 @@ def bits(key: int, count: int) -> npt.NDArray[np.uint64]:
 def uniforms(key: int, count: int) -> npt.NDArray[np.float64]:
     """Numbers in [0, 1), multiples of 2^-24, so that float32 holds them exactly."""
     return (bits(key, count) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+
+
+def fixed_permutation(count: int, *, seed: int, stream: str) -> npt.NDArray[np.int64]:
+    """A permutation of 0 to count - 1 that depends on (count, seed, stream) alone; streams are independent draws."""
+    # The keys of one stream are distinct (SplitMix64's output function is a bijection), so no sort has to break a tie.
+    return np.argsort(bits(_stream_key(seed, stream), count), kind="stable").astype(np.int64)
+
+
+def fixed_uniforms(count: int, *, seed: int, stream: str) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1) that depend on (position, seed, stream) alone."""
+    return uniforms(_stream_key(seed, stream), count)
+
+
+def _stream_key(seed: int, stream: str) -> int:
+    if seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, not {seed}.")
+    return hash_key(seed, *stream.encode())

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.counter import fixed_permutation
 from deepauc.data.splits import split_by_fractions
 from deepauc.data.task import Floats, Indices, Task
 
@@ -89,6 +89,12 @@ def make_imbalanced(labels: npt.ArrayLike, *, imratio: float, seed: int, rows: I
 def imbalance_task(task: Task, *, imratio: float, seed: int) -> ImbalancedSet:
     """`make_imbalanced` on the training part of a task; `.task(task)` puts the result back."""
     return make_imbalanced(task.labels, imratio=imratio, seed=seed, rows=task.part("train"))
+
+
+def imbalanced(task: Task, *, imratio: float, seed: int) -> Task:
+    """`task` with positives removed from train until #pos / #all is imratio (D1); other parts are untouched."""
+    made = imbalance_task(task, imratio=imratio, seed=seed).task(task)
+    return replace(made, name=f"{task.name}, imratio {imratio:g}, set {seed}")
 
 
 def with_noise(training_set: ImbalancedSet, *, share: float, seed: int) -> ImbalancedSet:

@@ -49,7 +49,7 @@ def read_npy_header(file: IO[bytes]) -> NpyHeader:
         else:
             raise ValueError(f"its format version {version} is unknown")
     except Exception as error:  # a hostile header reaches the tokenizer and meets nearly any exception there is
-        raise ValueError(f"no readable .npy header ({_one_line(error)})") from None
+        raise ValueError(f"no readable .npy header ({one_line(error)})") from None
     if dtype.hasobject:
         raise ValueError("it holds pickled objects, which are never loaded. Save plain arrays")
     if dtype.kind not in "biufSU" or dtype.itemsize == 0:
@@ -67,7 +67,7 @@ def read_npz(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> dic
         with zipfile.ZipFile(path) as archive:
             return _read_members(archive, max_bytes=max_bytes)
     except Exception as error:  # zipfile and zlib meet a broken file with a dozen kinds of exception
-        raise ValueError(f"{path} is no readable .npz file: {_one_line(error)}.") from None
+        raise ValueError(f"{path} is no readable .npz file: {one_line(error)}.") from None
 
 
 def _read_members(archive: zipfile.ZipFile, *, max_bytes: int) -> dict[str, Array]:
@@ -110,5 +110,6 @@ def require_unicode(array: Array) -> None:
             raise ValueError("a string in it has a character that does not exist")
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Its message, short and without a full stop, for a sentence of ours."""
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

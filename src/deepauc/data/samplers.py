@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.counter import fixed_permutation
 from deepauc.labels import label_message, shape_message
 
 Labels = npt.ArrayLike | torch.Tensor

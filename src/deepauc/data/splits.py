@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.counter import fixed_permutation
 from deepauc.data.task import PART_NAMES, Array, Indices, Inputs, Task
 
 Progress = Callable[[int, int], None]  # (done, total)

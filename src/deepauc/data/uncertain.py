@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.shuffle import fixed_uniforms
+from deepauc.data.counter import fixed_uniforms
 from deepauc.data.task import UNCERTAIN, Floats, Task
 
 Choice = Literal["ignore", "zeros", "ones", "smooth_zeros", "smooth_ones", "keep"]

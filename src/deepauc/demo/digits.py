@@ -22,9 +22,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from deepauc.data.counter import fixed_permutation
 from deepauc.data.imbalance import binarise, make_imbalanced, positive_classes
 from deepauc.data.samplers import ClassQuotaSampler
-from deepauc.data.shuffle import fixed_permutation
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.objectives.auc_margin import AUCMarginLoss

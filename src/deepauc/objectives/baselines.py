@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepauc.labels import scale_free
-from deepauc.objectives.input_check import InputCheck, prepare
-from deepauc.objectives.precision import numbers_of
+from deepauc.objectives.input_check import InputCheck, numbers_of, prepare
 
 
 def cross_entropy(

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.objectives.diagnosis import Diagnosis
-from deepauc.objectives.input_check import InputCheck, require_tensors
-from deepauc.objectives.precision import numbers_of
+from deepauc.objectives.input_check import InputCheck, numbers_of, require_tensors
 
 
 class MulticlassAUCLoss(nn.Module):

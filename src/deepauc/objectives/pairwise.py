@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepauc.labels import NON_FINITE_SCORES, scale_free
-from deepauc.objectives.input_check import InputCheck
+from deepauc.objectives.input_check import InputCheck, precise_dtype
 from deepauc.objectives.once import once
-from deepauc.objectives.precision import precise_dtype
 
 Surrogate = Literal["square", "squared_hinge", "hinge", "logistic"]
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from deepauc.labels import NON_FINITE_SCORES, require_valid_labels
 from deepauc.objectives.diagnosis import Diagnosis, diagnose
-from deepauc.objectives.input_check import InputCheck, prepare
-from deepauc.objectives.precision import numbers_of, precise_dtype
+from deepauc.objectives.input_check import InputCheck, numbers_of, precise_dtype, prepare
 from deepauc.objectives.saddle import PerLabel, auc_saddle, auc_saddle_one_label
 
 DIVERGED_FACTOR = 1e3

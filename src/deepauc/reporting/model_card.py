@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from deepauc.data.group_word import group_word
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
+from deepauc.names import group_word
 from deepauc.reporting.evaluation.kept_stage import FOLDER as LAST_STAGE
 from deepauc.reporting.evaluation.kept_stage import baseline_stage, kept_stage, stage_objectives
 from deepauc.reporting.evaluation.scores_file import read_scores

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 
-from deepauc.data.datasets.medical.lazy_images import LazyImageFiles
+from deepauc.data.images.decode import ImageFileInputs
 from deepauc.data.packed.sets import open_packed, pack
 from deepauc.data.task import Task
 from deepauc.studies.sources import Place
@@ -27,7 +27,7 @@ def decoded_once(task: Task, place: Place) -> Task:
     if fits_in_memory(task.source):
         return replace(task, source=InMemoryInputs(task.source, progress=_decoding()))
     assert task.ids is not None
-    files = task.source.sizes() if isinstance(task.source, LazyImageFiles) else ""
+    files = task.source.sizes() if isinstance(task.source, ImageFileInputs) else ""
     key = hashlib.sha256(f"{task.source.shape}{task.ids.tolist()}{files}".encode()).hexdigest()[:12]
     folder = place.runs / "packed" / f"{task.name.replace('/', '-')}-{key}"
     if folder.exists():

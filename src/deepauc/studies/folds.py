@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from deepauc.data.splits import k_fold
 from deepauc.data.task import Task
 from deepauc.studies.sources import Place, TaskSource
-from deepauc.training.run.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoldSource:
+class FoldSource(TaskSource):
     """Seed s is fold s mod `folds` of the training set s div `folds` of `source`: the fold is the validation part.
 
     Nothing else of that set is in the task: no test part, and no positive that was removed to make the imbalance. What
@@ -52,9 +48,6 @@ class FoldSource:
         number, fold = self.place_of(seed)
         whole = self.source.load(number, tuning=False, place=place)
         return k_fold(whole.with_parts({"train": whole.part("train")}), folds=self.folds, seed=number)[fold]
-
-    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
-        return {}
 
 
 def is_for_choosing(source: TaskSource) -> bool:

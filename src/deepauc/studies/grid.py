@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product as all_combinations
 from typing import Any
 
-from deepauc.data.shuffle import fixed_permutation
+from deepauc.data.counter import fixed_permutation
 
 Config = Mapping[str, Any]
 

@@ -36,6 +36,7 @@ class TaskSource(Protocol):
     @property
     def needs(self) -> tuple[str, ...]:
         """Studies of the same set whose final runs of a seed come before this task's of that seed."""
+        return ()
 
     def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
         """The training set of this seed; tuning: with a tenth held out as validation."""
@@ -45,10 +46,11 @@ class TaskSource(Protocol):
 
         device: what is computed for them is computed there; None takes a GPU when there is one.
         """
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkSource:
+class BenchmarkSource(TaskSource):
     """C2, C10, C100 or S10 at an imratio (D1); images are decoded once in a process."""
 
     benchmark: str
@@ -58,15 +60,8 @@ class BenchmarkSource:
     def name(self) -> str:
         return f"{self.benchmark} at {self.imratio:.0%}"
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ()
-
     def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
         return load(self.benchmark, imratio=self.imratio, seed=seed, validation=tuning, root=place.data)
-
-    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
-        return {}
 
 
 def without_test(task: Task) -> Task:

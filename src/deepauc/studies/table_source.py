@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from deepauc.data.imbalance import tuning_task
 from deepauc.data.table.read import read_table
 from deepauc.data.task import Task
-from deepauc.studies.sources import Place, fold_task
+from deepauc.studies.sources import Place, TaskSource, fold_task
 from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.in_memory import kept_in_memory
-from deepauc.training.run.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSource:
+class TableSource(TaskSource):
     """A table (csv, parquet) with a column of image files, or with columns of numbers and words (`metadata`).
 
     table: a relative path is looked for in the folder of `--data`, without it in the current folder. Rows are cut into
@@ -51,17 +47,10 @@ class TableSource:
     def name(self) -> str:
         return Path(self.table).name
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ()
-
     def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
         whole = _read(self, (place.data or Path()) / self.table)
         task = self._fold(whole, seed, tuning) if self.split is None else _own_parts(whole, seed, tuning)
         return metadata_task(task)[0] if self.metadata else task
-
-    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
-        return {}
 
     def _fold(self, task: Task, seed: int, tuning: bool) -> Task:
         divided = fold_task(task, fold=seed, folds=self.folds, tuning=tuning)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from deepauc.data.group_word import group_word
 from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.splits import check_leaks, equal_sets, input_digests, split_by_fractions
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import read_table
 from deepauc.data.task import Array, Task, feature_columns
-from deepauc.names import count_possible_leaks
+from deepauc.names import count_possible_leaks, group_word
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.encoded_metadata import encoding_choice, metadata_task, require_categories
 from deepauc.training.in_memory import kept_in_memory

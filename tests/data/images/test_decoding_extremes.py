@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from deepauc.data.images.decode import ImageError, decode_image
-from deepauc.data.images.memory_budget import MemoryBudget
+from deepauc.data.images.decode import ImageError, MemoryBudget, decode_image
 from deepauc.data.images.windowing import to_eight_bits
 from deepauc.data.table.read import read_table
 

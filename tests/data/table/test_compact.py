@@ -12,6 +12,7 @@ from deepauc.data.table import compact
 from deepauc.data.table.compact import NumberColumn, TextBlock, TextColumn, rows_of_block
 from deepauc.data.table.read import check_table, read_table
 from deepauc.data.table.rows import read_rows
+from deepauc.names import one_form
 
 CELLS = st.lists(st.one_of(st.sampled_from(["", " ", "0", "é", "日本", "😀", "\ufeff", "a,b"]), st.text(max_size=9)))
 NUMBERS = ["1", " 2.5 ", "-0", "1e-320", "3.4e38", "１２"]
@@ -38,7 +39,7 @@ def test_a_column_of_text_is_the_list_it_was_made_of(cells, size):
     assert list(column.changed(str.upper)) == [cell.upper() for cell in cells]
     keep = np.arange(len(cells)) % 3 != 1
     assert list(column.rows(keep)) == [cell for cell, kept in zip(cells, keep.tolist(), strict=True) if kept]
-    assert column.stripped().tolist() == np.array([cell.strip() for cell in cells], dtype=str).tolist()
+    assert column.names().tolist() == np.array([one_form(cell) for cell in cells], dtype=str).tolist()
     with pytest.raises(IndexError):
         column[len(cells)]
 

@@ -600,3 +600,15 @@ def test_the_real_isic_table(data_root):
 def test_a_problem_without_a_row_shows_a_dash():
     error = TableError("t.csv", [Problem(row=None, column=None, kind="no labelled row", message="none")])
     assert str(error).splitlines()[2].split() == ["-", "-", "no", "labelled", "row", "none"]
+
+
+@pytest.mark.parametrize(("column", "word"), [("account", "group"), ("patient", "patient")])
+def test_patients_are_called_so_only_where_the_column_says_so(tmp_path, column, word):
+    path = tmp_path / "t.csv"
+    path.write_text(f"f,target,{column},part\n1,0,x,train\n2,1,x,test\n3,1,y,train\n4,0,z,test\n")
+    options = {"label_columns": ["target"], "kind": "binary", "feature_columns": ["f"]}
+    report = check_table(path, **options, group_column=column, split_column="part")
+    assert f"leak: {word} x is in 2 parts (train: 2; test: 3)" in str(report)
+    path.write_text(f"f,target,{column}\n1,0,unknown\n2,1,unknown\n3,1,y\n")
+    report = check_table(path, **options, group_column=column)
+    assert f"the largest 'unknown' with 2 rows: if that is not one {word}, give" in str(report)

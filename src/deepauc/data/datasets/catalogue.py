@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS
@@ -13,13 +13,11 @@ from deepauc.data.datasets.benchmarks.load import load_balanced
 from deepauc.data.datasets.medical.chexpert import load_chexpert
 from deepauc.data.datasets.medical.ddsm import TEST_FILES, TRAINING_FILES, load_ddsm
 from deepauc.data.datasets.medical.ham10000 import load_ham10000, load_ham10000_sheets
-from deepauc.data.datasets.medical.isic2020 import load_isic2020_table
 from deepauc.data.datasets.medical.medmnist import load_medmnist
-from deepauc.data.datasets.medical.melanoma import load_melanoma
+from deepauc.data.datasets.medical.melanoma import load_isic2020_table, load_melanoma
 from deepauc.data.datasets.medical.nih import load_nih_cxr14, load_nih_sheets
 from deepauc.data.datasets.medical.pathmnist import load_pathmnist_subset
 from deepauc.data.datasets.medical.pcam import load_pcam
-from deepauc.data.imbalance import imbalance_task
 from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.packed.sets import open_packed
 from deepauc.data.task import Task
@@ -353,9 +351,3 @@ def load_named(name: str, *, root: Root = None) -> Task:
     if not known.found(place):
         raise ValueError(f"{place} does not hold {known.title}. To get it: {known.get}.")
     return known.read(place)
-
-
-def imbalanced(task: Task, *, imratio: float, seed: int) -> Task:
-    """`task` with positives removed from train until #pos / #all is imratio (D1); other parts are untouched."""
-    made = imbalance_task(task, imratio=imratio, seed=seed).task(task)
-    return replace(made, name=f"{task.name}, imratio {imratio:g}, set {seed}")

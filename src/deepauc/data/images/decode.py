@@ -13,10 +13,11 @@ import io
 import os
 import stat
 import struct
+import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,7 +26,6 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from deepauc.data.images.dicom import MissingPydicom, decode_dicom, is_dicom
-from deepauc.data.images.memory_budget import MemoryBudget
 from deepauc.data.images.windowing import Flattened, Unusable, extremes, linear, pieces, require_varied, to_eight_bits
 from deepauc.data.task import Indices
 
@@ -36,7 +36,6 @@ ImageFault = Literal["missing file", "unreadable image", "constant image", "deco
 
 MAX_PIXELS = 89_478_485  # Pillow's own limit, at which it only warns; here it refuses
 MAX_FILE_BYTES = 1 << 30
-MEMORY = MemoryBudget(1 << 30)  # for the pixels of all images that are decoded at the same time
 _FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP", "JPEG2000")
 _DEEP_GREY = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I", "F"})
 _GREY = frozenset({"1", "L", "LA", "La"})
@@ -56,6 +55,32 @@ _WHOLE_AT_ONCE = frozenset({"JPEG2000", "WEBP"})  # decoded beside Pillow's own 
 _DEEP_GREY_ALPHA = bytes([16, 4])  # bit depth and colour type in a PNG's header
 _EXAMINED_SIDE = 256  # a large JPEG is examined at the smallest scale that is at least this large
 _WORKERS = min(8, os.cpu_count() or 1)
+
+
+class MemoryBudget:
+    """A semaphore weighted by bytes. What needs more than the whole budget waits until it is alone, and then runs."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def hold(self, wanted: int) -> Iterator[None]:
+        """Wait for so many bytes, and keep them until the block ends. A thread holds one such share at a time."""
+        share = min(wanted, self.limit)
+        with self._changed:
+            self._changed.wait_for(lambda: self._held + share <= self.limit)
+            self._held += share
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= share
+                self._changed.notify_all()
+
+
+MEMORY = MemoryBudget(1 << 30)  # for the pixels of all images that are decoded at the same time
 
 
 class ImageError(ValueError):
@@ -129,55 +154,95 @@ def decode_image(
 
 
 class ImageFileInputs:
-    """Images decoded from their files whenever they are asked for; `data.packed` decodes them once."""
+    """Images decoded from their files whenever they are asked for; `data.packed` decodes them once.
+
+    file_digests: as the check of a table found them. Without, for sets too large to be read before they are used, a
+    file's digest is kept from its first reading, so that `packed.pack` reads every file once and no more.
+    """
+
+    dtype = np.dtype(np.uint8)
 
     def __init__(
         self,
         paths: Sequence[str],
         *,
         shape: tuple[int, int, int],
-        file_digests: Sequence[str],
+        file_digests: Sequence[str] | None = None,
         window: Window | None = None,
     ) -> None:
-        if len(paths) != len(file_digests):
+        if file_digests is not None and len(paths) != len(file_digests):
             raise ValueError(f"{len(paths)} paths need as many file digests, not {len(file_digests)}.")
         self.paths = tuple(paths)
         self.shape = shape
-        self.file_digests = tuple(file_digests)
+        self.file_digests = None if file_digests is None else tuple(file_digests)
         self.window = window
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
+        self._known: list[str | None] = [None] * len(paths) if file_digests is None else list(file_digests)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __call__(self, indices: Indices) -> Pixels:
-        images = np.empty((len(indices), *self.shape), dtype=np.uint8)
+        rows = np.arange(len(self.paths))[indices].tolist()  # negative and impossible numbers as NumPy has them
+        images = np.empty((len(rows), *self.shape), dtype=np.uint8)
 
         def fill(place: int) -> None:
-            path = self.paths[indices[place]]
+            content = self._read(rows[place])
             try:
-                content = read_image_file(path)
                 images[place] = decode_image(
                     content, channels=self.shape[2], size=(self.shape[0], self.shape[1]), window=self.window
                 )
             except ImageError as error:
-                raise ImageError(error.kind, f"{path}: {error} (it was readable when the table was checked)") from None
-            if hashlib.sha256(content).hexdigest() != self.file_digests[indices[place]]:
-                raise ImageError("unreadable image", f"{path} has changed since the table was checked")
+                raise ImageError(error.kind, f"{self.paths[rows[place]]}: {error}") from None
 
         with ThreadPoolExecutor(max_workers=_WORKERS) as pool:  # Pillow decodes outside Python's lock
-            list(pool.map(fill, range(len(indices))))
+            list(pool.map(fill, range(len(rows))))
         return images
 
     def digest(self) -> str:
-        """SHA-256 over the files' own digests and over how they are decoded; where the files lie does not matter."""
+        """SHA-256 over the files' own digests and over how they are decoded; where the files lie does not matter.
+
+        Reads those files whose digest is not known yet.
+        """
+        with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
+            for _ in pool.map(self._note, [row for row, known in enumerate(self._known) if known is None]):
+                pass
         sha = hashlib.sha256(f"{self.shape}{self.window}".encode())
-        for file_digest in self.file_digests:
+        for file_digest in self._known:
+            assert file_digest is not None
             sha.update(file_digest.encode())
         return sha.hexdigest()
+
+    def sizes(self) -> list[int]:
+        """Bytes of each file: whether one was replaced shows in these, nearly always, without reading any."""
+        return [os.path.getsize(path) for path in self.paths]
+
+    def _note(self, row: int) -> None:
+        self._read(row)  # the content is not kept
+
+    def _read(self, row: int) -> bytes:
+        path, checked = self.paths[row], self.file_digests is not None
+        try:
+            content = read_image_file(path)
+        except ImageError as error:
+            before = " (it was readable when the table was checked)" if checked else ""
+            raise ImageError(error.kind, f"{path}: {error}{before}") from None
+        digest = hashlib.sha256(content).hexdigest()
+        if self._known[row] is None:
+            self._known[row] = digest
+        elif self._known[row] != digest:
+            when = "the table was checked" if checked else "it was first read"
+            raise ImageError("unreadable image", f"{path} has changed since {when}")
+        return content
+
+
+def files_at(paths: Sequence[str], *, size: int | tuple[int, int], channels: int, where: str) -> ImageFileInputs:
+    """These files, all of which must be there and none of which is opened; `where` names the download in messages."""
+    if missing := [path for path in paths if not os.path.isfile(path)]:
+        raise ValueError(
+            f"{where} misses {len(missing):,} of {len(paths):,} image files, the first is {missing[0]}. "
+            "Unpack the whole download there."
+        )
+    return ImageFileInputs(paths, shape=(*as_size(size), channels))
 
 
 def as_size(size: int | tuple[int, int]) -> tuple[int, int]:

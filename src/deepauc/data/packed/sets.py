@@ -8,7 +8,7 @@ that nothing reads. Packing changes nothing: a packed task has the data hash of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,7 +26,6 @@ from deepauc.data.packed.manifest import (
     write_manifest,
 )
 from deepauc.data.packed.place import move_into_place, require_free, work_folder
-from deepauc.data.packed.shards import Shards
 from deepauc.data.task import Array, Indices, Inputs, Task, feature_columns
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
@@ -258,3 +257,37 @@ def _index_classes(task: Task) -> tuple[Indices, tuple[tuple[int, int], ...]]:
     found = [[np.flatnonzero(labels[:, label] == value) for value in (0, 1)] for label in range(task.num_labels)]
     rows = np.concatenate([rows for pair in found for rows in pair]).astype(np.int64)
     return rows, tuple((len(negatives), len(positives)) for negatives, positives in found)
+
+
+class Shards:
+    """Arrays that follow one another: row i of the whole is found in the array it falls into."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._arrays = tuple(arrays)
+        self._starts = np.cumsum([0, *(len(array) for array in arrays)])
+        self.shape: tuple[int, ...] = (int(self._starts[-1]), *arrays[0].shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._arrays[0].dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, indices: Indices) -> Array:
+        if len(self._arrays) == 1:
+            return self._arrays[0][indices]
+        rows = np.asarray(indices, dtype=np.int64)
+        if rows.size and not -len(self) <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"row numbers {rows.min()} to {rows.max()} are not all among {len(self)} rows.")
+        rows = np.where(rows < 0, rows + len(self), rows)
+        found = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        shard = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(shard):
+            mine = shard == number
+            found[mine] = self._arrays[number][rows[mine] - self._starts[number]]
+        return found

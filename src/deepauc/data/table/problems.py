@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from deepauc.data.group_word import group_word
 from deepauc.data.splits import Leak
-from deepauc.names import Alike
+from deepauc.names import Alike, group_word
 
 ProblemKind = Literal[
     "missing file",

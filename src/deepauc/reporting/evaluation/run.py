@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from deepauc.data.group_word import group_word
-from deepauc.names import Alike, count_possible_leaks, find_alike
+from deepauc.names import Alike, count_possible_leaks, find_alike, group_word
 from deepauc.reporting.evaluation.findings import (
     Absent,
     AucResult,

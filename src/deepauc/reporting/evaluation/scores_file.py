@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.group_word import group_word
 from deepauc.data.table.compact import NumberColumn
 from deepauc.data.table.rows import read_rows, separator_of
 from deepauc.labels import NO_NAME
-from deepauc.names import find_alike, loose_form, one_form
+from deepauc.names import find_alike, group_word, loose_form, one_form
 
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]

@@ -216,12 +216,6 @@ def _running_epochs(rows: Sequence[Mapping[str, str]], history: Sequence[Mapping
     return [int(row["epoch"]) + 1 + sum(n for s, n in lengths.items() if s < int(row["stage"])) for row in rows]
 
 
-def curve_epochs(record: Record) -> list[int]:
-    """Epochs over at each point of a record's `test_curve`; without an entry of their own it has all of them."""
-    kept: list[int] = record.get("test_curve_epochs") or list(range(1, len(record["test_curve"]) + 1))
-    return kept
-
-
 def _histograms(path: Path) -> dict[str, Record]:
     """By part, in one reading of scores.csv. The tasks of studies have one label: id, part, group, label, score."""
     with path.open(newline="", encoding="utf-8") as file:

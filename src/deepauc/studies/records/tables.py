@@ -227,7 +227,7 @@ def share_text(records: Sequence[Record], name: str) -> str:
 def training_auc(records: Sequence[Record]) -> float | None:
     """Mean over the runs that have kept a histogram of their training scores."""
     parts = (record.get("score_histogram", {}).get("train") for record in records)
-    values = [found.value for part in parts if part and (found := binned_auc(part)) is not None]
+    values = [found for part in parts if part and (found := binned_auc(part)) is not None]
     return fmean(values) if values else None
 
 

@@ -125,32 +125,28 @@ def _do_all(session: _Session, planner: MissingRuns, *, pack: int, jobs: int) ->
             break
 
 
+@dataclass(eq=False)
 class _Session:
     """One call: what it has done, and how fast."""
 
-    def __init__(
-        self,
-        set_name: str,
-        planner: MissingRuns,
-        book: RecordBook,
-        place: Place,
-        device: torch.device,
-        deadline: float | None,
-        report: Callable[[Step], None] | None,
-        began: float,
-        at_once: int,
-        crew: Crew | None = None,
-    ) -> None:
-        self.set_name, self.planner, self.book, self.place = set_name, planner, book, place
-        self.device, self.deadline, self.report, self.began = device, deadline, report, began
-        self.at_once = at_once  # processes or tasks; the seconds of packed runs are shares already
-        self.crew = crew
-        self.outcome = Outcome()
-        self.left_out: set[str] = set()
-        self._rates: dict[object, float] = {}  # wall seconds a step of one run, by network and images
-        self._scoring: dict[object, dict[int, float]] = {}  # wall seconds of a run's final scores, by number of copies
-        self._keeping: dict[object, float] = {}  # wall seconds of what is kept of a final run, by task and network
-        self._kept_late = 0.0  # seconds after the deadline
+    set_name: str
+    planner: MissingRuns
+    book: RecordBook
+    place: Place
+    device: torch.device
+    deadline: float | None
+    report: Callable[[Step], None] | None
+    began: float
+    at_once: int  # processes or tasks; the seconds of packed runs are shares already
+    crew: Crew | None = None
+    outcome: Outcome = field(default_factory=Outcome)
+    left_out: set[str] = field(default_factory=set)
+    _rates: dict[object, float] = field(default_factory=dict)  # wall seconds a step of one run, by network and images
+    # wall seconds of a run's final scores, by number of copies
+    _scoring: dict[object, dict[int, float]] = field(default_factory=dict)
+    # wall seconds of what is kept of a final run, by task and network
+    _keeping: dict[object, float] = field(default_factory=dict)
+    _kept_late: float = 0.0  # seconds after the deadline
 
     def distil_finished(self, ready: Sequence[MissingRun]) -> bool:
         """Records of runs that an earlier call, or another study, has finished.

@@ -7,9 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deepauc.data.counter import hash_key
+from deepauc.data.counter import fixed_permutation, hash_key
 from deepauc.data.samplers import ClassQuotaSampler
-from deepauc.data.shuffle import fixed_permutation
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import UNCERTAIN, Task
 from deepauc.data.uncertain import resolve_task

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from deepauc.data.datasets.catalogue import load_named
-from deepauc.data.datasets.medical import lazy_images
 from deepauc.data.datasets.medical.chexpert import COMPETITION_LABELS, LIBAUC_POLICY, OBSERVATIONS, load_chexpert
+from deepauc.data.images import decode
 from deepauc.data.images.decode import read_image_file
 from deepauc.data.packed.sets import open_packed, pack
 from deepauc.data.table.read import read_table
@@ -103,7 +103,7 @@ def test_pixels_are_those_of_the_same_files_in_a_table(chexpert, write_csv):
 
 def test_packing_reads_every_file_once_and_keeps_the_hash(chexpert, tmp_path, monkeypatch):
     folder, read = chexpert(), []
-    monkeypatch.setattr(lazy_images, "read_image_file", lambda path: read.append(path) or read_image_file(path))
+    monkeypatch.setattr(decode, "read_image_file", lambda path: read.append(path) or read_image_file(path))
     task = load_chexpert(folder, size=16)
     assert not read  # nothing is opened before it is asked for
     pack(task, tmp_path / "packed")

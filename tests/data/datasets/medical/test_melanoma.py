@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from deepauc.data.datasets.catalogue import CATALOGUE, load_named
-from deepauc.data.datasets.medical.isic2020 import load_isic2020_table
-from deepauc.data.datasets.medical.melanoma import OutsideImages, load_melanoma, melanoma_folds, outside_rows
+from deepauc.data.datasets.medical.melanoma import (
+    OutsideImages,
+    load_isic2020_table,
+    load_melanoma,
+    melanoma_folds,
+    outside_rows,
+)
 from deepauc.data.packed.sets import pack
 from deepauc.data.splits import k_fold
 

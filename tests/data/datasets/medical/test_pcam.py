@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deepauc.data.datasets.catalogue import CATALOGUE, load_named
-from deepauc.data.datasets.medical.pcam import load_pcam, load_pcam_competition
+from deepauc.data.datasets.medical.pcam import load_pcam
 from deepauc.data.packed.sets import pack
 from deepauc.data.task import ArrayInputs
 
@@ -62,8 +62,6 @@ def test_all_images(pcam, tmp_path):
     sent = pickle.loads(pickle.dumps(task.source))
     np.testing.assert_array_equal(sent(np.array([5])), images[[5]])
     assert load_named("pcam", root=tmp_path).source.shape == CATALOGUE["pcam"].shape
-    kept = load_pcam(folder, imratio=None, keep_valid=True)
-    assert {part: len(rows) for part, rows in kept.parts.items()} == {"train": 40, "validation": 12, "test": 10}
 
 
 def test_train_and_valid_are_reduced_and_test_is_not(pcam, tmp_path):
@@ -140,21 +138,3 @@ def test_without_h5py(tmp_path, monkeypatch):
             (tmp_path / f"{STEM}_{part}_{what}.h5").touch()
     with pytest.raises(ValueError, match=r"pip install 'deepauc\[pcam\]'"):
         load_pcam(tmp_path)
-
-
-def test_competition_edition(tmp_path, write_csv, write_image):
-    names = [f"{number:040x}" for number in range(20)]
-    write_csv(tmp_path / "train_labels.csv", ["id", "label"], [[name, row % 2] for row, name in enumerate(names)])
-    for seed, name in enumerate(names):
-        write_image(tmp_path / "train" / f"{name}.tif", seed=seed, size=(96, 96), mode="RGB")
-    task = load_pcam_competition(tmp_path)
-    assert task.labels.tolist() == [0, 1] * 10
-    assert len({image.tobytes() for image in task.inputs(np.arange(20))}) == 20
-    small = load_pcam_competition(tmp_path, imratio=0.1)
-    assert (len(small), small.labels.sum()) == (11, 1)
-    write_csv(tmp_path / "train_labels.csv", ["id", "label"], [[names[0], 0], ["../x", 1]])
-    with pytest.raises(ValueError, match="line 3, id"):
-        load_pcam_competition(tmp_path)
-    write_csv(tmp_path / "train_labels.csv", ["id", "label"], [[names[0], 0], [names[1], "-1"]])
-    with pytest.raises(ValueError, match="line 3, label: '-1'"):
-        load_pcam_competition(tmp_path)

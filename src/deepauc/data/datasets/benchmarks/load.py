@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
@@ -13,7 +12,7 @@ import numpy as np
 
 from deepauc.data.datasets.benchmarks import catdog, cifar, stl10
 from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS, Benchmark, DecodedSet
-from deepauc.data.imbalance import binarise, imbalance_task, positive_classes, tuning_task
+from deepauc.data.imbalance import binarise, imbalanced, positive_classes, tuning_task
 from deepauc.data.task import Task
 
 Source = Literal["auto", "files", "public"]
@@ -38,8 +37,7 @@ def load(
     are in no part. Other arguments: `load_balanced`.
     """
     balanced = load_balanced(name, root=root, source=source, positive=positive, download=download)
-    task = imbalance_task(balanced, imratio=imratio, seed=seed).task(balanced)
-    task = replace(task, name=f"{balanced.name}, imratio {imratio:g}, set {seed}")
+    task = imbalanced(balanced, imratio=imratio, seed=seed)
     return tuning_task(task, seed=seed) if validation else task
 
 

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from deepauc.data.datasets.medical.csv_columns import one_part_each, read_columns
-from deepauc.data.datasets.medical.lazy_images import image_files
+from deepauc.data.images.decode import files_at
 from deepauc.data.task import UNCERTAIN, Array, Floats, Task
 from deepauc.data.uncertain import Choice, NotMentioned, resolve
 
@@ -86,7 +86,7 @@ def load_chexpert(
     return Task(
         name=f"{folder.name}, {seen}",
         kind="binary" if len(names) == 1 else "multilabel",
-        source=image_files(folder, files, size=size, channels=1),
+        source=files_at([os.path.join(folder, name) for name in files], size=size, channels=1, where=str(folder)),
         labels=values[:, 0] if len(names) == 1 else values,
         label_names=names,
         parts=parts,

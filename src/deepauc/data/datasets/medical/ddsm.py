@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from PIL import Image
 from deepauc.data.datasets.medical.tfrecord import Feature, parse_example, read_records
 from deepauc.data.images.decode import as_size
 from deepauc.data.imbalance import make_imbalanced
-from deepauc.data.npy import read_npy_header
+from deepauc.data.npy import NpyHeader, read_npy_header
 from deepauc.data.task import Indices, Task
 
 Progress = Callable[[int, int], None]  # (files done, files in all)
@@ -86,6 +86,8 @@ def load_ddsm(
 class TileInputs:
     """Raw tiles of 299 x 299 at known places of a few files, memory-mapped, resized (bilinear) when asked for."""
 
+    dtype = np.dtype(np.uint8)
+
     def __init__(
         self,
         files: Sequence[str],
@@ -101,10 +103,6 @@ class TileInputs:
         self.shape = (*size, 1)
         self._pixel_digest = digest
         self._maps: dict[int, npt.NDArray[np.uint8]] = {}
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -197,40 +195,35 @@ def _one_span(example: dict[str, Feature], name: str) -> tuple[int, int]:
 
 def _index_arrays(images: Path, labels: Path, tiles: _Tiles) -> None:
     with open(images, "rb") as file:
-        start = _array_start(images, file, shape=(SIDE, SIDE))
+        header = _tile_header(images, file)
         classes = _read_classes(labels)
-        if start.rows != len(classes):
-            raise ValueError(f"{images} has {start.rows:,} tiles, but {labels} {len(classes):,} labels.")
+        if header.shape[0] != len(classes):
+            raise ValueError(f"{images} has {header.shape[0]:,} tiles, but {labels} {len(classes):,} labels.")
         tiles.files.append(str(images))
         for row, label in enumerate(classes.tolist()):
-            offset = start.offset + row * _TILE_BYTES
+            offset = header.head_bytes + row * _TILE_BYTES
             tiles.add(file.read(_TILE_BYTES), offset=offset, label=label, name=f"{images.stem}/{row}")
 
 
-@dataclass(frozen=True)
-class _ArrayStart:
-    rows: int
-    offset: int
-
-
-def _array_start(path: Path, file: Any, *, shape: tuple[int, int]) -> _ArrayStart:
-    try:
-        header = read_npy_header(file)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}.") from None
-    if header.dtype != np.uint8 or header.fortran_order or header.shape[1:] not in (shape, (*shape, 1)):
+def _tile_header(path: Path, file: IO[bytes]) -> NpyHeader:
+    header = _header(path, file)
+    if header.dtype != np.uint8 or header.fortran_order or header.shape[1:] not in ((SIDE, SIDE), (SIDE, SIDE, 1)):
         raise ValueError(f"{path} holds {header.dtype} of shape {header.shape}, not uint8 (N, {SIDE}, {SIDE}, 1).")
     if os.fstat(file.fileno()).st_size != header.file_bytes:
         raise ValueError(f"{path} is cut off or altered; download it again.")
-    return _ArrayStart(rows=header.shape[0], offset=header.head_bytes)
+    return header
+
+
+def _header(path: Path, file: IO[bytes]) -> NpyHeader:
+    try:
+        return read_npy_header(file)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}.") from None
 
 
 def _read_classes(path: Path) -> npt.NDArray[np.int64]:
     with open(path, "rb") as file:
-        try:
-            header = read_npy_header(file)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}.") from None
+        header = _header(path, file)
         content = file.read(min(header.file_bytes, 1 << 26))
     if header.dtype.kind not in "iu" or len(content) != header.file_bytes - header.head_bytes:
         raise ValueError(f"{path} holds no whole-number labels, or is cut off.")

@@ -15,8 +15,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from deepauc.data.datasets.medical.csv_columns import read_columns
-from deepauc.data.datasets.medical.lazy_images import files_at
 from deepauc.data.datasets.sheets import Sheets, read_sheets
+from deepauc.data.images.decode import files_at
 from deepauc.data.task import Array, ArrayInputs, Indices, Task
 
 Diagnosis = Literal["akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"]

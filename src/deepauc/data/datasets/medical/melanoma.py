@@ -2,7 +2,8 @@
 
 Competition: `train.csv` and `jpeg/train/<image_name>.jpg`. Resized editions ("jpeg-melanoma-NxN"): `train.csv` with a
 column `tfrecord`, a leak-free fold number where -1 marks duplicates to be dropped, and `train/<image_name>.jpg`.
-The labels of test.csv were never published, so its images are in no task.
+The labels of test.csv were never published, so its images are in no task. The ISIC 2020 ground truth (Rotemberg et al.,
+Scientific Data 8:34, 2021) is the same patients without images.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from deepauc.data.datasets.medical.csv_columns import CsvColumns, one_part_each, read_columns
-from deepauc.data.datasets.medical.lazy_images import files_at
+from deepauc.data.images.decode import files_at
 from deepauc.data.splits import k_fold
-from deepauc.data.task import Array, Floats, Indices, Task
+from deepauc.data.task import Array, ArrayInputs, Floats, Indices, Task
 
 Split = Literal["none", "published"]
 
@@ -109,6 +110,32 @@ def load_melanoma(
         groups=groups,
         metadata={key: np.concatenate([one.metadata[key] for one in sources]) for key in ("age", "sex", "site")},
         ids=np.array([name for one in sources for name in one.ids]),
+    )
+
+
+def load_isic2020_table(path: str | os.PathLike[str]) -> Task:
+    """Melanoma from age, sex and site alone: 33,126 rows in train, for patient folds at true scale.
+
+    Features, (N, 10) float32: age in centuries (the mean where missing), 1 where it is missing, then one column for
+    each sex and each body site; all of those are 0 where the table has nothing. Groups are patients.
+    """
+    table = read_melanoma_table(Path(path))
+    metadata = table_metadata(table)
+    age, known = metadata["age"], ~np.isnan(metadata["age"])
+    filled = np.where(known, age, age[known].mean() if known.any() else 0.0) / 100
+    columns = [filled, ~known]
+    columns += [metadata["sex"] == sex for sex in SEXES if sex]
+    columns += [metadata["site"] == site for site in SITES if site]
+    return Task(
+        name="ISIC 2020 metadata",
+        kind="binary",
+        source=ArrayInputs(np.stack(columns, axis=1).astype(np.float32)),
+        labels=targets(table),
+        label_names=("melanoma",),
+        parts={"train": np.arange(len(table))},
+        groups=table.text(PATIENT),
+        metadata=metadata,
+        ids=table.text(IMAGE),
     )
 
 

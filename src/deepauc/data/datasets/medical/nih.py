@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from deepauc.data.datasets.medical.csv_columns import one_part_each, read_columns
-from deepauc.data.datasets.medical.lazy_images import files_at
 from deepauc.data.datasets.sheets import read_sheets
+from deepauc.data.images.decode import files_at
 from deepauc.data.table.problems import shown
 from deepauc.data.task import Array, ArrayInputs, Floats, Indices, Task
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import numpy as np
 
 from deepauc.data.datasets.sheets import read_sheets
-from deepauc.data.imbalance import imbalance_task
+from deepauc.data.imbalance import imbalanced
 from deepauc.data.task import ArrayInputs, Task
 
 CLASSES = (
@@ -44,7 +43,4 @@ def load_pathmnist_subset(
         parts={part: np.flatnonzero(split == name) for name, part in _PARTS.items()},
         ids=np.array([f"{_PARTS[name]}/{place}" for name, place in zip(split.tolist(), index.tolist(), strict=True)]),
     )
-    if imratio is None:
-        return task
-    made = imbalance_task(task, imratio=imratio, seed=seed).task(task)
-    return replace(made, name=f"{task.name}, imratio {imratio:g}, set {seed}")
+    return task if imratio is None else imbalanced(task, imratio=imratio, seed=seed)

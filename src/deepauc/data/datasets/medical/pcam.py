@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,25 +17,22 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.datasets.medical.csv_columns import one_part_each, read_columns
-from deepauc.data.datasets.medical.lazy_images import image_files
-from deepauc.data.imbalance import imbalance_task
+from deepauc.data.imbalance import imbalanced
+from deepauc.data.npy import one_line
 from deepauc.data.task import Array, Indices, Task
 
 SIDE = 96
 PARTS = ("train", "valid", "test")
 _STEM = "camelyonpatch_level_2_split"
 _BLOCK_ROWS = 512
-_PATCH_ID = re.compile(r"[0-9a-f]{40}")
 
 
-def load_pcam(
-    root: str | os.PathLike[str], *, imratio: float | None = 0.01, seed: int = 0, keep_valid: bool = False
-) -> Task:
+def load_pcam(root: str | os.PathLike[str], *, imratio: float | None = 0.01, seed: int = 0) -> Task:
     """Tumour in the centre against none. Train and valid together are the training part, test stays as it is (D8).
 
     root: the folder of the h5 files. imratio: drop positives of train + valid, drawn by seed, until #pos / #all is
-    this; the dropped ones are in no part and not in the task; None keeps all. keep_valid: valid is the validation
-    part, untouched, instead of joining train. Groups are slides where all three meta files are there. Needs h5py.
+    this; the dropped ones are in no part and not in the task; None keeps all. Groups are slides where all
+    three meta files are there. Needs h5py.
     """
     folder = Path(os.path.abspath(root))
     images = H5Images([_file(folder, part, "x") for part in PARTS])
@@ -45,17 +40,14 @@ def load_pcam(
     for part, count, own in zip(PARTS, images.counts, labels, strict=True):
         if count != len(own):
             raise ValueError(f"{folder}: {part} has {count:,} images but {len(own):,} labels.")
-    ends = np.cumsum(images.counts)
-    train = ends[0] if keep_valid else ends[1]
-    rows = np.arange(len(images))
-    parts = {"train": rows[:train], "validation": rows[train : ends[1]], "test": rows[ends[1] :]}
+    rows, train = np.arange(len(images)), sum(images.counts[:2])
     task = Task(
         name="PatchCamelyon",
         kind="binary",
         source=images,
         labels=np.concatenate(labels),
         label_names=("tumour",),
-        parts={part: own for part, own in parts.items() if len(own)},
+        parts={"train": rows[:train], "test": rows[train:]},
         groups=_slides(folder, images.counts),
         ids=np.array(
             [f"{part}/{row}" for part, count in zip(PARTS, images.counts, strict=True) for row in range(count)]
@@ -63,39 +55,16 @@ def load_pcam(
     )
     if task.groups is not None:
         one_part_each(task.groups, task.parts, where=str(folder), what="slide")
-    return task if imratio is None else _imbalanced(task, imratio=imratio, seed=seed)
-
-
-def load_pcam_competition(root: str | os.PathLike[str], *, imratio: float | None = None, seed: int = 0) -> Task:
-    """The edition without duplicates of a Kaggle competition: 220,025 patches, all in train, as .tif files.
-
-    root: holds train_labels.csv (`id,label`) and train/<id>.tif. imratio, seed: as for `load_pcam`. Its test labels
-    were never published, and it names no slides.
-    """
-    folder = Path(os.path.abspath(root))
-    table = read_columns(folder / "train_labels.csv", ["id", "label"])
-    table.matching("id", _PATCH_ID)
-    table.require_distinct("id")
-    task = Task(
-        name="PatchCamelyon, competition",
-        kind="binary",
-        source=image_files(folder / "train", [f"{name}.tif" for name in table["id"]], size=SIDE, channels=3),
-        labels=table.values("label", {"0": 0.0, "1": 1.0}),
-        label_names=("tumour",),
-        parts={"train": np.arange(len(table))},
-        ids=table.text("id"),
-    )
-    return task if imratio is None else _imbalanced(task, imratio=imratio, seed=seed)
-
-
-def _imbalanced(task: Task, *, imratio: float, seed: int) -> Task:
-    made = imbalance_task(task, imratio=imratio, seed=seed).task(task)
-    made = made.subset(np.sort(np.concatenate(list(made.parts.values()))))  # to be packed without the dropped ones
-    return replace(made, name=f"{task.name}, imratio {imratio:g}, set {seed}")
+    if imratio is None:
+        return task
+    made = imbalanced(task, imratio=imratio, seed=seed)
+    return made.subset(np.sort(np.concatenate(list(made.parts.values()))))  # to be packed without the dropped ones
 
 
 class H5Images:
     """The datasets `x` of several h5 files, one after the other; (96, 96, 3) uint8. Each process opens its own."""
+
+    dtype = np.dtype(np.uint8)
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = tuple(paths)
@@ -104,16 +73,11 @@ class H5Images:
         self.counts = tuple(self._dataset(number).shape[0] for number in range(len(self.paths)))
         self._starts = np.cumsum([0, *self.counts])
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
-
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def __call__(self, indices: Indices) -> npt.NDArray[np.uint8]:
         rows = np.arange(len(self))[indices]
-        images = np.empty((len(rows), *self.shape), dtype=np.uint8)
         # In the order of the file, and neighbours at once: h5 reads and unpacks whole chunks.
         wanted, places = np.unique(rows, return_inverse=True)
         runs = np.split(wanted, np.flatnonzero((np.diff(wanted) != 1) | np.isin(wanted[1:], self._starts)) + 1)
@@ -124,8 +88,7 @@ class H5Images:
             low = int(run[0] - self._starts[number])
             read[start : start + len(run)] = self._read(number, low, low + len(run))
             start += len(run)
-        images[:] = read[places]
-        return images
+        return read[places]
 
     @cached_property
     def _digest(self) -> str:
@@ -143,7 +106,7 @@ class H5Images:
         try:
             return np.ascontiguousarray(self._dataset(number)[low:high])
         except OSError as error:
-            raise ValueError(f"{self.paths[number]} cannot be read: {_one_line(error)}. Download it again.") from None
+            raise ValueError(f"{self.paths[number]} cannot be read: {one_line(error)}. Download it again.") from None
 
     def _dataset(self, number: int) -> Any:
         key = (os.getpid(), number)  # an h5 handle must not be used across a fork
@@ -166,7 +129,7 @@ def open_dataset(path: Path, name: str, shape: tuple[int, ...]) -> Any:
         dataset = file[name]
         found = (tuple(dataset.shape[1:]), np.dtype(dataset.dtype))
     except (OSError, KeyError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{path} is no h5 file with a dataset {name!r}, or damaged: {_one_line(error)}.") from None
+        raise ValueError(f"{path} is no h5 file with a dataset {name!r}, or damaged: {one_line(error)}.") from None
     if found != (shape, np.uint8):
         raise ValueError(f"{path}: {name!r} holds {found[1]} of shape (N, {found[0]}), not uint8 (N, {shape}).")
     return dataset
@@ -176,7 +139,7 @@ def _read_labels(path: Path) -> Array:
     try:
         labels = np.asarray(open_dataset(path, "y", (1, 1, 1))[:]).ravel()
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {_one_line(error)}. Download it again.") from None
+        raise ValueError(f"{path} cannot be read: {one_line(error)}. Download it again.") from None
     if not np.isin(labels, (0, 1)).all():
         raise ValueError(f"{path} holds labels other than 0 and 1.")
     return labels
@@ -202,7 +165,3 @@ def _slides(folder: Path, counts: Sequence[int]) -> Array | None:
             raise ValueError(f"{path} has {len(table):,} rows for {count:,} images.")
         slides.append(table.text("wsi"))
     return np.concatenate(slides)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from deepauc.data.datasets.medical.crc32c import masked_crc32c
 
 MAX_RECORD_BYTES = 1 << 28
@@ -33,11 +31,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Feature:
-    """One named value of an Example; `spans` are (start, stop) of the byte strings within the record's content."""
+    """One named value of an Example, but for floats; `spans`: (start, stop) of byte strings in the content."""
 
     spans: tuple[tuple[int, int], ...] = ()
     integers: tuple[int, ...] = ()
-    floats: tuple[float, ...] = ()
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
@@ -46,8 +43,8 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
         raise ValueError(f"{path}: there is no such file.")
     size, number = os.path.getsize(path), 0
     with open(path, "rb") as file:
-        while offset := _content_start(file.tell(), size):
-            where = f"{path}, record {number}"
+        while (start := file.tell()) < size:
+            where, offset = f"{path}, record {number}", start + _HEAD_BYTES
             head = file.read(_HEAD_BYTES)
             if len(head) < _HEAD_BYTES:
                 raise ValueError(f"{where} is cut off; download the file again.")
@@ -64,10 +61,6 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
                 raise ValueError(f"{where}: its checksum is wrong; the file is damaged, download it again.")
             yield Record(content=content, offset=offset)
             number += 1
-
-
-def _content_start(position: int, size: int) -> int:
-    return 0 if position >= size else position + _HEAD_BYTES
 
 
 def parse_example(content: bytes) -> dict[str, Feature]:
@@ -101,25 +94,16 @@ def _parse_feature(content: bytes, start: int, stop: int) -> Feature:
     for kind, low, high in _fields(content, start, stop, number=None, wire=_BYTES):
         if kind == 1:
             feature = Feature(spans=tuple((a, b) for _, a, b in _fields(content, low, high, number=1, wire=_BYTES)))
-        elif kind == 2:
-            feature = Feature(floats=_parse_floats(content, low, high))
         elif kind == 3:
             feature = Feature(integers=_parse_integers(content, low, high))
     return feature
 
 
-def _parse_floats(content: bytes, start: int, stop: int) -> tuple[float, ...]:
-    values: list[float] = []
-    for wire, low, high in _values(content, start, stop):
-        if wire not in (_BYTES, _FIXED32) or (high - low) % 4:
-            raise _Malformed("floats of another kind")
-        values += np.frombuffer(content, dtype="<f4", count=(high - low) // 4, offset=low).tolist()
-    return tuple(values)
-
-
 def _parse_integers(content: bytes, start: int, stop: int) -> tuple[int, ...]:
     values: list[int] = []
-    for wire, low, high in _values(content, start, stop):
+    for field, wire, low, high in _all_fields(content, start, stop):
+        if field != 1:
+            continue
         if wire not in (_BYTES, _VARINT):
             raise _Malformed("integers of another kind")
         position = low
@@ -127,13 +111,6 @@ def _parse_integers(content: bytes, start: int, stop: int) -> tuple[int, ...]:
             number, position = _varint(content, position, high)
             values.append(number - (1 << 64) if number >> 63 else number)
     return tuple(values)
-
-
-def _values(content: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(wire type, start, stop) of each field 1."""
-    for field, wire, low, high in _all_fields(content, start, stop):
-        if field == 1:
-            yield wire, low, high
 
 
 def _fields(content: bytes, start: int, stop: int, *, number: int | None, wire: int) -> Iterator[tuple[int, int, int]]:

@@ -27,6 +27,8 @@ class ZippedImages:
     any other order starts again from the front each time, so pack such a file before training on it.
     """
 
+    dtype = np.dtype(np.uint8)
+
     def __init__(self, path: str | os.PathLike[str], members: Sequence[str]) -> None:
         self.path = os.fspath(path)
         self.members = tuple(members)
@@ -42,10 +44,6 @@ class ZippedImages:
         self._stream: Member | None = None
         self._next_row = 0  # of the stream's member
         self._lock = threading.Lock()  # there is one stream, and a feed may ask from several threads
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
 
     def __len__(self) -> int:
         return int(self._starts[-1])

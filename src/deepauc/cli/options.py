@@ -1,12 +1,15 @@
-"""Options that say what is in a table, the same in every command that reads one."""
+"""Options that several commands have: what is in a table, how large images are, and the device."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deepauc.cli.short_help import RARE
+
+if TYPE_CHECKING:
+    import torch
 
 ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, relative to the table.")]
 LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1; repeatable.")
@@ -38,6 +41,11 @@ AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may 
 RareAllowOutside = Annotated[
     bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Images may lie outside the table's folder.")
 ]
+RareSkipBad = Annotated[bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave rows with a problem out.")]
+RareDevice = Annotated[
+    str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Force = Annotated[bool, typer.Option("--force", help="Go on though a file is not the run's own.")]
 RareForce = Annotated[
     bool, typer.Option("--force", rich_help_panel=RARE, help="Go on though a file is not the run's own.")
@@ -50,3 +58,23 @@ def parse_size(text: str, *, option: str) -> tuple[int, int]:
     if len(sides) > 2 or not all(side.isascii() and side.isdigit() and int(side) for side in sides):
         raise ValueError(f"{option} {text}: give one side, such as 224, or HEIGHTxWIDTH, such as 224x320.")
     return int(sides[0]), int(sides[-1])
+
+
+def checked_device(name: str | None) -> torch.device:
+    """The `--device` of this name, or what there is; a ValueError says which names there are."""
+    import torch
+
+    from deepauc.training.engine.loop import chosen_device
+
+    try:
+        device = chosen_device(name)
+    except RuntimeError:
+        raise ValueError(f"--device {name}: write cpu, cuda, or cuda:1 for the second GPU.") from None
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ValueError(
+            f"--device {name}: there is no such GPU on this machine ({torch.cuda.device_count()} found); "
+            "without --device it takes what there is."
+        )
+    if device.type not in ("cpu", "cuda") and not (device.type == "mps" and torch.backends.mps.is_available()):
+        raise ValueError(f"--device {name}: there is no such device on this machine; write cpu, or cuda for a GPU.")
+    return device
