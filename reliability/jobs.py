@@ -26,6 +26,7 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
+from deepauc.studies.load import load_studies
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.file import read_runs
 from deepauc.training.engine.loop import train
@@ -33,7 +34,6 @@ from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run import checkpoint, folder
 from deepauc.training.run.folder import git_commit
 from deepauc.training.schedule import Steps
-from experiments.catalogue import entries
 
 RESULTS = ("history.csv", "scores.csv", "model.safetensors", "bundle.json")
 ROWS = 120
@@ -78,7 +78,7 @@ def warm_up() -> None:
     fit_temperature(np.random.default_rng(0).normal(size=20), labels)
     torch.use_deterministic_algorithms(False)
     git_commit()
-    entries()
+    load_studies(STUDY_FILE)
     digits.load()
 
 

@@ -1,11 +1,11 @@
 """The scripts in examples/, executed in a short form."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
 
+from deepauc.studies.records.book import RecordBook
 from deepauc.training.config import read_settings
 from experiments.best_recipe import best
 
@@ -56,7 +56,7 @@ def test_huggingface():
 
 @pytest.mark.parametrize(("name", "loss"), [("best", "auc_m"), ("best-ce", "ce")])
 def test_best_is_what_the_search_has_chosen(name, loss):
-    record = json.loads((EXAMPLES.parent / "results" / "best" / f"C10-R-1-{loss}-0.json").read_text(encoding="utf-8"))
+    record = RecordBook(EXAMPLES.parent / "results" / "best").final(f"C10-R-1-{loss}")[0]
     recipe = read_settings(EXAMPLES / f"{name}.toml").recipe
     assert recipe == best(**{**record["fixed"], **record["config"]})
 

@@ -28,7 +28,7 @@ from deepauc.studies.study import Study
 from experiments.recipes import auc_m, ce
 from experiments.smoke import DigitsSource
 
-PAPER = str(Path(__file__).parents[2] / "experiments" / "paper.py")
+PAPER = str(Path(__file__).parents[3] / "experiments" / "paper.py")
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
 OF_A_MOMENT = ("seconds", "hardware", "commit")  # of a record: they are those of the machine and its source tree
 
