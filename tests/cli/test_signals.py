@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from deepauc_command import run; run()"]
+COMMAND = [sys.executable, "-m", "deepauc_command"]
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 READY = "import os, deepauc_command; os.write(1, b'ready'); deepauc_command.run()"
 
