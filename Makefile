@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 # Threads that wait must not spin: beside another program on two cores that made training eight times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo studies test lint types rooms unit figures bench fuzz chaos mishaps soak docs release-check clean
+.PHONY: setup demo studies test lint types rooms unit figures bench fuzz chaos mishaps ids signals decoding soak docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -58,6 +58,10 @@ chaos: setup  ## kills, full disks, damaged files, each compared with the run le
 
 mishaps: setup  ## outputs that are no plain files, extreme numbers, files of one run in another's folder
 	$(BIN)/python reliability/mishaps.py && $(BIN)/python reliability/summary.py
+
+# Names in Unicode's many forms; Ctrl-C during the import and pipes nobody reads; pictures with extreme pixels.
+ids signals decoding: setup
+	$(BIN)/python reliability/$@.py && $(BIN)/python reliability/summary.py
 
 soak: setup  ## 100,000 PESG steps, three times
 	$(BIN)/python reliability/soak.py && $(BIN)/python reliability/summary.py

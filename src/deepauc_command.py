@@ -32,3 +32,7 @@ def _leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
 
 def _leave_silently(number: int, frame: FrameType | None) -> None:
     os._exit(130)
+
+
+if __name__ == "__main__":  # python -m deepauc_command, as torchrun calls it
+    run()

@@ -110,14 +110,18 @@ def test_split_values_and_row_ids_are_read_in_one_form(deepauc, tmp_path, write_
     assert (code, alike["what"], alike["examples"]) == (0, "id", [["r3", "R3"]])
 
 
+def metadata_words(folder):
+    columns = ("--metadata-column", "sex", "--label-column", "y", "--group-column", "patient", "--id-column", "name")
+    return "--table", folder / "t.csv", *columns, "--out", folder / "run", *SHORT
+
+
 @pytest.fixture
 def metadata_run(deepauc, tmp_path, write_table):
     rows = patients(("P{}", "P{}"))
     for number, row in enumerate(rows):
         row |= {"name": f"r{number}", "sex": (" m", "f", "m\u200b", "M")[number % 4]}
-    words = ("--table", write_table(tmp_path / "t.csv", rows), "--metadata-column", "sex", "--label-column", "y")
-    words += ("--group-column", "patient", "--id-column", "name", "--out", tmp_path / "run", *SHORT)
-    code, said, errors = deepauc("train", *words)
+    write_table(tmp_path / "t.csv", rows)
+    code, said, errors = deepauc("train", *metadata_words(tmp_path))
     assert (code, errors) == (0, "")
     return tmp_path / "run", rows, said
 
@@ -129,6 +133,19 @@ def test_categories_in_two_ways_are_told(metadata_run):
     assert column["categories"] == ["M", "f", "m"]
     (note,) = json.loads((run / "report.json").read_text())["notes"]
     assert "'m' and 'M'" in note
+
+
+def test_categories_in_two_ways_are_told_in_subgroups_and_as_json(deepauc, metadata_run, tmp_path, write_table):
+    run, rows, _ = metadata_run
+    sites = [{"id": row["name"], "site": ("Ulm", "ulm", "1", "1.0")[i % 4]} for i, row in enumerate(rows)]
+    sites = write_table(tmp_path / "sites.csv", sites)
+    code, said, _ = deepauc("report", run, "--metadata", sites, "--out", tmp_path / "by-site", "--json")
+    assert code == 0
+    notes = json.loads((tmp_path / "by-site" / "report.json").read_text())["notes"]
+    assert [note for note in notes if "'site'" in note and "'Ulm' and 'ulm'" in note]
+    code, said, _ = deepauc("train", *metadata_words(tmp_path), "--json")
+    assert code == 0
+    assert [one["examples"] for one in json.loads(said)["alike"]] == [[["m", "M"]]]
 
 
 def test_categories_that_training_did_not_have_are_counted_by_predict(deepauc, metadata_run, tmp_path, write_table):
@@ -148,6 +165,8 @@ def test_rows_of_an_older_run_are_known_whatever_their_form(deepauc, metadata_ru
     run, rows, _ = metadata_run
     older = tmp_path / "older"
     shutil.copytree(run, older)
+    record = json.loads((older / "run.json").read_text())
+    (older / "run.json").write_text(json.dumps({name: record[name] for name in record if name != "sha256"}))
     with (older / "scores.csv").open("w", newline="", encoding="utf-8") as file:  # as it was written once
         writer = csv.DictWriter(file, list(scores(run)[0]), lineterminator="\n")
         writer.writeheader()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from deepauc_command import run; run()"]
+COMMAND = [sys.executable, "-m", "deepauc_command"]
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 # A shell starts what is in its background with Ctrl-C ignored, these tests perhaps among it: children hear it again.
 HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

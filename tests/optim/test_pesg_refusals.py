@@ -59,7 +59,11 @@ def test_maximize_is_refused():
     model, objective = nn.Linear(3, 1), AUCMarginLoss(prior=0.3)
     with pytest.raises(ValueError, match="PESG has no maximize"):
         PESG([{"params": model.parameters(), "maximize": True}], objective)
-    PESG([{"params": model.parameters(), "maximize": False}], objective)
+    optimizer = PESG([{"params": model.parameters(), "maximize": False}], objective)
+    state = optimizer.state_dict()
+    state["param_groups"][0]["maximize"] = True
+    with pytest.raises(ValueError, match="PESG has no maximize"):
+        optimizer.load_state_dict(state)
 
 
 def test_the_state_of_another_network_is_refused_and_nothing_changes():

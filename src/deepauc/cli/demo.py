@@ -72,10 +72,9 @@ def write_demo(
 
     from deepauc.demo.digits_table import write_digits_table
     from deepauc.training.run.folder import surroundings
-    from deepauc.training.run.output_file import write_atomically
+    from deepauc.training.run.output_file import require_output_folder, write_atomically
 
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")
+    require_output_folder(out, f"--out {out}")
     out.mkdir(parents=True, exist_ok=True)
     demo_first_run.require_replaceable(out / demo_first_run.RUN_FOLDER)
     table = write_digits_table(out / demo_first_run.TABLE_FOLDER)

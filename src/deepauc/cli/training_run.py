@@ -38,6 +38,7 @@ from deepauc.training.recipe import Recipe
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import TrainingStopped
+from deepauc.training.run.output_file import require_output_folder
 from deepauc.training.run.own_files import MODEL, SCORES, require_own
 from deepauc.training.run.run import Run
 from deepauc.training.tuning import Trial, best_trial, pairs_to_try, tune, with_pair
@@ -92,8 +93,7 @@ def _trained_run(
     settings: Settings, *, out: Path, device: str | None, output: Output, command: str
 ) -> tuple[_Job, Run, str]:
     """The job, its finished run, and what had to be done for it."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file: name a folder, which is made if it is not there.")
+    require_output_folder(out, f"--out {out}")
     folder = RunFolder(out)
     # Training would refuse it too, but only after the table has been read.
     if out.exists() and not folder.record_path.exists() and any(not p.name.startswith(".") for p in out.iterdir()):

@@ -158,6 +158,7 @@ def show_results(
             "plan": record.get("plan"),
             "leaks": record.get("leaks"),
             "possible_leaks": record.get("possible_leaks"),
+            "alike": (record.get("data") or {}).get("alike"),
             "unlabelled": (record.get("data") or {}).get("unlabelled_rows"),
         }
     )

@@ -31,7 +31,8 @@ class TemperatureScaling:
 
     def apply(self, scores: ArrayLike) -> Floats:
         """Probabilities of the scores' shape."""
-        z = self.slope * to_numpy(scores).astype(np.float64) + self.intercept
+        with np.errstate(over="ignore"):  # infinity is a probability of 0 or 1
+            z = self.slope * to_numpy(scores).astype(np.float64) + self.intercept
         return np.exp(-np.logaddexp(0.0, -z))
 
     def to_dict(self) -> dict[str, Any]:

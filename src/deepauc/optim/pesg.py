@@ -116,7 +116,7 @@ class PESG(Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if group.get("maximize"):
-            raise ValueError("PESG has no maximize: it descends in the network and ascends in alpha by itself.")
+            raise ValueError(_NO_MAXIMIZE)
         for name, limit in (("lr", math.inf), ("gamma", math.inf), ("weight_decay", math.inf), ("momentum", 1)):
             if not 0 <= float(group[name]) < limit:
                 raise ValueError(f"{name} must be at least 0 and below {limit}, not {group[name]}.")
@@ -299,6 +299,9 @@ def _norms_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
+_NO_MAXIMIZE = "PESG has no maximize: it descends in the network and ascends in alpha by itself."
+
+
 def _require_own_state(state_dict: dict[str, Any]) -> None:
     """Raise ValueError for another optimizer's state, LibAUC's PESG by name: its reference and momentum are others."""
     groups = state_dict.get("param_groups", [])
@@ -313,6 +316,8 @@ def _require_own_state(state_dict: dict[str, Any]) -> None:
             "this is the state of another optimizer, not of PESG: load the network's weights alone, and begin with a "
             "new PESG."
         )
+    if any(group.get("maximize") for group in groups):
+        raise ValueError(_NO_MAXIMIZE)
 
 
 def _require_options(reference: object, alpha_step: object, clip_value: float | None) -> None:

@@ -22,7 +22,7 @@ from deepauc.data.images.decode import ImageError, decode_image, read_image_file
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
-from deepauc.training.run.output_file import require_output, write_output
+from deepauc.training.run.output_file import require_output, require_output_folder, write_output
 from deepauc.training.run.own_files import BUNDLE, MODEL, require_own
 from deepauc.training.test_time import Copies
 
@@ -109,7 +109,8 @@ def copy_bundle(run_dir: str | Path, folder: str | Path, *, force: bool = False)
     bundle = Bundle.load(source)
     require_own(source, *BUNDLE_FILES, force=force)
     bundle.network(source)  # fails here, not at the user's, where weights and description do not fit
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    require_output_folder(target, str(target))
+    if target.exists() and any(target.iterdir()):
         raise ValueError(f"{target} is there and not empty: choose another folder for the bundle.")
     target.mkdir(parents=True, exist_ok=True)
     files = tuple(Path(shutil.copyfile(source / name, target / name)) for name in BUNDLE_FILES)

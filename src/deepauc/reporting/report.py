@@ -15,7 +15,7 @@ from deepauc.reporting.evaluation.run import evaluate_run
 from deepauc.reporting.evaluation.subgroups import Metadata
 from deepauc.reporting.figures.canvas import render
 from deepauc.reporting.figures.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
-from deepauc.training.run.output_file import write_atomically
+from deepauc.training.run.output_file import require_output_folder, write_atomically
 from deepauc.training.run.own_files import BUNDLE, MODEL, require_own
 
 FIGURES = "report-figures"
@@ -55,8 +55,7 @@ def write_report(
     same folder gives the same bytes again.
     """
     folder = Path(run_dir) if out is None else Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: name a folder for the report, which is made if it is not there.")
+    require_output_folder(folder, str(folder))
     if thumbnails is not None:
         cases = cases or DEFAULT_CASES
 

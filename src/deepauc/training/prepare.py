@@ -261,5 +261,5 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "groups": report.groups,
         "skipped_rows": list(report.skipped),
         "sets_of_identical_inputs": len(report.duplicates),
-        "alike_categories": [asdict(one) for one in report.alike if one.what == "category"],
+        "alike": [asdict(one) for one in report.alike],
     }

@@ -261,6 +261,8 @@ def test_columns_become_groups():
     assert group_rows(words)[1].tolist() == [0, 1, 0, 1, 2, 2]
     assert group_rows(np.array([f"name {i}" for i in range(10)])) is None
     assert group_rows(np.array(["", ""])) is None
+    names, group_of = group_rows(np.array(["1", "2", "1.0", "02", "1"]))  # as Excel and pandas write them
+    assert (names, group_of.tolist()) == (["1", "2"], [0, 1, 0, 1, 0])
     few = group_rows(np.array(["10", "9", "10", "9"]))
     assert few[0] == ["9", "10"]  # numbers in their own order
     names, group_of = group_rows(np.array([str(i) for i in range(100)]))

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from deepauc.training.run.output_file import require_output, write_atomically, write_output
+from deepauc.training.run.output_file import require_output, require_output_folder, write_atomically, write_output
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, pipes and devices as Linux and macOS have them")
 
@@ -119,3 +119,13 @@ print("after")
 def test_write_output_writes_files_too(tmp_path):
     write_output(tmp_path / "f", b"new")
     assert (tmp_path / "f").read_bytes() == b"new"
+
+
+def test_a_link_that_leads_nowhere_is_told_before_the_work(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "missing" / "file")
+    with pytest.raises(ValueError, match="missing/file: name a file in a folder that is there"):
+        require_output(link, "--out")
+    with pytest.raises(ValueError, match="--out x is a link to what is not there: name a folder"):
+        require_output_folder(link, "--out x")
+    require_output_folder(tmp_path / "new", "--out new")

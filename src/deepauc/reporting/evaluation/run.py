@@ -75,8 +75,11 @@ def evaluate_run(
     aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
     judged = None if part is None else table.part(part)
     subgroups: Any = Absent(NO_METADATA)
+    categories: list[str] = []
     if metadata is not None:
         subgroups = Absent(_part_note(None)) if judged is None else find_subgroups(judged, metadata)
+        if not isinstance(subgroups, Absent):
+            categories = metadata.alike(dict.fromkeys(one.column for one in subgroups))
     task = _mapping(record.get("task"))
     return RunFindings(
         run=run.path.resolve().name,
@@ -100,7 +103,7 @@ def evaluate_run(
         history=_history(run, record),
         leaks=_leaks(table, record),
         cases=() if judged is None else _cases(judged, cases),
-        notes=(*(f"{text}." for text in cautions), *table.notes, *_names_alike(table, record)),
+        notes=(*(f"{text}." for text in cautions), *table.notes, *_names_alike(table, record), *categories),
         finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         record=record,
     )
@@ -271,7 +274,8 @@ def _names_alike(table: ScoreTable, record: Mapping[str, Any]) -> list[str]:
                 count=int(one["count"]),
                 examples=tuple(tuple(map(str, names)) for names in one["examples"]),
             )
-            for one in data.get("alike_categories") or ()
+            for one in data.get("alike") or ()
+            if one["what"] == "category"
         ]
     return [one.text() for one in found if one is not None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.table.rows import read_rows
-from deepauc.names import one_form
+from deepauc.names import find_alike, one_form
 from deepauc.reporting.evaluation.findings import Absent, SubgroupFinding, SubgroupRow
 from deepauc.reporting.evaluation.label import Sample, attempt, part_interval
 from deepauc.reporting.evaluation.scores_file import MISSING, ScoreTable, table_header
@@ -61,6 +61,11 @@ class Metadata:
             for name, column in every.items()
         }
 
+    def alike(self, names: Iterable[str]) -> list[str]:
+        """A caution for each of these columns with categories that are written in several ways."""
+        found = (find_alike(map(_text, self.columns[name]), what="category", column=name) for name in names)
+        return [one.text() for one in found if one is not None]
+
 
 def read_metadata(
     path: str | Path, *, id_column: str, columns: Sequence[str] = (), without: Sequence[str] = ()
@@ -98,8 +103,11 @@ def find_subgroups(table: ScoreTable, metadata: Metadata) -> tuple[SubgroupFindi
 def group_rows(values: Strings) -> tuple[list[str], npt.NDArray[np.int64]] | None:
     """Names of the groups in order, and the group of each row; None for a column that hardly repeats a value."""
     known = np.array([text.lower() not in MISSING for text in values.tolist()], dtype=bool)
-    distinct, counts = np.unique(values[known], return_counts=True)
-    numbers = _numbers(values[known])
+    texts = values[known]
+    if (numbers := _numbers(texts)) is not None:  # 1, 1.0 and 01 are one category, called as its first row has it
+        _, first, number_of = np.unique(numbers, return_index=True, return_inverse=True)
+        texts = texts[first][number_of]
+    distinct, counts = np.unique(texts, return_counts=True)
     group_of = np.empty(len(values), dtype=np.int64)
     if numbers is not None and distinct.size >= FEWEST_NUMBERS:
         edges = np.unique(np.quantile(numbers, [0.25, 0.5, 0.75]))
@@ -117,7 +125,7 @@ def group_rows(values: Strings) -> tuple[list[str], npt.NDArray[np.int64]] | Non
         frequent = distinct[np.argsort(-counts, kind="stable")][:MOST_GROUPS].tolist()
         names = sorted(frequent, key=float) if numbers is not None else sorted(frequent)
         place = {name: number for number, name in enumerate(names)}
-        group_of[known] = [place.get(text, len(names)) for text in values[known].tolist()]
+        group_of[known] = [place.get(text, len(names)) for text in texts.tolist()]
         if distinct.size > len(names):
             names.append(f"(the {distinct.size - len(names)} rarer values)")
     if not known.all():

@@ -5,6 +5,7 @@ Every function writes one PNG and returns its path. Nothing here opens a window 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from deepauc.training.run.output_file import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,7 +156,9 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=DOTS_PER_INCH)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=DOTS_PER_INCH)
+    write_atomically(path, content.getvalue())
     return path
 
 
