@@ -18,6 +18,7 @@ from deepauc.pipeline.job import complete_settings
 from deepauc.pipeline.run import planned, run
 from deepauc.training.config import Settings, settings_toml
 from deepauc.training.engine.distributed import join_ranks
+from deepauc.training.plan.wording import told
 from deepauc.training.run.interrupt import TrainingStopped
 
 
@@ -54,7 +55,7 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
         _refuse_table(error, settings, Output(quiet=True))
     comments = [
         "All that `deepauc train --config THIS_FILE --out DIR` does. Paths are relative to where it is run.",
-        *(f"{one.name}: {one.value}\n  because: {one.reason}" for one in job.decisions),
+        *(f"{one.name}: {one.value}\n  {one.reason}" for one in map(told, job.decisions)),
     ]
     write_file(settings_toml(complete_settings(job), comments=comments))
 
