@@ -12,7 +12,7 @@ import numpy as np
 
 from deepauc.data.task import PART_NAMES, Array, Task
 from deepauc.names import one_form
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.run import Run
@@ -92,7 +92,7 @@ def _conflict(runs: Sequence[Path], found: Sequence[dict[str, str]], name: str, 
     )
 
 
-def split_like(task: Task, run: Path) -> tuple[Task, Choice]:
+def split_like(task: Task, run: Path) -> tuple[Task, Decision]:
     """The task with its rows in the parts that they had in a finished run; rows it has not scored are in none."""
     Run(run)  # refused, where it is none
     RunFolder(run).require_classifier()
@@ -118,4 +118,4 @@ def split_like(task: Task, run: Path) -> tuple[Task, Choice]:
     reason += f"; {gone:,} of its rows are not in this table" if gone else ""
     task = task.with_parts({name: rows for name in PART_NAMES if len(rows := np.flatnonzero(parts == name))})
     counts = ", ".join(f"{part} {len(task.labelled(part)):,}" for part in task.parts)
-    return task, Choice(name="parts", value=counts, reason=reason)
+    return task, Decision(name="parts", value=counts, reason=reason)
