@@ -40,7 +40,7 @@ class FirstRun:
 
     settings: FirstRunSettings
     command: str
-    auc: dict[str, dict[str, Estimate]]
+    auc: dict[str, dict[str, Estimate[float]]]
     kept: str
     counts: dict[str, dict[str, int]]
     table: Path
@@ -199,7 +199,7 @@ def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Pa
     (label,) = task.label_names
     bundle = Bundle.load(folder)
     model = bundle.network(folder)
-    auc: dict[str, dict[str, Estimate]] = {}
+    auc: dict[str, dict[str, Estimate[float]]] = {}
     for number, stage in enumerate(stages):
         load_weights(RunFolder(folder).stage_path(number), model)
         for part in PARTS:

@@ -9,9 +9,9 @@ from typing import Any
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
+from deepauc.metrics.intervals import Estimate
 from deepauc.names import group_word
 from deepauc.reporting.document.sections import p_text
-from deepauc.reporting.evaluation.findings import Interval
 from deepauc.reporting.evaluation.kept_stage import (
     auc_intervals,
     baseline_stage,
@@ -164,7 +164,7 @@ def show_results(
     )
 
 
-def _plain(aucs: dict[str, dict[str, Interval]]) -> dict[str, dict[str, list[float]]]:
+def _plain(aucs: dict[str, dict[str, Estimate[float]]]) -> dict[str, dict[str, list[float]]]:
     return {part: {label: [e.value, e.low, e.high] for label, e in found.items()} for part, found in aucs.items()}
 
 

@@ -84,8 +84,8 @@ class _Figure:
     part: str
     label: str
     value: float
-    by_row: Estimate
-    by_patient: Estimate | None
+    by_row: Estimate[float]
+    by_patient: Estimate[float] | None
 
 
 def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
@@ -150,10 +150,8 @@ def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) ->
     return f"{table}{_guard(run, record)}{caution}"
 
 
-def _interval(estimate: Estimate | None) -> str:
-    if not isinstance(estimate, Estimate):
-        return "-"
-    return auc_text(float(estimate.value), float(estimate.low), float(estimate.high))
+def _interval(estimate: Estimate[float] | None) -> str:
+    return "-" if estimate is None else auc_text(estimate.value, estimate.low, estimate.high)
 
 
 def _guard(run: Run, record: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from deepauc.data.task import Task
-from deepauc.reporting.evaluation.findings import Interval
+from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.evaluation.label import attempt, part_interval
 from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.reporting.evaluation.table import sample_of
@@ -68,18 +68,18 @@ def score_last_stage(run: Run, task: Task, *, device: str | torch.device | None 
     return scores_path
 
 
-def auc_intervals(scores: Path, label_names: Sequence[str]) -> dict[str, dict[str, Interval]]:
+def auc_intervals(scores: Path, label_names: Sequence[str]) -> dict[str, dict[str, Estimate[float]]]:
     """AUC by part and label of a run's scores.csv, as the report gives it: by patient where patients have several rows.
 
     A label that has none in a part (one class only) is left out there.
     """
     table = read_scores(scores, other_labels_missing=True)
-    found: dict[str, dict[str, Interval]] = {part: {} for part in table.part_names}
+    found: dict[str, dict[str, Estimate[float]]] = {part: {} for part in table.part_names}
     for part, labels in found.items():
         for number, name in enumerate(label_names):
             sample = sample_of(table.part(part), number).labelled()
             auc = attempt(partial(part_interval, sample))
-            if isinstance(auc, Interval):
+            if isinstance(auc, Estimate):
                 labels[name] = auc
     return found
 

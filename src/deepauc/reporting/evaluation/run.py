@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.metrics.intervals import Estimate
 from deepauc.names import Alike, count_possible_leaks, find_alike, group_word
 from deepauc.reporting.evaluation.findings import (
     Absent,
@@ -19,7 +20,6 @@ from deepauc.reporting.evaluation.findings import (
     BaselineFinding,
     Case,
     History,
-    Interval,
     LeakFinding,
     Paired,
     PartCounts,
@@ -217,7 +217,7 @@ def _stages(record: Mapping[str, Any]) -> tuple[StageFinding, ...]:
                 objective=names[number] if number < len(names) else "?",
                 validation_auc=float(value),
                 kept=guard.get("winner") == number,
-                last_minus_this=Interval(test["difference"], test["low"], test["high"]) if test else None,
+                last_minus_this=Estimate(test["difference"], test["low"], test["high"]) if test else None,
                 p_value=float(test["p_value"]) if test else None,
             )
         )

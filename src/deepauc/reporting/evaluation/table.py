@@ -10,7 +10,8 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.curves import RocCurve, roc_curve
-from deepauc.reporting.evaluation.findings import Absent, Interval, LabelEvaluation, Paired
+from deepauc.metrics.intervals import Estimate
+from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired
 from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, Sample, attempt, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
 from deepauc.reporting.evaluation.scores_file import ScoreTable
@@ -128,7 +129,7 @@ def _paired(pairing: Pairing, number: int, clustered: bool) -> Paired | Absent:
         label=pairing.a.label_names[number],
         auc=float(auroc(ours, labels)),
         baseline_auc=float(auroc(theirs, labels)),
-        difference=Interval(float(found.difference), float(found.low), float(found.high)),
+        difference=Estimate(found.difference, found.low, found.high).floats(),
         p_value=float(found.p_value),
         same_scores=bool(np.array_equal(ours, theirs)),
         baseline_fpr=np.append(curve.fpr[::step], 1.0),

@@ -44,7 +44,7 @@ class Run:
         with (self.path / "history.csv").open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
-    def auc(self, part: str) -> dict[str, Estimate]:
+    def auc(self, part: str) -> dict[str, Estimate[float]]:
         """AUC with interval by label, as recorded."""
         found = self.record["results"]["auc"]
         if part not in found:
