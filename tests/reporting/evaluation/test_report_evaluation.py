@@ -8,8 +8,7 @@ import pytest
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.metrics.intervals import auroc_interval
-from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.reporting.evaluation.findings import Absent, AucResult
 from deepauc.reporting.evaluation.label import FEW, Sample, evaluate_label
 from deepauc.reporting.evaluation.scores_file import read_scores

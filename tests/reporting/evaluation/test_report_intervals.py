@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, brier_score_loss
 
+from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.blocks import Beside, DataTable, Missing, Paragraph
 from deepauc.reporting.document.label_sections import interval_table, label_topics
-from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.evaluation.findings import Absent, CalibrationState, to_json
 from deepauc.reporting.evaluation.label import Sample, evaluate_label
 from deepauc.reporting.figures.label import interval_text
