@@ -74,9 +74,7 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
     shutil.rmtree(out / TUNING, ignore_errors=True)  # its results are in run.json
     if not (run.path / "scores.csv").exists():  # the last stage trains features: a start for other runs
         output.result(f"Run: {run.path} (features only: no scores, no report)")
-        output.record(
-            {"run": str(run.path), "state": state, "report": None, "seconds": run.record["results"]["seconds"]}
-        )
+        output.record({"run": str(run.path), "state": state, "report": None, "seconds": run.record.results.seconds})
         return
     report = run.path / "report.html"
     if not report.exists():
@@ -181,7 +179,7 @@ def _pace(
 ) -> Pace:
     """As the run's folder has it, else measured now; of several ranks the first one's counts for all."""
     if folder is not None and folder.record_path.exists():
-        recorded = (folder.record().get("plan") or {}).get("pace") or {}
+        recorded = folder.record().plan.pace
         known = set(recorded) | {"copy"} == {field.name for field in fields(Pace)}  # that one came later
         if known and len(recorded["step"]) == len(recipe.stages):
             return agreed(Pace(**recorded))
@@ -257,12 +255,12 @@ def _new_trials(job: _Job, pairs: Sequence[tuple[float, float]], folder: Path, o
 
 def _recorded_trials(folder: RunFolder, job: _Job) -> tuple[Trial, ...]:
     record = folder.record()
-    tuning = (record.get("plan") or {}).get("tuning") or {}
+    tuning = record.plan.tuning
     asked = {"untuned_recipe": recipe_hash(job.untuned), "pairs": job.settings.tune}
     differs = [name for name, value in asked.items() if tuning.get(name) != value]
-    if record["identity"]["data"] != job.prepared.task.data_hash():
+    if record.identity.data != job.prepared.task.data_hash():
         differs.append("data")
-    if record["identity"]["seed"] != job.settings.seed:
+    if record.identity.seed != job.settings.seed:
         differs.append("seed")
     if differs:
         raise ValueError(
@@ -302,7 +300,7 @@ def _trained(job: _Job, out: Path, output: Output, *, state: str, notes: dict[st
         require_own(out, MODEL, SCORES, force=None)
         output.say(f"{out} holds this run, finished: nothing was changed.")
         return run
-    if state == "continued" and RunFolder(out).record().get("identity") == run_identity(job.recipe, task, seed):
+    if state == "continued" and RunFolder(out).record().identity == run_identity(job.recipe, task, seed):
         output.say(f"{out} holds this run, unfinished: going on.")  # another one is refused below
     with training_progress(output, job.recipe, task, seed=seed) as progress, _nothing_left_of_a_false_start(out):
         run = train(job.recipe, task, seed=seed, run_dir=out, device=job.device, progress=progress, notes=notes)

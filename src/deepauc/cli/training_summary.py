@@ -9,19 +9,13 @@ from typing import Any
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
-from deepauc.metrics.intervals import Estimate
 from deepauc.names import group_word
 from deepauc.reporting.document.sections import p_text
-from deepauc.reporting.evaluation.kept_stage import (
-    auc_intervals,
-    baseline_stage,
-    copies_of,
-    kept_stage,
-    stage_objectives,
-)
+from deepauc.reporting.evaluation.kept_stage import auc_intervals
 from deepauc.reporting.figures.label import interval_text
 from deepauc.training.plan.choice import Choice
 from deepauc.training.prepare import Prepared
+from deepauc.training.run.record import plain_aucs
 from deepauc.training.run.run import Run
 
 
@@ -106,31 +100,31 @@ def show_results(
     kept.
     """
     record = run.record
-    stages, kept, first = stage_objectives(record), kept_stage(record), baseline_stage(record)
-    files = {f"{stages[kept]} (kept)": run.path / "scores.csv"}
+    stages, kept, first = record.objectives, record.kept_stage, record.baseline_stage
+    folders = {f"{stages[kept]} (kept)": run.path}
     if baseline is not None and kept != first:
-        files[f"{stages[first]} (stage {first + 1})"] = baseline.path / "scores.csv"
+        folders[f"{stages[first]} (stage {first + 1})"] = baseline.path
     if last_stage is not None:
-        files[f"{stages[-1]} (not kept)"] = last_stage
-    labels = record["task"]["labels"]
-    aucs = {title: auc_intervals(path, labels) for title, path in files.items()}
-    parts = [part for part in record["results"]["auc"] if part != "train"] or ["train"]
+        folders[f"{stages[-1]} (not kept)"] = last_stage.parent
+    labels = record.task.labels
+    aucs = {title: auc_intervals(folder, labels) for title, folder in folders.items()}
+    parts = [part for part in record.results.auc if part != "train"] or ["train"]
     rows = []
     for title, found in aucs.items():
         for label in labels:
             intervals = [found.get(part, {}).get(label) for part in parts]
             rows.append([title, label, *("-" if one is None else interval_text(one) for one in intervals)])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
-    if copies := copies_of(record):
+    if copies := record.tta:
         output.say(
             f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after "
             "each epoch was of the images as they are."
         )
-    if last_stage is not None:
-        validation = record["results"]["guard"]["validation_auc"]
+    if last_stage is not None and record.results.guard is not None:
+        validation = record.results.guard.validation_auc
         output.say(
-            f"{stages[-1]} ({validation[str(len(stages) - 1)]:.3f}) was not better than {stages[kept]} "
-            f"({validation[str(kept)]:.3f}) on validation: the network of {stages[kept]} is kept."
+            f"{stages[-1]} ({validation[len(stages) - 1]:.3f}) was not better than {stages[kept]} "
+            f"({validation[kept]:.3f}) on validation: the network of {stages[kept]} is kept."
         )
     tests = _paired_tests(report.with_suffix(".json"))
     for one in tests:
@@ -147,25 +141,21 @@ def show_results(
             "state": state,
             "report": str(report),
             "baseline": None if baseline is None else str(baseline.path),
-            "auc": record["results"]["auc"],
-            "baseline_auc": None if baseline is None else baseline.record["results"]["auc"],
-            "not_kept_auc": None if last_stage is None else _plain(aucs[f"{stages[-1]} (not kept)"]),
+            "auc": plain_aucs(record.results.auc),
+            "baseline_auc": None if baseline is None else plain_aucs(baseline.record.results.auc),
+            "not_kept_auc": None if last_stage is None else plain_aucs(aucs[f"{stages[-1]} (not kept)"]),
             "paired_tests": tests,
             "kept_stage": kept,
             "kept_objective": stages[kept],
             "tta": copies,
-            "seconds": record["results"]["seconds"],
-            "plan": record.get("plan"),
-            "leaks": record.get("leaks"),
-            "possible_leaks": record.get("possible_leaks"),
-            "alike": (record.get("data") or {}).get("alike"),
-            "unlabelled": (record.get("data") or {}).get("unlabelled_rows"),
+            "seconds": record.results.seconds,
+            "plan": record.plain.get("plan"),
+            "leaks": record.leaks,
+            "possible_leaks": record.possible_leaks,
+            "alike": (record.plain.get("data") or {}).get("alike"),
+            "unlabelled": (record.plain.get("data") or {}).get("unlabelled_rows"),
         }
     )
-
-
-def _plain(aucs: dict[str, dict[str, Estimate[float]]]) -> dict[str, dict[str, list[float]]]:
-    return {part: {label: [e.value, e.low, e.high] for label, e in found.items()} for part, found in aucs.items()}
 
 
 def _paired_tests(report: Path) -> list[dict[str, Any]]:

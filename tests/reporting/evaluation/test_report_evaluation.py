@@ -11,10 +11,10 @@ from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.reporting.evaluation.findings import Absent, AucResult
 from deepauc.reporting.evaluation.label import FEW, Sample, evaluate_label
-from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.reporting.evaluation.subgroups import Metadata, group_rows, read_metadata
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.run import Run
+from deepauc.training.run.scores import read_scores
 
 
 def rows_of(run, part):

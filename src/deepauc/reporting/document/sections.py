@@ -48,7 +48,6 @@ from deepauc.reporting.evaluation.findings import (
     StageFinding,
     SubgroupFinding,
 )
-from deepauc.reporting.evaluation.kept_stage import copies_of
 from deepauc.reporting.figures.label import forest_picture, interval_text
 
 NOT_A_DEVICE = (
@@ -110,7 +109,7 @@ def _part_blocks(findings: RunFindings) -> list[Block]:
 
 def _copies_blocks(findings: RunFindings) -> list[Block]:
     """What a score is, where it is not that of the image alone."""
-    number = copies_of(findings.record)
+    number = findings.record.tta
     if not number:
         return []
     return [

@@ -14,6 +14,7 @@ from deepauc.metrics.calibration import ReliabilityCurve
 from deepauc.metrics.curves import Band
 from deepauc.metrics.decisions import DecisionCurve
 from deepauc.metrics.intervals import Estimate
+from deepauc.training.run.record import RunRecord
 
 Floats = npt.NDArray[np.float64]
 
@@ -271,12 +272,14 @@ class RunFindings:
     cases: tuple[Case, ...]
     notes: tuple[str, ...]
     finished: str
-    record: Mapping[str, Any]  # run.json
+    record: RunRecord
 
 
 def to_json(value: Any) -> Any:
     """Plain data for strict JSON: NaN and infinity become null, what is absent {"absent": why}."""
-    if isinstance(value, Absent):
+    if isinstance(value, RunRecord):
+        value = value.plain
+    elif isinstance(value, Absent):
         value = {"absent": value.why}
     elif is_dataclass(value) and not isinstance(value, type):
         value = {f.name: getattr(value, f.name) for f in fields(value)}

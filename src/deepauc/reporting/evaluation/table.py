@@ -14,7 +14,7 @@ from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired
 from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, Sample, attempt, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
-from deepauc.reporting.evaluation.scores_file import ScoreTable
+from deepauc.training.run.scores import Scores
 
 NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
 NO_VALIDATION = "thresholds and recalibration come from validation, and there is no such part."
@@ -35,7 +35,7 @@ class TableComparison:
     groups_differ: bool = False
 
 
-def sample_of(table: ScoreTable, number: int) -> Sample:
+def sample_of(table: Scores, number: int) -> Sample:
     """One label of a table."""
     return Sample(
         scores=table.scores[:, number], labels=table.labels[:, number], groups=table.groups, group_word=table.group_word
@@ -43,7 +43,7 @@ def sample_of(table: ScoreTable, number: int) -> Sample:
 
 
 def evaluate_part(
-    table: ScoreTable,
+    table: Scores,
     part: str | None,
     *,
     curves: bool,
@@ -80,7 +80,7 @@ def evaluate_part(
     return tuple(found)
 
 
-def compare_tables(a: ScoreTable, b: ScoreTable, *, part: str | None, common: bool = False) -> TableComparison:
+def compare_tables(a: Scores, b: Scores, *, part: str | None, common: bool = False) -> TableComparison:
     """The paired test of a's AUC against b's on the same rows; clustered where patients have several."""
     if part is not None:
         a = a.part(part) if a.parts is not None else a
