@@ -154,8 +154,8 @@ def test_the_baseline_is_the_run_of_the_first_stage_alone(deepauc, no_report, da
     expected = [row["score"] for row in scores(alone.path)]
     assert [row["score"] for row in scores(out / "baseline")] == expected
     baseline = json.loads((out / "baseline" / "run.json").read_text())
-    assert baseline["identity"]["recipe"] == alone.record["identity"]["recipe"]
-    assert baseline["results"]["auc"] == alone.record["results"]["auc"]
+    assert baseline["identity"]["recipe"] == alone.record.plain["identity"]["recipe"]
+    assert baseline["results"]["auc"] == alone.record.plain["results"]["auc"]
     assert (out / "baseline" / "bundle.json").read_bytes() == (alone.path / "bundle.json").read_bytes()
     assert record["data"]["split"] is None
 

@@ -36,7 +36,7 @@ MetadataColumns = Annotated[
 ]
 MetadataInputs = Annotated[
     list[str] | None,
-    typer.Option("--metadata-column", metavar="COLUMN", help="Age, sex, site instead of images; repeatable."),
+    typer.Option("--metadata-column", metavar="COLUMN", help="Age, sex, site; no images; repeatable."),
 ]
 AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may lie outside the table's folder.")]
 RareAllowOutside = Annotated[

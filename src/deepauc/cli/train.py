@@ -36,7 +36,7 @@ def train(
     table: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")] = None,
     packed: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", rich_help_panel=RARE, help="Packed set from `deepauc data pack`, no --table."),
+        typer.Option(metavar="DIR", rich_help_panel=RARE, help="Packed set (`deepauc data pack`), no --table."),
     ] = None,
     image_column: ImageColumn = None,
     label_column: Annotated[list[str] | None, LABELS] = None,
@@ -137,8 +137,8 @@ def train(
         for option, given in (("--json", as_json), ("--tensorboard", tensorboard)):
             if given:
                 raise ValueError(
-                    f"{option} needs a training run, and --print-config only prints a config file (TOML): leave out one "
-                    "of the two."
+                    f"{option} needs a training run, and --print-config only prints a config file (TOML): leave out "
+                    "one of the two."
                 )
         print_settings(settings, device=device)
         return

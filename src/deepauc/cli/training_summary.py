@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from deepauc.cli.console import Output, printable
@@ -10,12 +10,11 @@ from deepauc.data.task import Task
 from deepauc.names import group_word
 from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork
 from deepauc.reporting.document.sections import p_text
-from deepauc.reporting.evaluation.findings import Interval
-from deepauc.reporting.evaluation.kept_stage import copies_of
 from deepauc.reporting.figures.label import interval_text
 from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.wording import told
 from deepauc.training.prepare import Prepared
+from deepauc.training.run.record import plain_aucs
 
 
 def show_data(output: Output, prepared: Prepared) -> None:
@@ -94,29 +93,26 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
     run, record = outcome.run, outcome.run.record
     if outcome.report is None:
         output.result(f"Run: {run.path} (features only: no scores, no report)")
-        output.record(
-            {"run": str(run.path), "state": outcome.state, "report": None, "seconds": record["results"]["seconds"]}
-        )
+        output.record({"run": str(run.path), "state": outcome.state, "report": None, "seconds": record.results.seconds})
         return
-    parts = [part for part in record["results"]["auc"] if part != "train"] or ["train"]
+    parts = [part for part in record.results.auc if part != "train"] or ["train"]
     rows = []
     for network in outcome.networks:
-        for label in record["task"]["labels"]:
+        for label in record.task.labels:
             intervals = [network.auc.get(part, {}).get(label) for part in parts]
             rows.append([_title(network), label, *("-" if one is None else interval_text(one) for one in intervals)])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
-    copies = copies_of(record)
-    if copies:
+    if copies := record.tta:
         output.say(
             f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after "
             "each epoch is that of the unchanged images."
         )
     kept, other = outcome.kept, outcome.not_kept
-    if other is not None:
-        validation = record["results"]["guard"]["validation_auc"]
+    if other is not None and record.results.guard is not None:
+        validation = record.results.guard.validation_auc
         output.say(
-            f"{other.objective} ({validation[str(other.stage)]:.3f}) was not better than {kept.objective} "
-            f"({validation[str(kept.stage)]:.3f}) on validation: the network of {kept.objective} is kept."
+            f"{other.objective} ({validation[other.stage]:.3f}) was not better than {kept.objective} "
+            f"({validation[kept.stage]:.3f}) on validation: the network of {kept.objective} is kept."
         )
     for test in outcome.tests:
         output.say(_sentence(test))
@@ -133,19 +129,19 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
             "state": outcome.state,
             "report": str(outcome.report),
             "baseline": None if baseline is None else str(baseline.path),
-            "auc": record["results"]["auc"],
-            "baseline_auc": None if baseline is None else baseline.record["results"]["auc"],
-            "not_kept_auc": None if other is None else _plain(other.auc),
+            "auc": plain_aucs(record.results.auc),
+            "baseline_auc": None if baseline is None else plain_aucs(baseline.record.results.auc),
+            "not_kept_auc": None if other is None else plain_aucs(other.auc),
             "paired_tests": [asdict(test) for test in outcome.tests],
             "kept_stage": kept.stage,
             "kept_objective": kept.objective,
             "tta": copies,
-            "seconds": record["results"]["seconds"],
-            "plan": record.get("plan"),
-            "leaks": record.get("leaks"),
-            "possible_leaks": record.get("possible_leaks"),
-            "alike": (record.get("data") or {}).get("alike"),
-            "unlabelled": (record.get("data") or {}).get("unlabelled_rows"),
+            "seconds": record.results.seconds,
+            "plan": record.plain.get("plan"),
+            "leaks": record.leaks,
+            "possible_leaks": record.possible_leaks,
+            "alike": (record.plain.get("data") or {}).get("alike"),
+            "unlabelled": (record.plain.get("data") or {}).get("unlabelled_rows"),
         }
     )
 
@@ -153,10 +149,6 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
 def _title(network: ScoredNetwork) -> str:
     what = f"stage {network.stage + 1}" if network.role == "baseline" else network.role
     return f"{network.objective} ({what})"
-
-
-def _plain(aucs: Mapping[str, Mapping[str, Interval]]) -> dict[str, dict[str, list[float]]]:
-    return {part: {label: [e.value, e.low, e.high] for label, e in found.items()} for part, found in aucs.items()}
 
 
 def _sentence(test: PairedTest) -> str:

@@ -97,7 +97,7 @@ def recorded_pace(folder: RunFolder) -> Pace | None:
     """What an earlier start of this run has measured."""
     if not folder.record_path.exists():
         return None
-    recorded = (folder.record().get("plan") or {}).get("pace") or {}
+    recorded = folder.record().plan.pace
     known = set(recorded) | {"copy"} == {field.name for field in fields(Pace)}  # that one came later
     return Pace(**recorded) if known else None
 

@@ -12,16 +12,10 @@ from typing import Any, Literal
 import torch
 
 from deepauc.data.task import Task
+from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.events import Listener, Scoring, WritingReport, ignore
 from deepauc.pipeline.train import State
-from deepauc.reporting.evaluation.findings import Interval
-from deepauc.reporting.evaluation.kept_stage import (
-    auc_intervals,
-    baseline_stage,
-    kept_stage,
-    score_last_stage,
-    stage_objectives,
-)
+from deepauc.reporting.evaluation.kept_stage import auc_intervals, score_last_stage
 from deepauc.reporting.report import write_report
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.run import Run
@@ -37,7 +31,7 @@ class ScoredNetwork:
     stage: int
     objective: str
     role: Literal["kept", "baseline", "not kept"]
-    auc: Mapping[str, Mapping[str, Interval]]
+    auc: Mapping[str, Mapping[str, Estimate[float]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,17 +93,17 @@ def outcome_of(
 ) -> Outcome:
     """From files alone. last_stage: the scores of the last stage, if it was not kept."""
     record = run.record
-    objectives, kept, first = stage_objectives(record), kept_stage(record), baseline_stage(record)
-    labels = record["task"]["labels"]
+    objectives, kept, first = record.objectives, record.kept_stage, record.baseline_stage
 
-    def network(stage: int, role: Literal["kept", "baseline", "not kept"], scores: Path) -> ScoredNetwork:
-        return ScoredNetwork(stage=stage, objective=objectives[stage], role=role, auc=auc_intervals(scores, labels))
+    def network(stage: int, role: Literal["kept", "baseline", "not kept"], folder: Path) -> ScoredNetwork:
+        auc = auc_intervals(folder, record.task.labels)
+        return ScoredNetwork(stage=stage, objective=objectives[stage], role=role, auc=auc)
 
-    networks = [network(kept, "kept", run.path / "scores.csv")]
+    networks = [network(kept, "kept", run.path)]
     if baseline is not None and kept != first:
-        networks.append(network(first, "baseline", baseline.path / "scores.csv"))
+        networks.append(network(first, "baseline", baseline.path))
     if last_stage is not None:
-        networks.append(network(len(objectives) - 1, "not kept", last_stage))
+        networks.append(network(len(objectives) - 1, "not kept", last_stage.parent))
     return Outcome(
         run=run,
         state=state,

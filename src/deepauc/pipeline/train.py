@@ -79,7 +79,7 @@ def _trained(job: Job, out: Path, *, state: State, command: str, listen: Listene
         require_own(out, MODEL, SCORES, force=None)
         listen(AlreadyFinished(out=out))
         return run
-    if state == "continued" and RunFolder(out).record().get("identity") == run_identity(job.recipe, task, seed):
+    if state == "continued" and RunFolder(out).record().identity == run_identity(job.recipe, task, seed):
         listen(Resumed(out=out))  # another one is refused below
     listen(TrainingBegan(lengths=stage_lengths(job.recipe, task, seed=seed)))
     with _nothing_left_of_a_false_start(out):

@@ -68,12 +68,12 @@ def _new_trials(job: Job, pairs: Sequence[tuple[float, float]], folder: Path, li
 
 def _recorded_trials(folder: RunFolder, job: Job) -> tuple[Trial, ...]:
     record = folder.record()
-    tuning = (record.get("plan") or {}).get("tuning") or {}
+    tuning = record.plan.tuning
     asked = {"untuned_recipe": recipe_hash(job.untuned), "pairs": job.settings.tune}
     differs = [name for name, value in asked.items() if tuning.get(name) != value]
-    if record["identity"]["data"] != job.prepared.task.data_hash():
+    if record.identity.data != job.prepared.task.data_hash():
         differs.append("data")
-    if record["identity"]["seed"] != job.settings.seed:
+    if record.identity.seed != job.settings.seed:
         differs.append("seed")
     if differs:
         raise ValueError(

@@ -308,9 +308,9 @@ def test_three_stages_train_and_rows_without_a_label_join(name, request, tmp_pat
     assert [row["stage"] for row in run.history] == ["0", "0", "1", "1", "2", "2"]
     assert (run.history[0]["rows"], run.history[0]["unlabelled_rows"]) == ("96", "6")
     assert not run.history[0]["validation_auc"]
-    assert set(run.record["results"]["guard"]["validation_auc"]) == {"1", "2"}
+    assert set(run.record.plain["results"]["guard"]["validation_auc"]) == {"1", "2"}
     baseline = baseline_run(run, task)
-    assert [stage["objective"]["type"] for stage in baseline.record["recipe"]["stages"]] == [
+    assert [stage["objective"]["type"] for stage in baseline.record.plain["recipe"]["stages"]] == [
         "Contrastive",
         "CrossEntropy",
     ]
@@ -318,7 +318,7 @@ def test_three_stages_train_and_rows_without_a_label_join(name, request, tmp_pat
         replace(plan.recipe, stages=plan.recipe.stages[:2], guard=False), task, seed=0, run_dir=tmp_path / "two"
     )
     assert (baseline.path / "scores.csv").read_bytes() == (alone.path / "scores.csv").read_bytes()
-    assert baseline.record["identity"] == alone.record["identity"]
+    assert baseline.record.plain["identity"] == alone.record.plain["identity"]
     assert [row["stage"] for row in baseline.history] == ["0", "0", "1", "1"]
 
 

@@ -292,7 +292,7 @@ def test_fingerprint_of_a_task_and_a_plan_that_trains(image_task, tmp_path):
     assert found.groups == 80
     plan = make_plan(found, PlanOptions(epochs=1), "cpu")
     run = train(plan.recipe, task, seed=0, run_dir=tmp_path / "run", notes={"plan": {"why": "because"}})
-    assert run.record["plan"] == {"why": "because"}
+    assert run.record.plain["plan"] == {"why": "because"}
     assert run.auc("test")
 
 

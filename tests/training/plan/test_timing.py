@@ -221,7 +221,7 @@ def test_what_training_takes_is_what_was_said_with_copies_too(image_task, tmp_pa
         pairs = pairs_to_try(recipe, tune_pairs)
         tune(recipe, image_task, pairs=pairs, seed=0, folder=tmp_path / "tuning", device="cpu")
     done = loop.train(recipe, image_task, seed=0, run_dir=tmp_path / "run", device="cpu")
-    assert done.record["results"].get("guard", {}).get("winner", 0) == 0
+    assert done.record.plain["results"].get("guard", {}).get("winner", 0) == 0
     assert now[0] - began == pytest.approx(seconds_of(recipe, image_task, pace, tune=tune_pairs))
 
 
