@@ -499,7 +499,7 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
     assert "of the 0.1 minutes that you allow" in text
     assert "Shortened: the full 50 epochs" in text
     assert "stages: cross-entropy alone\n" in text
-    assert "0.1 minutes would not be enough for all of it and 3 epochs of an AUC stage" in text
+    assert "0.1 minutes would not be enough for all of cross-entropy and 3 epochs of an AUC stage" in text
     code, text, _ = deepauc(*words[:-2], "--minutes", 0.1, "--auc-stage", "always", "--print-config")
     assert code == 0
     counts = [int(n) for n in re.search(r"# epochs: (\d+) \+ (\d+)\n", text).groups()]

@@ -111,8 +111,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "both": "Cross-entropy learns the features; the AUC margin loss then improves the ranking (section 3.4 of the "
         "paper).",
         "no budget": "Its {wanted:~epoch} leave too little of the budget for an AUC stage.",
-        "no time": "{minutes:~minute} would not be enough for all of it and {needed:~epoch} of an AUC stage, at "
-        "{pace:~pace}, measured here: that takes {takes:~minute}.",
+        "no time": "{minutes:~minute} would not be enough for all of cross-entropy and {needed:~epoch} of an AUC "
+        "stage, at {pace:~pace}, measured here: that takes {takes:~minute}.",
         "shared is worse": "Two shortened stages ranked worse on one of five data sets and alike on the others.",
         "more time": "--minutes M gives more time; --auc-stage always shortens both stages.",
         "always": "--auc-stage always shortens both stages.",
