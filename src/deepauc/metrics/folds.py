@@ -62,6 +62,14 @@ def auroc_by_fold(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> Flo
     return table[:, 0] if columns.scores.ndim == 1 else table
 
 
+def labels_with_pairs(labels: ArrayLike, folds: ArrayLike) -> npt.NDArray[np.bool_]:
+    """(L,), or (1,) for (N,): whether some fold holds a positive and a negative of the label, as an AUROC needs."""
+    columns = to_numpy(labels, "labels").reshape(len(to_numpy(labels)), -1)
+    array = to_numpy(folds, "folds")
+    parts = [columns[array == fold] for fold in np.unique(array)]
+    return np.array([(part == 1).any(axis=0) & (part == 0).any(axis=0) for part in parts]).any(axis=0)
+
+
 def fold_auroc(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> FloatOrArray:
     """The pair-weighted mean of the AUROCs within the folds; a float, or an array (L,).
 
@@ -224,8 +232,8 @@ def _parts(column: Column, codes: Codes) -> Iterator[tuple[int, Column]]:
 def _of_mean(read: Sequence[_Read], columns: Columns) -> float:
     """The standard error of the mean over labels: their own ones, correlated by what each row (patient) adds."""
     each = np.array([one.standard_error for one in read])
-    if np.isinf(each).any():
-        return math.inf
+    if len(each) == 1 or np.isinf(each).any():
+        return float(each.max())
     added = np.zeros((len(read), len(columns.scores)))
     for of_label, one in zip(added, read, strict=True):
         for rows, values in zip(one.rows, (one.placed.v10[0], one.placed.v01[0]), strict=True):
