@@ -71,8 +71,8 @@ def test_a_single_candidate_needs_no_correction():
 def test_the_correction_by_hand():
     """Fold 0 alone makes `b` look better: without it `a` is kept, and fold 0 is judged with `a`."""
     rng, labels, folds = rows(seed=3)
-    a = scored(rng, labels, 1.5)
-    b = np.where(folds == 0, 9.0 * labels, a + 0.8 * rng.standard_normal(len(labels)))
+    a = scored(rng, labels, 0.7)
+    b = np.where(folds == 0, 9.0 * labels, a + 0.3 * rng.standard_normal(len(labels)))
     assert (
         choose({"a": a[folds != 0], "b": b[folds != 0]}, labels[folds != 0], folds[folds != 0], default="a").name == "a"
     )

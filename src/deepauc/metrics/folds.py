@@ -11,9 +11,10 @@ figure judges the single networks of the folds, not their average, and it holds 
 
 Its variance is DeLong's with the placements centred on A over all folds, so that a fold with a single positive is no
 obstacle; with groups (patients) it is Obuchowski's clustered one. Limits are A ± t·se on the logit scale, with
-t's degrees of freedom one less than the rows (patients) of the rarer class. This rule was chosen by measurement, over
-DeLong's variance in each fold by itself, over a bootstrap within folds and over limits that are not on the logit
-scale: `results/fold-intervals.md`, `benchmarks/fold_intervals.py`.
+t's degrees of freedom one less than the rows (patients) of the rarer class. This rule was chosen by measurement
+(`results/fold-intervals.md`, by `benchmarks/fold_intervals.py`): over 54 simulated cases with 15 to 200 positives the
+lowest coverage of its 95 % intervals is .913, against .869 with each fold's own DeLong variance, which has no answer
+for a fold with a single positive, .831 without the logit, and .771 with a bootstrap within folds.
 """
 
 from __future__ import annotations
