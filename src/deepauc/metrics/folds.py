@@ -36,7 +36,7 @@ Codes = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class FoldEstimate(Estimate):
+class FoldEstimate(Estimate[FloatOrArray]):
     """The mean AUROC over folds with its limits and its standard error; arrays (L,) for (N, L) inputs."""
 
     standard_error: FloatOrArray
@@ -68,7 +68,7 @@ def labels_with_pairs(labels: ArrayLike, folds: ArrayLike) -> npt.NDArray[np.boo
     columns = to_numpy(labels, "labels").reshape(len(to_numpy(labels)), -1)
     array = to_numpy(folds, "folds")
     parts = [columns[array == fold] for fold in np.unique(array)]
-    return np.array([(part == 1).any(axis=0) & (part == 0).any(axis=0) for part in parts]).any(axis=0)
+    return np.any([(part == 1).any(axis=0) & (part == 0).any(axis=0) for part in parts], axis=0)
 
 
 def fold_auroc(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> FloatOrArray:
