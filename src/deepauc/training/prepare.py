@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.data.packed.manifest import MANIFEST_NAME
-from deepauc.data.splits import check_leaks, equal_sets, input_digests, split_by_fractions
+from deepauc.data.splits import check_leaks, input_digests, inseparable, split_by_fractions
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import read_table
 from deepauc.data.task import Array, Indices, Task, feature_columns
@@ -214,33 +214,13 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
     else:
         fractions = {"train": split.train, "validation": split.validation, "test": split.test}
         reason = ("drawn",)
-    groups = _split_groups(task, digests)
+    groups = inseparable(task.groups, digests)
     grouped = split_by_fractions(replace(task, groups=groups), fractions=fractions, seed=split.seed)
     reason += ("one per group",) if task.groups is not None else ()
     reason += ("identical together",) if digests is not None else ()
     facts |= {"shares": fractions, "group": group_word(task.group_column), "split_seed": split.seed}
     task = task.with_parts(grouped.parts)
     return task, parts_decision(task, (*reason, "own seed"), facts)
-
-
-def _split_groups(task: Task, digests: Array | None) -> Array | None:
-    """What must not be torn apart: patients, joined with those they share an identical input with."""
-    if digests is None:
-        return task.groups
-    groups = np.arange(len(task)).astype(str) if task.groups is None else task.groups.copy()
-    names, codes = np.unique(groups, return_inverse=True)
-    owner = np.arange(len(names))
-
-    def root(code: int) -> int:
-        while owner[code] != code:
-            code = int(owner[code])
-        return code
-
-    for rows in equal_sets(digests):
-        first = root(int(codes[rows[0]]))
-        for row in rows[1:]:
-            owner[root(int(codes[row]))] = first
-    return np.array([names[root(int(code))] for code in codes])
 
 
 def _leaks(task: Task, digests: Array | None) -> dict[str, int]:
