@@ -14,18 +14,22 @@ from deepauc.training.plan.decision import Decision, Fact
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.run import Run
-from deepauc.training.run.scores import read_run_scores
+from deepauc.training.run.scores import Scores, read_run_scores
 
 NO_PART = "none"
 
 
 def known_parts(run: Path) -> dict[str, str]:
     """id -> part of the rows that a run has scored; ids in one form, in which an older run may not have them."""
-    table = read_run_scores(run)
-    if table.ids is None or table.parts is None:
-        raise ValueError(f"{table.source} has no column 'id': nothing says which rows these are.")
+    return part_by_id(read_run_scores(run))
+
+
+def part_by_id(scores: Scores) -> dict[str, str]:
+    """The part of each row; of an id that stands in several, the first."""
+    if scores.ids is None or scores.parts is None:
+        raise ValueError(f"{scores.source} has no columns 'id' and 'part': nothing says which rows these are.")
     known: dict[str, str] = {}
-    for name, part in zip(table.ids.tolist(), table.parts.tolist(), strict=True):
+    for name, part in zip(scores.ids.tolist(), scores.parts.tolist(), strict=True):
         known.setdefault(name, part)  # train comes before the other parts
     return known
 
