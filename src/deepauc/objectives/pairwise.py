@@ -318,7 +318,7 @@ def _require_finite_scores(scores: Tensor, labels: Tensor) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairwise:
+class PairwiseAUC:
     """`PairwiseAUCLoss` as a stage's objective; the prior does not enter."""
 
     surrogate: Surrogate = "squared_hinge"
@@ -328,3 +328,6 @@ class Pairwise:
 
     def build(self, *, prior: Sequence[float]) -> PairwiseAUCLoss:
         return PairwiseAUCLoss(self.surrogate, self.margin, self.soft_labels)
+
+
+Pairwise = PairwiseAUC  # its first name
