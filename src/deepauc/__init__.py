@@ -6,11 +6,19 @@ an optimizer or a network ends in `Spec`: `PESG`, `PESGSpec`. A schedule and `Au
 
 from deepauc.data.augment.batch import Augment
 from deepauc.data.samplers import ClassQuotaSampler
+from deepauc.data.splits import split_by_fractions
 from deepauc.data.table.read import read_table
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.average_precision import average_precision, average_precision_interval
+from deepauc.metrics.calibration import brier_score, calibration_intervals, expected_calibration_error
 from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.metrics.multiclass import multiclass_auroc
+from deepauc.metrics.operating_points import operating_point
+from deepauc.metrics.partial import partial_auroc
+from deepauc.metrics.recalibration import fit_temperature
+from deepauc.metrics.streaming import distributed_auroc
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
@@ -78,8 +86,19 @@ __all__ = [
     "VICRegLoss",
     "auroc",
     "auroc_interval",
+    "average_precision",
+    "average_precision_interval",
+    "brier_score",
+    "calibration_intervals",
     "compare_auroc",
+    "distributed_auroc",
+    "expected_calibration_error",
+    "fit_temperature",
+    "multiclass_auroc",
+    "operating_point",
+    "partial_auroc",
     "predict",
     "read_table",
+    "split_by_fractions",
     "train",
 ]
