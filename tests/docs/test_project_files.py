@@ -89,6 +89,16 @@ def test_every_documented_object_exists():
                 assert hasattr(importlib.import_module(module), attribute), name
 
 
+def test_every_public_name_is_documented():
+    import deepauc
+
+    documented = set()
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        documented |= set(re.findall(r"^::: (deepauc[\w.]*)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+    for name in deepauc.__all__:
+        assert f"deepauc.{name}" in documented or getattr(deepauc, name).__module__ in documented, name
+
+
 def test_records_hold_no_path_of_the_machine_they_were_made_on():
     records = [path for ending in ("json", "jsonl", "md") for path in (ROOT / "results").rglob(f"*.{ending}")]
     assert len(records) > 20
