@@ -297,3 +297,18 @@ def test_a_data_set_is_exported_through_a_link(tmp_path):
     export_task(task, tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "empty" / "table.csv").is_file()
+
+
+@unix
+@pytest.mark.parametrize("command", [("pack",), ("pack", "--overwrite"), ("export",)])
+@pytest.mark.parametrize("there", ["pipe", "link to nowhere"])
+def test_data_sets_are_written_to_folders(deepauc, made, tmp_path, command, there):
+    out, words = tmp_path / "out", ["--label-column", "a", "--feature-column", "b"]
+    if there == "pipe":
+        os.mkfifo(out)
+    else:
+        out.symlink_to("nowhere")
+    code, _, err = deepauc("data", command[0], made / "new.csv", "--out", out, *words[: 4 * ("pack" in command)])
+    assert code == 2
+    assert f"--out {out} is a {'file' if there == 'pipe' else 'link'}" in err
+    assert not (tmp_path / "nowhere").exists()
