@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
+
+try:
+    import signal
+    from types import FrameType
+except KeyboardInterrupt:  # these take some milliseconds themselves
+    os.write(2, b"deepauc: interrupted.\n")
+    os._exit(130)
 
 
 def run() -> None:
