@@ -9,6 +9,7 @@ from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquareLoss
 from deepauc.objectives.baselines import FocalLoss
 from deepauc.objectives.pairwise import PairwiseAUCLoss
+from deepauc.objectives.partial_auc import PartialAUCLoss
 from deepauc.objectives.score_norm import BatchScoreNorm
 from deepauc.optim.pesg import PESG
 from deepauc.training.engine.loop import train
@@ -23,6 +24,7 @@ __all__ = [
     "ClassQuotaSampler",
     "FocalLoss",
     "PairwiseAUCLoss",
+    "PartialAUCLoss",
     "Recipe",
     "Stage",
     "Task",
