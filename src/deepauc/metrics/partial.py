@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +19,30 @@ from deepauc.metrics.intervals import (
     percentile_limits,
     require_interval_options,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """The part of the ROC curve that counts: false positive rates up to `max_fpr`, sensitivities above `min_tpr`."""
+
+    max_fpr: float = 1.0
+    min_tpr: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_limits(self.max_fpr, self.min_tpr)
+
+    @classmethod
+    def asked(cls, max_fpr: float | None, min_tpr: float | None) -> Region | None:
+        """What two options say; None where neither was given."""
+        if max_fpr is None and min_tpr is None:
+            return None
+        return cls(max_fpr=1.0 if max_fpr is None else max_fpr, min_tpr=0.0 if min_tpr is None else min_tpr)
+
+    def __str__(self) -> str:
+        limits = [f"FPR up to {self.max_fpr:g}"] * (self.max_fpr < 1) + [f"TPR above {self.min_tpr:g}"] * (
+            self.min_tpr > 0
+        )
+        return ", ".join(limits) or "the whole curve"
 
 
 def partial_auroc(

@@ -98,7 +98,28 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
         f"Average precision is {figure_text(auc.average_precision, limits)}{method}, where chance gives the share of "
         f"positives, {share:.3g}. {patients}"
     )
-    return (*cautions, table, precision, *missing)
+    return (*cautions, table, precision, *missing, *_partial_table(label, over))
+
+
+def _partial_table(label: LabelEvaluation, over: str) -> tuple[Block, ...]:
+    found = label.partial_auc
+    if found is None:
+        return ()
+    if isinstance(found, Absent):
+        return (Missing("partial AUC", found.why),)
+    method = f"bootstrap {over}, {label.resamples.others:,} samples"
+    return (
+        DataTable(
+            caption=f"Partial AUC ({found.region}) with its 95 % interval ({method})",
+            header=("Region", "Partial AUC", "from", "to", "Chance", "At most"),
+            rows=(
+                (
+                    *_interval_row(str(found.region), found.area),
+                    *(TableCell(f"{value:.3f}", value) for value in (found.chance, found.most)),
+                ),
+            ),
+        ),
+    )
 
 
 def share_cell(one: Interval) -> TableCell:

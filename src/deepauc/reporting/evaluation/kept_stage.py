@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from deepauc.data.task import Task
-from deepauc.reporting.evaluation.findings import Interval
+from deepauc.metrics.partial import Region
+from deepauc.reporting.evaluation.findings import Absent, Interval
 from deepauc.reporting.evaluation.label import attempt, part_interval
 from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.reporting.evaluation.table import sample_of
@@ -33,6 +34,19 @@ def kept_stage(record: Mapping[str, Any]) -> int:
     last = max(0, len(stage_objectives(record)) - 1)
     winner = _mapping(_mapping(record.get("results")).get("guard")).get("winner")
     return winner if isinstance(winner, int) and 0 <= winner <= last else last
+
+
+def trained_region(record: Mapping[str, Any]) -> Region | None:
+    """The region of the ROC curve that the kept stage was trained for, where that was a part of it."""
+    stages = _mapping(record.get("recipe")).get("stages") or []
+    objective = _mapping(_mapping(stages[kept_stage(record)]).get("objective")) if stages else {}
+    if objective.get("type") != "PartialAUC":
+        return None
+    limits = [objective.get(name) for name in ("max_fpr", "min_tpr")]
+    if not all(isinstance(limit, float | int) for limit in limits):
+        return None
+    found = attempt(lambda: Region.asked(*limits))
+    return None if isinstance(found, Absent) or found == Region() else found
 
 
 def copies_of(record: Mapping[str, Any]) -> int:

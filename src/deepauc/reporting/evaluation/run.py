@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.metrics.partial import Region
 from deepauc.names import Alike, count_possible_leaks, find_alike, group_word
 from deepauc.reporting.evaluation.findings import (
     Absent,
@@ -27,7 +28,13 @@ from deepauc.reporting.evaluation.findings import (
     StageFinding,
 )
 from deepauc.reporting.evaluation.kept_stage import FOLDER as LAST_STAGE
-from deepauc.reporting.evaluation.kept_stage import baseline_stage, copies_of, kept_stage, stage_objectives
+from deepauc.reporting.evaluation.kept_stage import (
+    baseline_stage,
+    copies_of,
+    kept_stage,
+    stage_objectives,
+    trained_region,
+)
 from deepauc.reporting.evaluation.label import attempt, count_rows
 from deepauc.reporting.evaluation.scores_file import ScoreTable, read_scores
 from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
@@ -54,6 +61,7 @@ def evaluate_run(
     metadata: Metadata | None = None,
     cases: int = 0,
     force: bool = False,
+    region: Region | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RunFindings:
     """Judge a finished run on its test part, or on validation where there is none.
@@ -61,7 +69,8 @@ def evaluate_run(
     baseline: another run on the same samples, for the paired test; by default the run's own first stage, where training
     has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
     negatives and lowest-scored positives to name by id (ids may name patients: none by default). force: judge a
-    scores.csv that is not the run's own, with a caution. progress: called with (labels judged, labels in all).
+    scores.csv that is not the run's own, with a caution. region: also the partial AUC there; a run that was trained for
+    one has it without being asked. progress: called with (labels judged, labels in all).
     """
     run = Run(Path(run_dir))
     record = run.record
@@ -71,7 +80,12 @@ def evaluate_run(
     cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
     table = _scores_of(run.path / "scores.csv", record)
     part = next((name for name in ("test", "validation") if name in table.part_names), None)
-    labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False, progress=progress)
+    region = region or trained_region(record)
+    labels = (
+        ()
+        if part is None
+        else evaluate_part(table, part, curves=True, probabilities=False, region=region, progress=progress)
+    )
     aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
     judged = None if part is None else table.part(part)
     subgroups: Any = Absent(NO_METADATA)
@@ -95,8 +109,8 @@ def evaluate_run(
         ),
         labels=labels,
         mean_auc=float(np.mean(aucs)) if len(labels) > 1 and aucs else None,
-        baseline=_baseline(run, table, part, None if baseline is None else Path(baseline)),
-        not_kept=_not_kept(run, table, part),
+        baseline=_baseline(run, table, part, None if baseline is None else Path(baseline), region),
+        not_kept=_not_kept(run, table, part, region),
         kept_objective=(stage_objectives(record) or [""])[kept_stage(record)],
         stages=_stages(record),
         subgroups=subgroups,
@@ -142,7 +156,9 @@ def _part_note(part: str | None) -> str:
     )
 
 
-def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) -> BaselineFinding | Absent:
+def _baseline(
+    run: Run, table: ScoreTable, part: str | None, path: Path | None, region: Region | None
+) -> BaselineFinding | Absent:
     record = run.record
     first = baseline_stage(record)
     if len(stage_objectives(record)) > 1 and kept_stage(record) == first:
@@ -163,10 +179,10 @@ def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) 
             "it is): part of the difference is how the networks are asked, not what they have learnt."
         )
     objective = ", then ".join(stage_objectives(other.record)[: kept_stage(other.record) + 1])
-    return _compared(table, theirs, part, name=path.resolve().name, objective=objective, cautions=cautions)
+    return _compared(table, theirs, part, region, name=path.resolve().name, objective=objective, cautions=cautions)
 
 
-def _not_kept(run: Run, table: ScoreTable, part: str | None) -> BaselineFinding | Absent | None:
+def _not_kept(run: Run, table: ScoreTable, part: str | None, region: Region | None) -> BaselineFinding | Absent | None:
     """The last stage, where the guard kept an earlier one: on validation it was worse, here is what it is on test."""
     record, path = run.record, run.path / LAST_STAGE / "scores.csv"
     objectives = stage_objectives(record)
@@ -177,17 +193,24 @@ def _not_kept(run: Run, table: ScoreTable, part: str | None) -> BaselineFinding 
     theirs = attempt(lambda: _scores_of(path, record))
     if isinstance(theirs, Absent):
         return theirs
-    return _compared(table, theirs, part, name=LAST_STAGE, objective=objectives[-1], cautions=())
+    return _compared(table, theirs, part, region, name=LAST_STAGE, objective=objectives[-1], cautions=())
 
 
 def _compared(
-    table: ScoreTable, theirs: ScoreTable, part: str | None, *, name: str, objective: str, cautions: Sequence[str]
+    table: ScoreTable,
+    theirs: ScoreTable,
+    part: str | None,
+    region: Region | None,
+    *,
+    name: str,
+    objective: str,
+    cautions: Sequence[str],
 ) -> BaselineFinding | Absent:
     if part is None:
         return Absent("a paired test needs a test or validation part.")
     if part not in theirs.part_names:
         return Absent(f"the baseline has no {part} part.")
-    found = attempt(lambda: compare_tables(table, theirs, part=part))
+    found = attempt(lambda: compare_tables(table, theirs, part=part, region=region))
     if isinstance(found, Absent):
         return found
     pairs = [one for one in found.labels if isinstance(one, Paired)]
