@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from deepauc.metrics.basis.bootstrap import canonical_order, require_resamplable, resampled_counts
 from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
@@ -14,9 +16,9 @@ from deepauc.metrics.comparison import Comparison
 from deepauc.metrics.curves import roc_of
 from deepauc.metrics.intervals import (
     Estimate,
+    bca_limits,
     limits_without_variance,
     normal_quantile,
-    percentile_limits,
     require_interval_options,
 )
 
@@ -92,10 +94,14 @@ def partial_auroc_interval(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> Estimate:
-    """`partial_auroc` with the percentiles of a bootstrap: each class by itself, or whole patients with `groups` (N,).
+    """`partial_auroc` with a bias-corrected and accelerated (BCa) bootstrap; with `groups` (N,) over whole patients.
 
-    Where every resample says the same (a perfect ranking), the limits are exact ones from the pairs of the region that
-    share no sample, as in `auroc_interval`.
+        Without groups each class is drawn by itself. Where every resample says the same (a perfect ranking), the limits are
+        exact ones from the pairs of the region that share no sample, as in `auroc_interval`.
+
+        A region of few rows makes intervals too narrow. Of nominal 95 % intervals for normal scores of AUC .7 / .8 / .9,
+        1,000 samples each, this many hold the truth (tests/metrics/test_secondary_coverage.py):
+    COVERAGE
     """
     _require_limits(max_fpr, min_tpr)
     require_interval_options(level, n_resamples)
@@ -105,10 +111,11 @@ def partial_auroc_interval(
         require_resamplable(column, "an interval of the partial AUC", stratified=False)
         value = _value(column, max_fpr, min_tpr)
         replicates = next(_resampled([column], max_fpr, min_tpr, n_resamples=n_resamples, seed=seed))
-        limits = percentile_limits(value, replicates, level)
-        if np.ptp(replicates) < ROUNDING:
-            limits = _exact_limits(column, value, max_fpr, min_tpr, level)
-        rows.append((value, *limits))
+        influence = _influence(column, max_fpr, min_tpr)
+        if np.ptp(replicates) < ROUNDING or influence @ influence < ROUNDING**2:
+            rows.append((value, *_exact_limits(column, value, max_fpr, min_tpr, level)))
+        else:
+            rows.append((value, *bca_limits(value, replicates, influence, level)))
     value, low, high = (columns.collect(values) for values in zip(*rows, strict=True))
     return Estimate(value, low, high)
 
@@ -195,6 +202,32 @@ def _resampled(
             rates = [np.pad(total / total[:, -1:], ((0, 0), (1, 0))) for total in (both - true, true)]
             found.append(_area(rates[0], rates[1], max_fpr, min_tpr))
         yield np.concatenate(found)
+
+
+def _influence(column: Column, max_fpr: float, min_tpr: float) -> Floats:
+    """What one sample (one patient, with groups) adds to the area to first order; sums to 0, (n,) or (G,).
+
+    With phi(c) = max(TPR(c) - min_tpr, 0) and the threshold c_0 where FPR is max_fpr, a negative at c >= c_0 adds
+    phi(c) - phi(c_0), a positive the share of such negatives below it at which TPR is above min_tpr.
+    """
+    positive = column.positive
+    of_positives, of_negatives = column.scores[positive], column.scores[~positive]
+    ordered = np.sort(of_positives)
+
+    def height(cuts: npt.NDArray[Any]) -> Floats:
+        below = np.searchsorted(ordered, cuts, side="left") + np.searchsorted(ordered, cuts, side="right")
+        found: Floats = 1 - below / (2 * ordered.size) - min_tpr
+        return found
+
+    within = np.sort(of_negatives)[-min(math.ceil(max_fpr * of_negatives.size), of_negatives.size) :]
+    found = np.empty(positive.size)
+    found[~positive] = np.maximum(height(np.maximum(of_negatives, within[0])), 0)
+    counted = within[height(within) > 0]
+    passed = np.searchsorted(counted, of_positives, side="left") + np.searchsorted(counted, of_positives, side="right")
+    found[positive] = passed / (2 * of_negatives.size)
+    for rows in (positive, ~positive):
+        found[rows] = (found[rows] - found[rows].mean()) / np.count_nonzero(rows)
+    return found if column.groups is None else np.bincount(column.groups, found)
 
 
 def _exact_limits(column: Column, value: float, max_fpr: float, min_tpr: float, level: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ positives for every negative: choosing them is one sort, and what is left is the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from deepauc.labels import scale_free
 from deepauc.objectives.input_check import InputCheck, precise_dtype
+from deepauc.objectives.late_labels import LateLabels
 from deepauc.objectives.once import once
 from deepauc.objectives.pairwise import (
     PairwiseAUCLoss,
@@ -78,7 +79,7 @@ def partial_auc_loss(
     return _loss(scores, labels, weights, limits, surrogate, margin, None)
 
 
-class PartialAUCLoss(PairwiseAUCLoss):
+class PartialAUCLoss(LateLabels, PairwiseAUCLoss):
     """Mean of a surrogate over the pairs that make up a partial AUC; the equation is with `partial_auc_loss`.
 
     max_fpr: only the highest-scored negatives count, this share of them. min_tpr: only the lowest-scored positives
@@ -95,6 +96,7 @@ class PartialAUCLoss(PairwiseAUCLoss):
 
     positive_memory: Tensor
     negative_memory: Tensor
+    per_label = ("positive_memory", "negative_memory")
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class PartialAUCLoss(PairwiseAUCLoss):
         self.limits = Limits.of(max_fpr, min_tpr)
         self.max_fpr, self.min_tpr = float(max_fpr), float(min_tpr)
         self.input_check = InputCheck(soft=False, may_be_soft=False)
-        for name, share in zip(_MEMORIES, self.limits, strict=True):
+        for name, share in zip(self.per_label, self.limits, strict=True):
             kept = 0 if share == 1 else math.ceil(BEYOND / share - 1e-6)  # 1 - 0.8 is a little less than 0.2
             self.register_buffer(name, torch.zeros(num_labels or 0, kept, 2))
 
@@ -121,7 +123,7 @@ class PartialAUCLoss(PairwiseAUCLoss):
         self.input_check.before(scores, labels, weights)
         if scores.device.type == "cpu" and not torch.compiler.is_compiling():
             require_finite_scores(scores.detach(), labels)
-        memory = self._memory_for(scores)
+        memory = Memory(*self.per_label_buffers(scores))
         loss = _loss(scores, labels, weights, self.limits, self.surrogate, self._margin_for(scores), memory)
         if self.training and self.limits != (1, 1):
             with torch.no_grad():
@@ -131,27 +133,6 @@ class PartialAUCLoss(PairwiseAUCLoss):
     def extra_repr(self) -> str:
         margin = self.margin[0] if len(self.margin) == 1 else self.margin
         return f"max_fpr={self.max_fpr}, min_tpr={self.min_tpr}, surrogate={self.surrogate!r}, margin={margin}"
-
-    def _memory_for(self, scores: Tensor) -> Memory:
-        num_labels = 1 if scores.ndim == 1 else scores.shape[1]
-        held = self.positive_memory.shape[0]
-        if not held:  # the first batch of a loss that was not told
-            for name in _MEMORIES:
-                empty = getattr(self, name)
-                setattr(self, name, torch.zeros(num_labels, *empty.shape[1:], device=scores.device))
-        elif held != num_labels:
-            raise ValueError(f"this loss keeps scores of {held} labels, and got {num_labels}: make one loss for each.")
-        return Memory(self.positive_memory, self.negative_memory)
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        for name in _MEMORIES:  # a loss that has seen no batch yet takes the number of labels from the state
-            own, saved = getattr(self, name), state_dict.get(prefix + name)
-            if isinstance(saved, Tensor) and not own.shape[0] and saved.shape[1:] == own.shape[1:]:
-                setattr(self, name, torch.zeros_like(saved, device=own.device))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-_MEMORIES = ("positive_memory", "negative_memory")
 
 
 def _loss(
