@@ -96,12 +96,13 @@ def partial_auroc_interval(
 ) -> Estimate:
     """`partial_auroc` with a bias-corrected and accelerated (BCa) bootstrap; with `groups` (N,) over whole patients.
 
-        Without groups each class is drawn by itself. Where every resample says the same (a perfect ranking), the limits are
-        exact ones from the pairs of the region that share no sample, as in `auroc_interval`.
+    Without groups each class is drawn by itself. Where every resample says the same (a perfect ranking), the limits are
+    exact ones from the pairs of the region that share no sample, as in `auroc_interval`.
 
-        A region of few rows makes intervals too narrow. Of nominal 95 % intervals for normal scores of AUC .7 / .8 / .9,
-        1,000 samples each, this many hold the truth (tests/metrics/test_secondary_coverage.py):
-    COVERAGE
+    A region of few rows makes intervals too narrow. Of nominal 95 % intervals for normal scores of AUC .7 / .8 / .9,
+    1,000 samples each, this many hold the truth (tests/metrics/test_secondary_coverage.py):
+        50 positives, 450 negatives: FPR <= .3: .958 / .946 / .953; TPR >= .8: .933 / .922 / .911
+        10 positives,  90 negatives: FPR <= .3: .955 / .964 / .935; TPR >= .8: .795 / .770 / .729
     """
     _require_limits(max_fpr, min_tpr)
     require_interval_options(level, n_resamples)
