@@ -1,4 +1,4 @@
-"""How often nominal 95 % intervals of AP, partial AUC, Brier score and ECE hold the truth of what they were drawn from."""
+"""How often nominal 95 % intervals of AP, partial AUC, Brier score and ECE hold the truth of the cohort."""
 
 import sys
 from statistics import NormalDist

@@ -13,8 +13,8 @@ from deepauc.cli.options import AsJson, RareForce, RareMaxFpr, RareMinTpr
 from deepauc.cli.short_help import HELP_ALL
 
 if TYPE_CHECKING:
-    from deepauc.reporting.evaluation.scores_file import ScoreTable
     from deepauc.reporting.evaluation.table import TableComparison
+    from deepauc.training.run.scores import Scores
 
 
 def compare(
@@ -46,9 +46,9 @@ def compare(
     from deepauc.metrics.partial import Region
     from deepauc.reporting.document.sections import p_text, signed_text
     from deepauc.reporting.evaluation.findings import Absent, to_json
-    from deepauc.reporting.evaluation.scores_file import read_scores
     from deepauc.reporting.evaluation.table import compare_tables
     from deepauc.training.run.own_files import require_own
+    from deepauc.training.run.scores import read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
     region = Region.asked(max_fpr, min_tpr)
@@ -129,7 +129,7 @@ def _show_partial(output: Output, names: tuple[str, ...], found: TableComparison
         output.table(header, rows, title=f"Partial AUC ({regions.pop()}), by a bootstrap over {over}")
 
 
-def _shared_part(a: ScoreTable, b: ScoreTable) -> str | None:
+def _shared_part(a: Scores, b: Scores) -> str | None:
     """test, or validation, where both have it (or one has it, and the other no parts at all); None: there are none."""
     for name in ("test", "validation"):
         there = [table.parts is None or name in table.part_names for table in (a, b)]

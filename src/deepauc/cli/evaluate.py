@@ -12,7 +12,7 @@ from deepauc.cli.options import AsJson, Force, MaxFpr, MinTpr
 
 if TYPE_CHECKING:
     from deepauc.reporting.evaluation.findings import LabelEvaluation
-    from deepauc.reporting.evaluation.scores_file import ScoreTable
+    from deepauc.training.run.scores import Scores
 
 LabelColumns = Annotated[
     list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels; repeatable; default: label.")
@@ -48,9 +48,9 @@ def evaluate(
 
     from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import AucResult
-    from deepauc.reporting.evaluation.scores_file import read_scores
     from deepauc.reporting.evaluation.table import evaluate_part
     from deepauc.training.run.own_files import require_own
+    from deepauc.training.run.scores import read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
     region = Region.asked(max_fpr, min_tpr)
@@ -79,12 +79,12 @@ def evaluate(
     output.record({"file": str(scores), "notes": notes, "results": [_record(one, within) for one in found]})
 
 
-def all_notes(table: ScoreTable) -> list[str]:
+def all_notes(table: Scores) -> list[str]:
     """What a reader of figures from this table should know."""
     return [*table.notes, *_repeated_ids(table)]
 
 
-def _repeated_ids(table: ScoreTable) -> list[str]:
+def _repeated_ids(table: Scores) -> list[str]:
     """A sample in several rows of a part makes intervals too narrow, unless groups hold its rows together."""
     if table.ids is None or table.groups is not None:
         return []

@@ -93,7 +93,7 @@ def partial_auroc_interval(
     groups: ArrayLike | None = None,
     n_resamples: int = 2000,
     seed: int = 0,
-) -> Estimate:
+) -> Estimate[FloatOrArray]:
     """`partial_auroc` with a bias-corrected and accelerated (BCa) bootstrap; with `groups` (N,) over whole patients.
 
     Without groups each class is drawn by itself. Where every resample says the same (a perfect ranking), the limits are
@@ -117,8 +117,7 @@ def partial_auroc_interval(
             rows.append((value, *_exact_limits(column, value, max_fpr, min_tpr, level)))
         else:
             rows.append((value, *bca_limits(value, replicates, influence, level)))
-    value, low, high = (columns.collect(values) for values in zip(*rows, strict=True))
-    return Estimate(value, low, high)
+    return Estimate(*(columns.collect(values) for values in zip(*rows, strict=True)))
 
 
 def compare_partial_auroc(
@@ -164,8 +163,7 @@ def compare_partial_auroc(
         half = normal_quantile(level) * se
         p_value = math.erfc(abs(difference) / se / math.sqrt(2))
         rows.append((difference, max(difference - half, -most), min(difference + half, most), p_value))
-    difference, low, high, p_value = (columns_a.collect(values) for values in zip(*rows, strict=True))
-    return Comparison(difference, low, high, p_value)
+    return Comparison(*(columns_a.collect(values) for values in zip(*rows, strict=True)))
 
 
 ROUNDING = 1e-12  # areas of one ranking, summed in another order, differ by less
@@ -228,7 +226,7 @@ def _influence(column: Column, max_fpr: float, min_tpr: float) -> Floats:
     found[positive] = passed / (2 * of_negatives.size)
     for rows in (positive, ~positive):
         found[rows] = (found[rows] - found[rows].mean()) / np.count_nonzero(rows)
-    return found if column.groups is None else np.bincount(column.groups, found)
+    return found if column.groups is None else np.bincount(column.groups, found).astype(np.float64)
 
 
 def _exact_limits(column: Column, value: float, max_fpr: float, min_tpr: float, level: float) -> tuple[float, float]:

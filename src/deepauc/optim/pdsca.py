@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,8 @@ from torch.nn import functional as F
 
 from deepauc.optim.pesg import PESG, MinMaxObjective, Reference, norms_apart
 
-
-class Loss(Protocol):
-    """A loss of scores and labels; called with sample weights only where there are some."""
-
-    def __call__(self, scores: Tensor, labels: Tensor, /, *weights: Tensor) -> Tensor: ...
+Loss = Callable[..., Tensor]
+"""Of scores and labels; called with sample weights too where there are some."""
 
 
 class PDSCA(PESG):

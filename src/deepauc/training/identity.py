@@ -192,6 +192,10 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "widths": (32, 64, 128),
         "activation": "elu",
     },
+    "ThumbnailSpec": {
+        "size": 16,
+        "grey": False,
+    },
 }
 
 # First name -> the name of the class today. Records, bundles and settings files may have either.

@@ -10,11 +10,12 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.curves import RocCurve, roc_curve
+from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.partial import Region, compare_partial_auroc, partial_auroc
-from deepauc.reporting.evaluation.findings import Absent, Interval, LabelEvaluation, Paired, PairedPartial
+from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired, PairedPartial
 from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, Sample, attempt, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
-from deepauc.reporting.evaluation.scores_file import Floats, ScoreTable, Strings
+from deepauc.training.run.scores import Floats, Scores, Strings
 
 NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
 NO_VALIDATION = "thresholds and recalibration come from validation, and there is no such part."
@@ -35,7 +36,7 @@ class TableComparison:
     groups_differ: bool = False
 
 
-def sample_of(table: ScoreTable, number: int) -> Sample:
+def sample_of(table: Scores, number: int) -> Sample:
     """One label of a table."""
     return Sample(
         scores=table.scores[:, number], labels=table.labels[:, number], groups=table.groups, group_word=table.group_word
@@ -43,7 +44,7 @@ def sample_of(table: ScoreTable, number: int) -> Sample:
 
 
 def evaluate_part(
-    table: ScoreTable,
+    table: Scores,
     part: str | None,
     *,
     curves: bool,
@@ -83,7 +84,7 @@ def evaluate_part(
 
 
 def compare_tables(
-    a: ScoreTable, b: ScoreTable, *, part: str | None, common: bool = False, region: Region | None = None
+    a: Scores, b: Scores, *, part: str | None, common: bool = False, region: Region | None = None
 ) -> TableComparison:
     """The paired test of a's AUC against b's on the same rows; clustered where patients have several.
 
@@ -136,7 +137,7 @@ def _paired(pairing: Pairing, number: int, clustered: bool, region: Region | Non
         label=pairing.a.label_names[number],
         auc=float(auroc(ours, labels)),
         baseline_auc=float(auroc(theirs, labels)),
-        difference=Interval(float(found.difference), float(found.low), float(found.high)),
+        difference=Estimate(found.difference, found.low, found.high).floats(),
         p_value=float(found.p_value),
         same_scores=bool(np.array_equal(ours, theirs)),
         baseline_fpr=np.append(curve.fpr[::step], 1.0),
@@ -148,12 +149,12 @@ def _paired(pairing: Pairing, number: int, clustered: bool, region: Region | Non
 def _paired_partial(
     ours: Floats, theirs: Floats, labels: Floats, groups: Strings | None, region: Region
 ) -> PairedPartial:
-    limits = {"max_fpr": region.max_fpr, "min_tpr": region.min_tpr}
-    found = compare_partial_auroc(ours, theirs, labels, groups=groups, **limits)
+    max_fpr, min_tpr = region.max_fpr, region.min_tpr
+    found = compare_partial_auroc(ours, theirs, labels, max_fpr=max_fpr, min_tpr=min_tpr, groups=groups)
     return PairedPartial(
         region=region,
-        area=float(partial_auroc(ours, labels, **limits)),
-        baseline_area=float(partial_auroc(theirs, labels, **limits)),
-        difference=Interval(float(found.difference), float(found.low), float(found.high)),
+        area=float(partial_auroc(ours, labels, max_fpr=max_fpr, min_tpr=min_tpr)),
+        baseline_area=float(partial_auroc(theirs, labels, max_fpr=max_fpr, min_tpr=min_tpr)),
+        difference=Estimate(float(found.difference), float(found.low), float(found.high)),
         p_value=float(found.p_value),
     )
