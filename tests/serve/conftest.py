@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("starlette", reason="the extra serve is not installed: pip install 'deepauc[serve]'")
-
 from deepauc.serve.judgement import ServedRun
-from deepauc.serve.server import LocalServer
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +40,7 @@ def served(run_folders):
 class Client:
     """A browser that has opened the address: it has the cookie, and says where it comes from."""
 
-    server: LocalServer
+    server: object
     cookie: str = ""
 
     @property
@@ -79,6 +76,9 @@ class Client:
 @pytest.fixture
 def serve_run():
     """Serve a run in a thread; a client that holds the cookie."""
+    pytest.importorskip("starlette", reason="the extra serve is not installed: pip install 'deepauc[serve]'")
+    from deepauc.serve.server import LocalServer
+
     servers = []
 
     def begin(run):

@@ -4,6 +4,8 @@ import socket
 
 import pytest
 
+pytest.importorskip("starlette", reason="the extra serve is not installed: pip install 'deepauc[serve]'")
+
 from deepauc.serve.guard import HEADERS
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+pytest.importorskip("starlette", reason="the extra serve is not installed: pip install 'deepauc[serve]'")
+
 from deepauc.serve import app
 
 
