@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from deepauc.cli import training_run
 from deepauc.cli.main import run
+from deepauc.pipeline import outcome
 from deepauc.training.predict.table import predict_table
 from deepauc.training.run.bundle import Bundle
 
@@ -42,7 +42,7 @@ def trained(clinic, tmp_path_factory, write_table):
     table = write_table(folder / "all.csv", rows)
     words = ["--table", str(table), *COLUMNS, "--model", "small-cnn", "--epochs", "1", "--out", str(out), "--quiet"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_run, "write_report", lambda *_, **__: (out / "report.html").write_text(""))
+        patch.setattr(outcome, "write_report", lambda *_, **__: (out / "report.html").write_text(""))
         with pytest.raises(SystemExit) as end:
             run(["train", *words])
     assert end.value.code == 0

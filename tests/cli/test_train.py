@@ -18,11 +18,12 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from deepauc.cli import training_run
 from deepauc.cli.console import Output
 from deepauc.cli.main import run
 from deepauc.cli.options import parse_size
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.pipeline import job
+from deepauc.pipeline import tune as pipeline_tune
 from deepauc.training.config import read_settings
 from deepauc.training.engine.loop import train
 from deepauc.training.in_memory import InMemoryInputs
@@ -153,8 +154,8 @@ def test_the_baseline_is_the_run_of_the_first_stage_alone(deepauc, no_report, da
     expected = [row["score"] for row in scores(alone.path)]
     assert [row["score"] for row in scores(out / "baseline")] == expected
     baseline = json.loads((out / "baseline" / "run.json").read_text())
-    assert baseline["identity"]["recipe"] == alone.record["identity"]["recipe"]
-    assert baseline["results"]["auc"] == alone.record["results"]["auc"]
+    assert baseline["identity"]["recipe"] == alone.record.plain["identity"]["recipe"]
+    assert baseline["results"]["auc"] == alone.record.plain["results"]["auc"]
     assert (out / "baseline" / "bundle.json").read_bytes() == (alone.path / "bundle.json").read_bytes()
     assert record["data"]["split"] is None
 
@@ -481,7 +482,7 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
         assert all(0 < seconds < took for seconds in (*measured[-1].step, *measured[-1].end, measured[-1].row))
         return replace(measured[-1], step=(0.2, 0.2), end=(0.0, 0.0), row=0.0)
 
-    monkeypatch.setattr(training_run, "measure_pace", pace)
+    monkeypatch.setattr(job, "measure_pace", pace)
     words = ("--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run")
     code, _, errors = deepauc(*words, "--minutes", 0.01)
     assert code == 2
@@ -547,8 +548,8 @@ def test_tuning_is_on_validation_recorded_and_not_done_twice(deepauc, no_report,
     out = tmp_path / "run"
     words = ("--table", data / "data.csv", *IMAGES, "--out", out, "--epochs", 2)
     seen = []
-    tune = training_run.tune
-    monkeypatch.setattr(training_run, "tune", lambda *a, **k: seen.append(k["pairs"]) or tune(*a, **k))
+    tune = pipeline_tune.tune
+    monkeypatch.setattr(pipeline_tune, "tune", lambda *a, **k: seen.append(k["pairs"]) or tune(*a, **k))
     code, text, errors = deepauc(*words, "--tune", 3)
     assert (code, errors) == (0, "")
     record = json.loads((out / "run.json").read_text())
@@ -674,11 +675,11 @@ def test_one_core_is_left_to_others_unless_told_otherwise(monkeypatch):
     try:
         torch.set_num_threads(2)
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        with training_run._cpu_threads(torch.device("cpu")):
+        with job.cpu_threads(torch.device("cpu")):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
-        with training_run._cpu_threads(torch.device("cpu")):
+        with job.cpu_threads(torch.device("cpu")):
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepauc.cli import training_run
 from deepauc.cli.console import Output
-from deepauc.cli.training_progress import StageLength, TrainingProgress
+from deepauc.cli.training_progress import TrainingProgress
+from deepauc.pipeline import job
+from deepauc.pipeline.stages import StageLength
 from deepauc.training.engine.trainer import Progress
 from deepauc.training.plan import first_stage as plan_first_stage
 from deepauc.training.plan.timing import Pace
@@ -114,7 +115,7 @@ def test_interrupted_in_the_first_stage_it_goes_on_to_the_bit(deepauc, no_report
 def test_minutes_leave_it_out_or_have_it_by_the_clock(deepauc, words, monkeypatch):
     monkeypatch.setattr(plan_first_stage, "LEAST_IMAGES", 50)
     pace = Pace(step=(0.05, 0.001, 0.001), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
-    monkeypatch.setattr(training_run, "measure_pace", lambda *_, **__: pace)
+    monkeypatch.setattr(job, "measure_pace", lambda *_, **__: pace)
     whole = 100 * 5 * 0.05 + 50 * 4 * 0.001 + 25 * 5 * 0.001  # seconds, as all stages would like it
     for minutes, epochs in ((whole / 60 / 0.9 + 0.01, "100 + 50 + 25"), (0.25, "52 + 50 + 25"), (0.2, "50 + 25")):
         code, text, errors = deepauc(*words, "--minutes", minutes, "--print-config")
@@ -135,7 +136,7 @@ def test_a_run_with_minutes_goes_on_with_the_pace_it_was_planned_by(deepauc, no_
     monkeypatch.setattr(plan_first_stage, "MOST_EPOCHS", {"cpu": 50, "cuda": 50})
     slow = Pace(step=(9.0, 0.001, 0.01), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
     measured = []
-    monkeypatch.setattr(training_run, "measure_pace", lambda *_, **__: measured.append(0) or slow)
+    monkeypatch.setattr(job, "measure_pace", lambda *_, **__: measured.append(0) or slow)
     command = (*words, "--minutes", 0.02, "--out", tmp_path / "run")
     for _ in range(2):
         code, _, errors = deepauc(*command)
@@ -179,8 +180,8 @@ def test_the_time_left_counts_images_not_steps(monkeypatch, capsys):
     """Ten steps of 512 images take as long as eighty of 64."""
     clock = [0.0]
     monkeypatch.setattr("deepauc.cli.training_progress.time.monotonic", lambda: clock[0])
-    first = StageLength(name="Contrastive", steps=10, an_epoch=5, a_step=512)
-    second = StageLength(name="CrossEntropy", steps=80, an_epoch=80, a_step=64)
+    first = StageLength(name="Contrastive", steps=10, steps_per_epoch=5, rows_per_step=512)
+    second = StageLength(name="CrossEntropy", steps=80, steps_per_epoch=80, rows_per_step=64)
     shown = TrainingProgress(Output(), [first, second], bar=None)
     for step in range(1, 11):
         clock[0] += 8.0  # seconds

@@ -14,7 +14,8 @@ from deepauc.training.config import Settings, build, settings_toml
 from deepauc.training.identity import FROZEN, RENAMED
 from deepauc.training.plain import SPECS, from_plain, recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.run.folder import NUMERICS_VERSION, by_other_numerics, git_commit, made_by
+from deepauc.training.run.folder import NUMERICS_VERSION, by_other_numerics, git_commit
+from deepauc.training.run.record import RunRecord
 
 RECIPE = Recipe(
     model=ResNet20Spec(),
@@ -146,5 +147,5 @@ def test_an_installed_package_has_no_commit(checkout):
 
 def test_a_run_from_before_counts_as_numerics_version_1():
     old = {"hardware": "a CPU", "versions": {"torch": "2"}, "code_version": "0" * 64}
-    assert made_by(old) == {"hardware": "a CPU", "versions": {"torch": "2"}, "commit": None, "numerics": 1}
+    assert RunRecord.of(old).made_by == {"hardware": "a CPU", "versions": {"torch": "2"}, "commit": None, "numerics": 1}
     assert by_other_numerics([old, {"numerics": NUMERICS_VERSION + 1}]) == 1 + (NUMERICS_VERSION != 1)

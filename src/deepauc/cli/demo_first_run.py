@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from dataclasses import asdict, dataclass
@@ -40,7 +39,7 @@ class FirstRun:
 
     settings: FirstRunSettings
     command: str
-    auc: dict[str, dict[str, Estimate]]
+    auc: dict[str, dict[str, Estimate[float]]]
     kept: str
     counts: dict[str, dict[str, int]]
     table: Path
@@ -54,7 +53,7 @@ def require_replaceable(folder: Path) -> None:
         raise ValueError(f"{folder} is no folder of the demo's. {remedy}")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not str(_record(folder).get("command", "")).endswith(MARK):
+    if not _command_of(folder).endswith(MARK):
         raise ValueError(f"{folder} was not made by the demo. {remedy}")
     for path in sorted(folder.rglob("*")):
         if not path.is_dir() and not _is_of_a_run(path.relative_to(folder)):
@@ -81,7 +80,7 @@ def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Ou
     )
     command = _command(full, folder)
     require_replaceable(folder)
-    if folder.exists() and (RunFolder(folder).done or _record(folder).get("command") != command + MARK):
+    if folder.exists() and (RunFolder(folder).done or _command_of(folder) != command + MARK):
         shutil.rmtree(folder)
     output.say(f"$ {command}\n")
     # where only results or JSON were asked for, the demo says them itself
@@ -194,12 +193,12 @@ def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Pa
     from deepauc.training.test_time import score_copies
 
     run = Run(folder)
-    stages = [_NAMES[stage["objective"]["type"]] for stage in run.record["recipe"]["stages"]]
+    stages = [_NAMES[name] for name in run.record.objectives]
     task = prepare(full, "cpu").task
     (label,) = task.label_names
     bundle = Bundle.load(folder)
     model = bundle.network(folder)
-    auc: dict[str, dict[str, Estimate]] = {}
+    auc: dict[str, dict[str, Estimate[float]]] = {}
     for number, stage in enumerate(stages):
         load_weights(RunFolder(folder).stage_path(number), model)
         for part in PARTS:
@@ -211,20 +210,21 @@ def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Pa
         settings=settings,
         command=command,
         auc=auc,
-        kept=stages[run.record["results"]["guard"]["winner"]],
+        kept=stages[run.record.kept_stage],
         counts={p: {"positives": int((y == 1).sum()), "negatives": int((y == 0).sum())} for p, y in labels.items()},
         table=Path(str(full.data.table)),
         report=folder / "report.html",
     )
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    """run.json, or nothing where there is none that can be read."""
+def _command_of(folder: Path) -> str:
+    """By which its run was trained; nothing where no record can be read."""
+    from deepauc.training.run.folder import RunFolder
+
     try:
-        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return RunFolder(folder).record().command
+    except ValueError:
+        return ""
 
 
 def _is_of_a_run(path: Path) -> bool:

@@ -29,7 +29,7 @@ def average_precision_interval(
     stratified: bool = False,
     n_resamples: int = 2000,
     seed: int = 0,
-) -> Estimate:
+) -> Estimate[FloatOrArray]:
     """AP with the percentiles of a bootstrap over rows, or over whole patients where `groups` (N,) names them.
 
     AP changes with the share of positives, and in a cohort that share is itself a matter of chance: rows are drawn from

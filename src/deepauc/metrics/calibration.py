@@ -36,8 +36,8 @@ class ReliabilityCurve:
 class CalibrationIntervals:
     """Both figures with their limits, from one bootstrap."""
 
-    brier: Estimate
-    calibration_error: Estimate
+    brier: Estimate[FloatOrArray]
+    calibration_error: Estimate[FloatOrArray]
 
 
 def brier_score(probabilities: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None) -> FloatOrArray:

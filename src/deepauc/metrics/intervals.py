@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,20 @@ from deepauc.metrics.basis.delong import independent_pairs, influence, placement
 WHAT = "an AUROC interval"
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its confidence limits; arrays (L,) for (N, L) inputs."""
+Values_co = TypeVar("Values_co", bound=FloatOrArray, covariant=True)
 
-    value: FloatOrArray
-    low: FloatOrArray
-    high: FloatOrArray
+
+@dataclass(frozen=True)
+class Estimate(Generic[Values_co]):
+    """A value with its confidence limits (95 % unless said otherwise); arrays (L,) for (N, L) inputs."""
+
+    value: Values_co
+    low: Values_co
+    high: Values_co
+
+    def floats(self) -> Estimate[float]:
+        """Of (N,) inputs, as Python's own numbers."""
+        return Estimate(float(self.value), float(self.low), float(self.high))
 
 
 def auroc_interval(
@@ -36,7 +43,7 @@ def auroc_interval(
     groups: ArrayLike | None = None,
     n_resamples: int = 2000,
     seed: int = 0,
-) -> Estimate:
+) -> Estimate[FloatOrArray]:
     """AUROC with a confidence interval that never leaves [0, 1]; `groups` (N,) are patients.
 
     `delong`: DeLong's variance (clustered by patient: Obuchowski, 1997) on the logit scale,
@@ -71,7 +78,7 @@ def auroc_interval(
 
 def auroc_with_limits(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], *, groups: npt.NDArray[Any] | None = None, **options: Any
-) -> Estimate:
+) -> Estimate[float]:
     """`auroc_interval` of (N,), all labels known; from 0 to 1 where a class has a single row (with groups: patient).
 
     That has no variance to estimate, and says next to nothing; the AUC itself is there all the same.
@@ -79,7 +86,7 @@ def auroc_with_limits(
     of_classes = [labels == value for value in (0, 1)]
     if min(int(of.sum()) if groups is None else len(np.unique(groups[of])) for of in of_classes) == 1:
         return Estimate(float(auroc(scores, labels)), 0.0, 1.0)
-    return auroc_interval(scores, labels, groups=groups, **options)
+    return auroc_interval(scores, labels, groups=groups, **options).floats()
 
 
 def require_interval_options(level: float, n_resamples: int | None = None) -> None:

@@ -22,10 +22,10 @@ class OperatingPoint:
     """What a fixed threshold does (positive means score >= threshold); arrays (L,) for (N, L) inputs."""
 
     threshold: FloatOrArray
-    sensitivity: Estimate
-    specificity: Estimate
-    positive_predictive_value: Estimate  # NaN with limits (0, 1) where nothing is called positive
-    negative_predictive_value: Estimate
+    sensitivity: Estimate[FloatOrArray]
+    specificity: Estimate[FloatOrArray]
+    positive_predictive_value: Estimate[FloatOrArray]  # NaN with limits (0, 1) where nothing is called positive
+    negative_predictive_value: Estimate[FloatOrArray]
     true_positives: FloatOrArray
     false_positives: FloatOrArray
     true_negatives: FloatOrArray

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.reporting.evaluation.scores_file import ScoreTable, read_scores
 from deepauc.training.run.own_files import SCORES
+from deepauc.training.run.scores import Scores, read_run_scores
 
 BINS = 24
 HELD_OUT = ("test", "validation")  # where a threshold is judged: the first of these that there is
@@ -46,7 +46,7 @@ class KnownScores:
     negatives: Floats
 
     @classmethod
-    def of(cls, table: ScoreTable, part: str, number: int) -> KnownScores:
+    def of(cls, table: Scores, part: str, number: int) -> KnownScores:
         rows = table.part(part)
         scores, labels = rows.scores[:, number], rows.labels[:, number]
         positives, negatives = (np.sort(scores[np.isfinite(scores) & (labels == value)]) for value in (1, 0))
@@ -80,7 +80,7 @@ def known_scores(folder: Path, labels: int) -> tuple[list[KnownScores | None], l
     nothing: list[KnownScores | None] = [None] * labels
     if not (folder / SCORES).is_file():
         return nothing, nothing
-    table = read_scores(folder / SCORES, other_labels_missing=True)
+    table = read_run_scores(folder)
     if table.labels.shape[1] != labels:
         raise ValueError(f"{folder / SCORES} has {table.labels.shape[1]} labels, and the network {labels}.")
 

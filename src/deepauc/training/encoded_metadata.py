@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from deepauc.data.task import Array, ArrayInputs, Task
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision
 
 MOST_NAMES = 0.5  # a column with more categories than this share of its cells holds names, from which nothing follows
 
@@ -44,7 +44,7 @@ def require_categories(task: Task, encoder: MetadataEncoder) -> None:
                 )
 
 
-def encoding_choice(encoder: MetadataEncoder) -> Choice:
+def encoding_decision(encoder: MetadataEncoder) -> Decision:
     """How each column was taken, for people."""
     named = [
         f"{column.name} ({len(column.categories)} categories)"
@@ -52,7 +52,7 @@ def encoding_choice(encoder: MetadataEncoder) -> Choice:
         else f"{column.name} (a number)"
         for column in encoder.columns
     ]
-    return Choice(
+    return Decision(
         name="metadata",
         value=", ".join(named),
         reason=f"{len(encoder.feature_names)} features by the rows of train alone: numbers standardised, a feature for "

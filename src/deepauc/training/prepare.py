@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.splits import check_leaks, equal_sets, input_digests, split_by_fractions
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import read_table
-from deepauc.data.task import Array, Task, feature_columns
+from deepauc.data.task import Array, Indices, Task, feature_columns
 from deepauc.names import count_possible_leaks, group_word
 from deepauc.training.config import DataSettings, Settings, SplitSettings
-from deepauc.training.encoded_metadata import encoding_choice, metadata_task, require_categories
+from deepauc.training.encoded_metadata import encoding_decision, metadata_task, require_categories
 from deepauc.training.in_memory import kept_in_memory
-from deepauc.training.plan.choice import Choice, DeviceKind
+from deepauc.training.plan.decision import Decision, DeviceKind
 from deepauc.training.plan.network import planned_size
 from deepauc.training.predict.known_rows import split_like
 from deepauc.training.prepare_packed import PackedRecord, read_packed, require_only_packed
@@ -28,53 +28,91 @@ ReadingProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A task with its parts, what the check of its rows has found, and how many leaks there are, by kind.
+class Rows:
+    """Rows as they were read, in the parts that their table names, and what their check has found.
 
-    possible_leaks: patients that are in two parts if names that may be meant alike are one patient's.
+    digests: of the inputs, where any images are identical. packed: where there is no table.
     """
 
     task: Task
     report: TableReport
-    split: Choice
+    digests: Array | None = None
+    packed: PackedRecord | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A task with its parts, what the check of its rows has found, and how many leaks there are, by kind.
+
+    rows: what the task was made of, for another split. drawn: how the parts were drawn, where deepauc has drawn them.
+    possible_leaks: patients that are in two parts if names that may be meant alike are one patient's.
+    """
+
+    rows: Rows
+    task: Task
+    split: Decision
+    drawn: SplitSettings | None
     leaks: dict[str, int]
     possible_leaks: int = 0
-    metadata: Choice | None = None  # how its columns were taken, where they are the inputs
-    packed: PackedRecord | None = None  # where there is no table
+    metadata: Decision | None = None  # how its columns were taken, where they are the inputs
+
+    @property
+    def report(self) -> TableReport:
+        return self.rows.report
+
+    @property
+    def packed(self) -> PackedRecord | None:
+        return self.rows.packed
+
+    def resplit(self, parts: Mapping[str, Indices], split: Decision) -> Prepared:
+        """The same rows in other parts, such as those of a fold; metadata are encoded anew, by these training rows."""
+        task = self.rows.task.with_parts(parts)
+        return _prepared(self.rows, task, split, drawn=None, metadata=self.metadata is not None)
 
 
 def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingProgress | None = None) -> Prepared:
     """Read and check the rows; a TableError lists all that is wrong with a table. progress: (rows done, in all)."""
     data = settings.data
     _require_complete(data)
-    packed = None
+    rows = _read(data, device_kind, progress)
+    if data.split_of is not None:
+        (task, split), drawn = _with_parts_of(rows.task, Path(data.split_of), settings, rows.packed), None
+    else:
+        drawn = None if "validation" in rows.task.parts else settings.split
+        task, split = _with_parts(rows.task, settings, rows.digests)
+    metadata = bool(data.metadata_columns or data.category_columns)
+    return _prepared(rows, task, split, drawn=drawn, metadata=metadata)
+
+
+def _read(data: DataSettings, device_kind: DeviceKind, progress: ReadingProgress | None) -> Rows:
+    packed, digests = None, None
     if data.packed is not None:
         task, report, digests, packed = read_packed(data.packed, progress=progress)
-        images = packed.images
     else:
         task, report = _from_table(data, device_kind, progress)
-        images, digests = data.image_column is not None, None
-    identical = bool(report.duplicates) and images  # numbers repeat by chance, pictures do not
-    if identical and digests is None:
+    images = data.image_column is not None if packed is None else packed.images
+    if not report.duplicates or not images:  # numbers repeat by chance, pictures do not
+        digests = None
+    elif digests is None:
         digests = input_digests(task.source, progress=progress)
-    same = digests if identical else None
-    if data.split_of is not None:
-        task, split = _with_parts_of(task, Path(data.split_of), settings, packed)
-    else:
-        task, split = _with_parts(task, settings, same)
-    metadata = None
-    if data.metadata_columns or data.category_columns:
+    return Rows(task=task, report=report, digests=digests, packed=packed)
+
+
+def _prepared(rows: Rows, task: Task, split: Decision, *, drawn: SplitSettings | None, metadata: bool) -> Prepared:
+    """task: the rows in their parts. metadata: its columns are the inputs."""
+    encoding = None
+    if metadata:
         encoded, encoder = metadata_task(task)
         require_categories(task, encoder)
-        task, metadata = encoded, encoding_choice(encoder)
+        task, encoding = encoded, encoding_decision(encoder)
     return Prepared(
+        rows=rows,
         task=task,
-        report=report,
         split=split,
-        leaks=_leaks(task, same),
-        possible_leaks=_possible_leaks(task) if any(one.what == "group" for one in report.alike) else 0,
-        metadata=metadata,
-        packed=packed,
+        drawn=drawn,
+        leaks=_leaks(task, rows.digests),
+        possible_leaks=_possible_leaks(task) if any(one.what == "group" for one in rows.report.alike) else 0,
+        metadata=encoding,
     )
 
 
@@ -134,7 +172,7 @@ def _require_complete(data: DataSettings) -> None:
         raise ValueError("--image-size goes with --image-column: there are no images to resize.")
 
 
-def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedRecord | None) -> tuple[Task, Choice]:
+def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedRecord | None) -> tuple[Task, Decision]:
     data = settings.data
     if packed is not None:
         packed.require_split_of(task, settings.split != SplitSettings())
@@ -146,7 +184,7 @@ def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedReco
     return split_like(task, run)
 
 
-def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[Task, Choice]:
+def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[Task, Decision]:
     """The task with a validation and, unless it has a split of its own, a test part.
 
     digests: of the inputs, where any are identical.
@@ -167,7 +205,7 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
         test = (
             "" if "test" in task.parts else "; there is no test part, so nothing says how good the choice of epochs is"
         )
-        return task, Choice(name="parts", value=_counts(task), reason=f"the {whose}'s own split{test}{left_out}")
+        return task, Decision(name="parts", value=_counts(task), reason=f"the {whose}'s own split{test}{left_out}")
     if "test" in task.parts:
         whole = split.train + split.validation
         fractions = {"train": split.train / whole, "validation": split.validation / whole}
@@ -183,7 +221,7 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
     reason += f": {shares} of the rows, the share of positives alike in all parts"
     reason += f", each {' and each '.join(kept)} in one part only" if kept else ""
     reason += f". Seed {split.seed} of the split is apart from --seed: runs with other seeds share the test part"
-    return task, Choice(name="parts", value=_counts(task), reason=reason)
+    return task, Decision(name="parts", value=_counts(task), reason=reason)
 
 
 def _split_groups(task: Task, digests: Array | None) -> Array | None:
@@ -235,8 +273,7 @@ def _counts(task: Task) -> str:
 
 def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
     """What run.json keeps of the data: columns, split, counts; no names of patients or files."""
-    data, report, split = settings.data, prepared.report, settings.split
-    own = data.split_column is not None or data.packed is not None
+    data, report = settings.data, prepared.report
     return {
         "table": data.table,
         "packed": None if prepared.packed is None else asdict(prepared.packed),
@@ -250,9 +287,7 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "split_column": data.split_column,
         "split_of": data.split_of,
         "weight_column": data.weight_column,
-        "split": None
-        if (own and "validation" in report.parts) or data.split_of is not None
-        else {"train": split.train, "validation": split.validation, "test": split.test, "seed": split.seed},
+        "split": None if prepared.drawn is None else asdict(prepared.drawn),
         "rows": report.rows,
         "labelled": report.labelled,
         "unlabelled": report.unlabelled,

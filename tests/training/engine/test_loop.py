@@ -69,7 +69,7 @@ def test_a_run_leaves_its_folder_and_learns(image_task, tmp_path):
     assert len(rows) == 160
     last = run.history[-1]
     assert {"A_M", "gap", "a", "b", "alpha", "alpha_zero_share", "validation_auc", "validation_low"} <= set(last)
-    record = run.record
+    record = run.record.plain
     assert record["recipe"]["stages"][1]["objective"]["type"] == "AUCMargin"
     assert {"commit", "numerics", "versions", "hardware", "identity"} <= set(record)
     assert record["identity"]["data"] == image_task.data_hash()
@@ -296,7 +296,7 @@ def test_guard_keeps_the_better_stage(image_task, tmp_path):
     ruined = auc(epochs=1, iterations=None, optimizer=PESGSpec(lr=1e-5), reset_classifier=True)
     recipe = Recipe(model=MODEL, stages=(ce(epochs=15), ruined), guard=True)
     run = train(recipe, image_task, seed=1, run_dir=tmp_path / "a")
-    guard = run.record["results"]["guard"]
+    guard = run.record.plain["results"]["guard"]
     assert guard["winner"] == 0
     assert guard["validation_auc"]["0"] > guard["validation_auc"]["1"]
     assert guard["last_minus_stage"]["0"]["difference"] < 0

@@ -36,7 +36,7 @@ def fingerprint(rows, rare, shape, *, unlabelled=0, labels=1):
 
 
 def said(plan, name="first stage"):
-    (found,) = [choice for choice in plan.choices if choice.name == name]
+    (found,) = [decision for decision in plan.decisions if decision.name == name]
     return found
 
 
@@ -94,7 +94,7 @@ def test_where_it_comes_and_why(data, kind, options, epochs, why):
     if "epochs" in options or "minutes" in options:
         assert "--minutes M" not in said(plan).reason  # there is nothing left to cut, or it is cut
     assert said(plan).value.startswith("none" if stage is None else "contrastive, before the others")
-    assert [choice.name for choice in plan.choices].count("views") == (stage is not None)
+    assert [decision.name for decision in plan.decisions].count("views") == (stage is not None)
     asked = options.get("first_stage") is not None
     assert plan.first_stage_may_go == (stage is not None and not asked)
     if stage is None and not asked:
@@ -185,7 +185,7 @@ def test_batches(rows, side, kind, asked, batch):
 def test_numbers_have_no_views():
     plan = make_plan(fingerprint(25_000, 250, (30,)), PlanOptions(), "cuda")
     assert first_of(plan) is None
-    assert "first stage" not in [choice.name for choice in plan.choices]
+    assert "first stage" not in [decision.name for decision in plan.decisions]
     with pytest.raises(ValueError, match="for numbers leave first_stage out"):
         make_plan(fingerprint(25_000, 250, (30,)), PlanOptions(first_stage="contrastive"), "cuda")
 
@@ -202,7 +202,7 @@ PACE = Pace(step=(0.5, 0.1, 0.2), end=(0.0, 0.0, 0.0), row=0.0, per_epoch=(10, 3
 
 def chosen_by_the_plan(task):
     plan = make_plan(Fingerprint.of(task), PlanOptions(minutes=1.0, first_stage="contrastive"), "cpu")
-    return Plan(recipe=plan.recipe, choices=plan.choices, first_stage_may_go=True)
+    return Plan(recipe=plan.recipe, decisions=plan.decisions, first_stage_may_go=True)
 
 
 def test_minutes_first_go_to_the_others_and_more_never_give_less(image_task):
@@ -222,7 +222,7 @@ def test_minutes_first_go_to_the_others_and_more_never_give_less(image_task):
             assert len(epochs) == 2
             assert said(fitted).value == "none"
             assert f"takes {math.ceil(needed)} minutes" in said(fitted).reason
-            assert "views" not in [choice.name for choice in fitted.choices]
+            assert "views" not in [decision.name for decision in fitted.decisions]
         else:
             assert epochs[1:] == wanted[1:]  # whole
             assert 50 <= epochs[0] <= 100
@@ -274,9 +274,9 @@ def test_three_stages_train_and_rows_without_a_label_join(name, request, tmp_pat
     assert [row["stage"] for row in run.history] == ["0", "0", "1", "1", "2", "2"]
     assert (run.history[0]["rows"], run.history[0]["unlabelled_rows"]) == ("96", "6")
     assert not run.history[0]["validation_auc"]
-    assert set(run.record["results"]["guard"]["validation_auc"]) == {"1", "2"}
+    assert set(run.record.plain["results"]["guard"]["validation_auc"]) == {"1", "2"}
     baseline = baseline_run(run, task)
-    assert [stage["objective"]["type"] for stage in baseline.record["recipe"]["stages"]] == [
+    assert [stage["objective"]["type"] for stage in baseline.record.plain["recipe"]["stages"]] == [
         "Contrastive",
         "CrossEntropy",
     ]
@@ -284,7 +284,7 @@ def test_three_stages_train_and_rows_without_a_label_join(name, request, tmp_pat
         replace(plan.recipe, stages=plan.recipe.stages[:2], guard=False), task, seed=0, run_dir=tmp_path / "two"
     )
     assert (baseline.path / "scores.csv").read_bytes() == (alone.path / "scores.csv").read_bytes()
-    assert baseline.record["identity"] == alone.record["identity"]
+    assert baseline.record.plain["identity"] == alone.record.plain["identity"]
     assert [row["stage"] for row in baseline.history] == ["0", "0", "1", "1"]
 
 

@@ -38,8 +38,8 @@ def fingerprint(*, rows=4708, positives=(1214,), shape=(28, 28, 1), validation=(
     )
 
 
-def choice(plan, name):
-    (found,) = [c for c in plan.choices if c.name == name]
+def decision(plan, name):
+    (found,) = [c for c in plan.decisions if c.name == name]
     return found
 
 
@@ -61,7 +61,7 @@ def test_same_inputs_same_plan_whatever_the_clock_and_the_generators_say(shape, 
 
 def test_every_choice_has_a_reason_and_a_name_of_its_own():
     for shape, rows, positives in (((28, 28, 1), 500, (20,)), ((200, 200, 3), 9000, (90, 3000)), ((12,), 300, (30,))):
-        found = make_plan(fingerprint(shape=shape, rows=rows, positives=positives), PlanOptions(), "cpu").choices
+        found = make_plan(fingerprint(shape=shape, rows=rows, positives=positives), PlanOptions(), "cpu").decisions
         names = [c.name for c in found]
         assert len(set(names)) == len(names)
         assert all(c.value and len(c.reason) > 5 for c in found)
@@ -114,7 +114,7 @@ def test_the_quota_can_be_drawn_and_the_budget_holds(rows, share, labels, side, 
 def test_rare_positives_get_a_quota_above_their_share_in_both_stages():
     def quotas(positives, auc_stage="always"):
         plan = make_plan(fingerprint(rows=10_000, positives=positives), PlanOptions(auc_stage=auc_stage), "cpu")
-        return [stage.positives_per_batch for stage in plan.recipe.stages], choice(plan, "positives per batch")
+        return [stage.positives_per_batch for stage in plan.recipe.stages], decision(plan, "positives per batch")
 
     assert plan_module.LEAST_POSITIVES == 1 / 4
     found, said = quotas((100,))
@@ -147,7 +147,7 @@ def test_a_quota_in_cross_entropy_is_paid_for_by_fewer_epochs():
 def test_the_auc_stage_has_what_cross_entropy_leaves_of_the_budget():
     def epochs(rows, device_kind="cpu", **options):
         plan = make_plan(fingerprint(rows=rows, positives=(rows // 10,)), PlanOptions(**options), device_kind)
-        return [stage.epochs for stage in plan.recipe.stages], choice(plan, "stages"), choice(plan, "epochs").value
+        return [stage.epochs for stage in plan.recipe.stages], decision(plan, "stages"), decision(plan, "epochs").value
 
     small, large = 500, 25_000
     found, said, _ = epochs(small)
@@ -188,7 +188,7 @@ def test_the_network_can_be_named_and_the_wrong_kind_is_refused():
     assert isinstance(asked.recipe.model, ResNet20Spec)
     assert [s.epochs for s in asked.recipe.stages] == [2, 2]
     assert [s.batch_size for s in asked.recipe.stages] == [16, 16]
-    assert all(choice(asked, name).reason == "asked for" for name in ("network", "epochs", "batch size"))
+    assert all(decision(asked, name).reason == "asked for" for name in ("network", "epochs", "batch size"))
     with pytest.raises(ValueError, match="mlp is for tables of numbers"):
         named_model("mlp", (28, 28, 1))
     with pytest.raises(ValueError, match="table of numbers is mlp"):
@@ -203,7 +203,7 @@ def test_an_epoch_is_selected_only_where_validation_can_tell():
     )
     few = make_plan(fingerprint(validation=(ENOUGH_TO_SELECT - 1, 500)), PlanOptions(), "cpu")
     assert {s.keep for s in few.recipe.stages} == {"last"}
-    assert "too few" in choice(few, "selection").reason
+    assert "too few" in decision(few, "selection").reason
     assert few.recipe.guard
     none = make_plan(fingerprint(validation=None), PlanOptions(), "cpu")
     assert not none.recipe.guard
@@ -234,7 +234,9 @@ def test_the_image_size_is_the_median_within_reach(sizes, kind, wanted):
 
 def test_the_reason_for_a_size_says_where_it_comes_from():
     def reason(shape, sizes):
-        return choice(make_plan(fingerprint(shape=(*shape, 1), sizes=sizes), PlanOptions(), "cpu"), "image size").reason
+        return decision(
+            make_plan(fingerprint(shape=(*shape, 1), sizes=sizes), PlanOptions(), "cpu"), "image size"
+        ).reason
 
     assert "how the files are" in reason((28, 28), {(28, 28): 5})
     assert "64 pixels" in reason((64, 64), {(512, 512): 5})
@@ -282,13 +284,13 @@ def test_fingerprint_of_a_task_and_a_plan_that_trains(image_task, tmp_path):
     assert found.groups == 80
     plan = make_plan(found, PlanOptions(epochs=1), "cpu")
     run = train(plan.recipe, task, seed=0, run_dir=tmp_path / "run", notes={"plan": {"why": "because"}})
-    assert run.record["plan"] == {"why": "because"}
+    assert run.record.plain["plan"] == {"why": "because"}
     assert run.auc("test")
 
 
 def test_a_plan_for_several_labels_trains(multilabel_task, tmp_path):
     plan = make_plan(Fingerprint.of(multilabel_task), PlanOptions(epochs=1), "cpu")
-    assert "take turns" in choice(plan, "positives per batch").reason
+    assert "take turns" in decision(plan, "positives per batch").reason
     run = train(plan.recipe, multilabel_task, seed=0, run_dir=tmp_path / "run")
     assert set(run.auc("test")) == {"spot", "coin"}
 
@@ -308,11 +310,11 @@ def test_copies_are_made_where_they_are_asked_for(minutes):
     for tta, number, value in ((None, 0, "none"), (0, 0, "none"), (8, 8, "8, changed as in training")):
         plan = make_plan(fingerprint(), PlanOptions(tta=tta, minutes=minutes), "cpu")
         assert plan.recipe.tta == number
-        assert choice(plan, "copies of an image").value == value
-        assert ("--tta 8" in choice(plan, "copies of an image").reason) == (tta is None)
+        assert decision(plan, "copies of an image").value == value
+        assert ("--tta 8" in decision(plan, "copies of an image").reason) == (tta is None)
         assert plan.without_auc is None or plan.without_auc.recipe.tta == number
     numbers = make_plan(fingerprint(shape=(30,)), PlanOptions(tta=0), "cpu")
-    assert "copies of an image" not in {one.name for one in numbers.choices}
+    assert "copies of an image" not in {one.name for one in numbers.decisions}
     with pytest.raises(ValueError, match="these are numbers: leave it out"):
         make_plan(fingerprint(shape=(30,)), PlanOptions(tta=8), "cpu")
     with pytest.raises(ValueError, match="tta must be at least 0, not -1"):

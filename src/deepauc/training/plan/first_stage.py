@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from deepauc.data.augment.batch import Augment
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.plan.choice import Choice, DeviceKind
 from deepauc.training.plan.cost import TRAINING_FACTOR
+from deepauc.training.plan.decision import Decision, DeviceKind
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.recipe import Precision, Stage
 from deepauc.training.schedule import Cosine
 
-NAME = "first stage"  # of the choice
+NAME = "first stage"  # of the decision
 MOST_OF_RARER_CLASS = 1000  # it pays at 202 and 888 positives; with how many it stops paying is not measured
 LEAST_IMAGES = 8000  # it pays at 8,888 and 20,202, at 5,514 and fewer it does not
 LARGEST_SIDE = 64  # pixels; measured at 32. Larger ones go with another network (plan_network), which has no run
@@ -59,7 +59,7 @@ class PlannedFirst:
     """The stage, or None; what is to be said of it, nothing for a table of numbers; its length in words."""
 
     stage: Stage | None = None
-    choices: tuple[Choice, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     length: str = ""
 
 
@@ -72,7 +72,7 @@ def plan_first_stage(
             raise ValueError("a contrastive first stage compares views of images: for numbers leave first_stage out.")
         return PlannedFirst()
     if options.first_stage == "none":
-        return PlannedFirst(choices=(Choice(name=NAME, value="none", reason="asked for"),))
+        return PlannedFirst(decisions=(Decision(name=NAME, value="none", reason="asked for"),))
     batch = _batch(fingerprint, options, device_kind)
     steps = _images(fingerprint) // batch
     an_epoch = float(VIEWS * batch * steps * TRAINING_FACTOR * means.an_image)
@@ -86,7 +86,7 @@ def plan_first_stage(
         against = _against(fingerprint, options) or _cannot_be_paid(fitting, an_epoch, options, means)
         if against is not None:
             reason = f"{against}; --first-stage contrastive has one anyway"
-            return PlannedFirst(choices=(Choice(name=NAME, value="none", reason=reason),))
+            return PlannedFirst(decisions=(Decision(name=NAME, value="none", reason=reason),))
         # With minutes as long as one would like: `timing.fit_into` looks at the clock.
         epochs = options.epochs or (most if options.minutes else min(fitting, most))
         reason = (
@@ -97,15 +97,15 @@ def plan_first_stage(
     stage = _stage(fingerprint, batch=batch, steps=steps, epochs=epochs, precision=precision)
     return PlannedFirst(
         stage=stage,
-        choices=(_said(stage, reason), _views_said(fingerprint)),
+        decisions=(_said(stage, reason), _views_said(fingerprint)),
         length=f"{epochs * steps:,} steps, {epochs * an_epoch:.1e} multiply-adds",
     )
 
 
-def without_first_stage(choices: tuple[Choice, ...], reason: str) -> tuple[Choice, ...]:
+def without_first_stage(decisions: tuple[Decision, ...], reason: str) -> tuple[Decision, ...]:
     """What is said of a plan whose first stage is taken away again."""
-    said = Choice(name=NAME, value="none", reason=reason)
-    return tuple(said if choice.name == NAME else choice for choice in choices if choice.name != "views")
+    said = Decision(name=NAME, value="none", reason=reason)
+    return tuple(said if decision.name == NAME else decision for decision in decisions if decision.name != "views")
 
 
 def _images(fingerprint: Fingerprint) -> int:
@@ -169,15 +169,15 @@ def _views(fingerprint: Fingerprint) -> Augment:
     return GREY_VIEWS if fingerprint.shape[2] == 1 else COLOUR_VIEWS
 
 
-def _said(stage: Stage, reason: str) -> Choice:
+def _said(stage: Stage, reason: str) -> Decision:
     value = f"contrastive, before the others: batches of {stage.batch_size}, learning rate {stage.optimizer.lr:.2g}"
-    return Choice(name=NAME, value=value, reason=reason)
+    return Decision(name=NAME, value=value, reason=reason)
 
 
-def _views_said(fingerprint: Fingerprint) -> Choice:
+def _views_said(fingerprint: Fingerprint) -> Decision:
     grey = fingerprint.shape[2] == 1
     value = "of the first stage: crops of a fifth of the area or more, brightness and contrast"
-    return Choice(
+    return Decision(
         name="views",
         value=value if grey else f"{value}, colours, some grey",
         reason="what it learns to see past; no mirror image (left and right may matter, as in a chest X-ray)"

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from deepauc.models.build import ModelSpec
-from deepauc.training.plan.choice import Choice, DeviceKind
 from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
+from deepauc.training.plan.decision import Decision, DeviceKind
 from deepauc.training.plan.inputs import AucStage, Fingerprint, PlanOptions
 
 # One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
@@ -56,11 +56,11 @@ class Length:
 
 def planned_epochs(
     length: Length, model: ModelSpec, options: PlanOptions, device_kind: DeviceKind
-) -> tuple[tuple[int, int], Choice]:
+) -> tuple[tuple[int, int], Decision]:
     """Of the two stages: what one would like, as far as the budget goes. 0 for the second: there is none."""
     if options.epochs is not None:
         asked = (options.epochs, 0 if options.auc_stage == "none" else options.epochs)
-        return asked, Choice(name="epochs", value=_sum(asked), reason="asked for")
+        return asked, Decision(name="epochs", value=_sum(asked), reason="asked for")
     uncut = (sum(length.wanted), 0) if options.auc_stage == "none" else length.wanted
     epochs = uncut if options.minutes is not None else _affordable(length, model, options.auc_stage)
     planned = length.cost(model, epochs)
@@ -72,7 +72,7 @@ def planned_epochs(
         reason += f": over the {device_kind.upper()} budget of {length.budget:.0e}, but fewer passes would teach little"
     elif epochs != uncut:
         reason += f": what the {device_kind.upper()} budget of {length.budget:.0e} allows"
-    return epochs, Choice(name="epochs", value=_sum(epochs), reason=reason)
+    return epochs, Decision(name="epochs", value=_sum(epochs), reason=reason)
 
 
 def _affordable(length: Length, model: ModelSpec, auc_stage: AucStage) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A recipe from the look of the data: a pure function that says why for each of its choices.
+"""A recipe from the look of the data: a pure function that says why for each of its decisions.
 
 It sees counts, sizes and the kind of device, never a measured time, so the same table gives the same plan everywhere.
 The length of training follows from a budget of multiply-adds. Where the user names minutes instead, the plan is as long
@@ -17,12 +17,12 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
-from deepauc.training.plan.choice import Choice, DeviceKind
 from deepauc.training.plan.cost import multiply_adds
+from deepauc.training.plan.decision import Decision, DeviceKind
 from deepauc.training.plan.first_stage import Means, plan_first_stage
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.length import Length, budget_of, planned_epochs
-from deepauc.training.plan.network import SMALLER, image_network, named_model, size_choice
+from deepauc.training.plan.network import SMALLER, image_network, named_model, size_decision
 from deepauc.training.plan.test_time import plan_copies
 from deepauc.training.recipe import Precision, Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
@@ -46,7 +46,7 @@ class Plan:
     """
 
     recipe: Recipe
-    choices: tuple[Choice, ...]
+    decisions: tuple[Decision, ...]
     first_stage_may_go: bool = False
     without_auc: Plan | None = None
 
@@ -74,7 +74,14 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         auc = epochs[1] > 0
         keep, of_keep = _keep(fingerprint, auc=auc)
         stages = _supervised(fingerprint, batch, epochs, keep=keep, precision=precision)
-        said = [*of_model, *batch.choices(auc=auc), *before.choices, of_length, *_stages_said(why, auc=auc), *of_keep]
+        said = [
+            *of_model,
+            *batch.decisions(auc=auc),
+            *before.decisions,
+            of_length,
+            *_stages_said(why, auc=auc),
+            *of_keep,
+        ]
         if stages[0].augment is not None:
             said += [_augment_said(stages[0].augment), *of_copies]
         return Plan(
@@ -84,7 +91,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
                 guard=auc and "validation" in fingerprint.rows,
                 tta=copies,
             ),
-            choices=tuple(said),
+            decisions=tuple(said),
             first_stage_may_go=before.stage is not None and options.first_stage == "auto",
             without_auc=without_auc,
         )
@@ -142,34 +149,34 @@ def _why_alone(options: PlanOptions, length: Length) -> str:
     )
 
 
-def _stages_said(why_alone: str, *, auc: bool) -> list[Choice]:
+def _stages_said(why_alone: str, *, auc: bool) -> list[Decision]:
     if not auc:
         return [
-            Choice(name="stages", value="cross-entropy alone", reason=why_alone),
-            Choice(
+            Decision(name="stages", value="cross-entropy alone", reason=why_alone),
+            Decision(
                 name="learning rate",
                 value="0.002 (AdamW) along a cosine",
                 reason="0.001 ranked as well, 0.005 worse (results/plan.md)",
             ),
         ]
     return [
-        Choice(
+        Decision(
             name="stages",
             value="cross-entropy, then AUC-M with a fresh last layer",
             reason="cross-entropy learns the features, the AUC margin loss then ranks with them (the paper, 3.4)",
         ),
-        Choice(
+        Decision(
             name="learning rates",
             value="0.002 (AdamW) along a cosine, then 0.1 (PESG), divided by 10 at half and three quarters",
             reason="0.1 and its steps are the paper's; scores pass a sigmoid first, as raw ones diverge at this rate",
         ),
-        Choice(
+        Decision(
             name="margin",
             value=f"{MARGIN:g}",
             reason="within reach of scores behind a sigmoid, whose class means are at most 1 apart, and in the paper's "
             "range; --tune N tries others on validation",
         ),
-        Choice(
+        Decision(
             name="gamma",
             value=f"{GAMMA:g}",
             reason="1/500, the middle of the paper's grid; --tune N tries others on validation",
@@ -177,8 +184,8 @@ def _stages_said(why_alone: str, *, auc: bool) -> list[Choice]:
     ]
 
 
-def _augment_said(augment: Augment) -> Choice:
-    return Choice(
+def _augment_said(augment: Augment) -> Decision:
+    return Decision(
         name="augmentation",
         value=f"shifts of {augment.crop_padding} pixel{'s' * (augment.crop_padding != 1)}, turns of "
         f"{augment.rotation:g} degrees, zoom by 5 %",
@@ -189,15 +196,17 @@ def _augment_said(augment: Augment) -> Choice:
 
 def _model(
     fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: Length
-) -> tuple[ModelSpec, list[Choice]]:
+) -> tuple[ModelSpec, list[Decision]]:
     shape = fingerprint.shape
     if len(shape) == 1:
         reason = "a table of numbers needs no more" if options.model is None else "asked for"
         model = named_model(options.model or "mlp", shape)
-        return model, [Choice(name="network", value="MLP, 64 and 32 hidden units, standardised inputs", reason=reason)]
+        return model, [
+            Decision(name="network", value="MLP, 64 and 32 hidden units, standardised inputs", reason=reason)
+        ]
     name, reason = _network(shape, options, device_kind, length)
-    network = Choice(name="network", value=name, reason=reason)
-    return named_model(name, shape), [size_choice((shape[0], shape[1]), fingerprint.file_sizes, device_kind), network]
+    network = Decision(name="network", value=name, reason=reason)
+    return named_model(name, shape), [size_decision((shape[0], shape[1]), fingerprint.file_sizes, device_kind), network]
 
 
 def _network(shape: tuple[int, ...], options: PlanOptions, device_kind: DeviceKind, length: Length) -> tuple[str, str]:
@@ -256,16 +265,16 @@ class _Batch:
     wanted: int
     positives: tuple[int, ...]
 
-    def choices(self, *, auc: bool) -> list[Choice]:
+    def decisions(self, *, auc: bool) -> list[Decision]:
         """auc: there is an AUC stage."""
-        size = Choice(name="batch size", value=str(self.size), reason=self.why_size)
+        size = Decision(name="batch size", value=str(self.size), reason=self.why_size)
         if not auc and self.quotas[0] is None:
             why = f"{self.share:.1%} of the rows are positive, and cross-entropy takes them as they are"
-            return [size, Choice(name="positives per batch", value="as they come", reason=why)]
+            return [size, Decision(name="positives per batch", value="as they come", reason=why)]
         stages = "the AUC stage" if self.quotas[0] is None else "both stages" if auc else "every one"
         value = f"{self.quotas[1]} of {self.size}, in {stages}"
         why = _why_so_many(self.share, self.size, self.quotas[1], self.wanted, self.positives)
-        return [size, Choice(name="positives per batch", value=value, reason=why)]
+        return [size, Decision(name="positives per batch", value=value, reason=why)]
 
 
 def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> _Batch:
@@ -306,25 +315,25 @@ def _why_so_many(share: float, batch: int, quota: int, wanted: int, positives: t
     return f"{why}: that share, but the same in every batch"
 
 
-def _after(epochs: int | None, steps: str, of_length: Choice) -> Choice:
+def _after(epochs: int | None, steps: str, of_length: Decision) -> Decision:
     """The length of the two stages with that of the one before them."""
     reason = of_length.reason if of_length.reason == "asked for" else f"{of_length.reason}; before them {steps}"
     return replace(of_length, value=f"{epochs} + {of_length.value}", reason=reason)
 
 
-def _keep(fingerprint: Fingerprint, *, auc: bool) -> tuple[Literal["last", "best"], list[Choice]]:
+def _keep(fingerprint: Fingerprint, *, auc: bool) -> tuple[Literal["last", "best"], list[Decision]]:
     if "validation" not in fingerprint.rows:
         return "last", [
-            Choice(name="selection", value="last epoch of the last stage", reason="there is no validation part")
+            Decision(name="selection", value="last epoch of the last stage", reason="there is no validation part")
         ]
     classes = (*fingerprint.positives["validation"], *fingerprint.negatives["validation"])
     guard = "; the AUC stage is kept only if it is not worse there than cross-entropy" if auc else ""
     if min(classes) < ENOUGH_TO_SELECT:
         few = f"validation has {min(classes)} rows of a class, too few to tell one epoch from the next"
-        return "last", [Choice(name="selection", value="last epoch", reason=f"{few}{guard}")]
+        return "last", [Decision(name="selection", value="last epoch", reason=f"{few}{guard}")]
     many = f"validation has at least {min(classes):,} rows of each class, so its AUC can choose (and is a little too "
     many += "good for that reason; the test part is not looked at)"
-    return "best", [Choice(name="selection", value="best epoch on validation", reason=f"{many}{guard}")]
+    return "best", [Decision(name="selection", value="best epoch on validation", reason=f"{many}{guard}")]
 
 
 def _augment(shape: tuple[int, ...]) -> Augment:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from deepauc.models.build import MLPSpec, ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
-from deepauc.training.plan.choice import Choice, DeviceKind
+from deepauc.training.plan.decision import Decision, DeviceKind
 
 Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how many
 
@@ -24,7 +24,7 @@ def planned_size(sizes: Sizes, device_kind: DeviceKind) -> tuple[int, int] | Non
     return max(1, round(height * shrink)), max(1, round(width * shrink))
 
 
-def size_choice(size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind) -> Choice:
+def size_decision(size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind) -> Decision:
     """Why images are of this size, where the files are of those; none, where there are no files (packed sets)."""
     if not sizes:
         reason = "that is how the images come"
@@ -38,7 +38,7 @@ def size_choice(size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind) ->
         if max(size) == LARGEST_SIDE[device_kind]:
             device = "CPU" if device_kind == "cpu" else "GPU"
             reason += f"; {max(size)} pixels are what a {device} plan takes, --image-size asks for more"
-    return Choice(name="image size", value=f"{size[0]} x {size[1]}", reason=reason)
+    return Decision(name="image size", value=f"{size[0]} x {size[1]}", reason=reason)
 
 
 def image_network(side: int, device_kind: DeviceKind, *, spent: float) -> tuple[str, str]:

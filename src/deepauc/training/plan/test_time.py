@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 
 
-def plan_copies(fingerprint: Fingerprint, options: PlanOptions) -> tuple[int, list[Choice]]:
+def plan_copies(fingerprint: Fingerprint, options: PlanOptions) -> tuple[int, list[Decision]]:
     """How many, and why. Nothing is said of rows of numbers."""
     number = options.tta or 0
     if len(fingerprint.shape) != 3:
@@ -21,4 +21,4 @@ def plan_copies(fingerprint: Fingerprint, options: PlanOptions) -> tuple[int, li
             "each takes the time of a score, in every use of the network; --tta 8 takes the mean over eight, which "
         )
         reason += "ranked a little better (results/plan.md)"
-    return number, [Choice(name="copies of an image", value=value, reason=reason)]
+    return number, [Decision(name="copies of an image", value=value, reason=reason)]

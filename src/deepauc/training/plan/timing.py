@@ -20,7 +20,7 @@ from deepauc.data.task import Task
 from deepauc.training.engine.fast_step import FastEngine
 from deepauc.training.engine.loop import can_be_fast, run_epoch
 from deepauc.training.engine.trainer import Epoch, Trainer
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.first_stage import LEAST_EPOCHS, without_first_stage
 from deepauc.training.plan.length import LEAST_EPOCHS as LEAST_AUC_EPOCHS
 from deepauc.training.plan.make import Plan
@@ -138,10 +138,10 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
         whole = seconds(wanted)
         reason += f". Cut: uncut, {' + '.join(map(str, wanted))} epochs, it would take about {_time(whole)} "
         reason += f"(--minutes {_minutes_for(whole).split()[0]})"
-    length = Choice(name="epochs", value=shown, reason=reason)
+    length = Decision(name="epochs", value=shown, reason=reason)
     stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
-    choices = tuple(length if choice.name == "epochs" else choice for choice in plan.choices)
-    return Plan(recipe=replace(recipe, stages=stages), choices=choices)
+    decisions = tuple(length if decision.name == "epochs" else decision for decision in plan.decisions)
+    return Plan(recipe=replace(recipe, stages=stages), decisions=decisions)
 
 
 def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list[int]]:
@@ -160,12 +160,12 @@ def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list
 def _without_first(plan: Plan, why: str) -> Plan:
     recipe = replace(plan.recipe, stages=plan.recipe.stages[1:])
     without_auc = None if plan.without_auc is None else _without_first(plan.without_auc, why)
-    return Plan(recipe=recipe, choices=without_first_stage(plan.choices, why), without_auc=without_auc)
+    return Plan(recipe=recipe, decisions=without_first_stage(plan.decisions, why), without_auc=without_auc)
 
 
 def _alone(plan: Plan, why: str) -> Plan:
     """Of cross-entropy alone; why: it is."""
-    return replace(plan, choices=tuple(replace(o, reason=why) if o.name == "stages" else o for o in plan.choices))
+    return replace(plan, decisions=tuple(replace(o, reason=why) if o.name == "stages" else o for o in plan.decisions))
 
 
 def _pace_of(pace: Pace, stages: slice) -> Pace:

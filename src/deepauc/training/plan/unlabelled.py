@@ -8,7 +8,7 @@ import numpy as np
 
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision
 from deepauc.training.recipe import Recipe, Stage
 
 
@@ -49,7 +49,7 @@ def count_unlabelled(task: Task, recipe: Recipe) -> UnlabelledRows:
     )
 
 
-def unlabelled_choice(found: UnlabelledRows, *, group_word: str = "patient") -> Choice | None:
+def unlabelled_decision(found: UnlabelledRows, *, group_word: str = "patient") -> Decision | None:
     """For people; None where every row has a label. group_word: what a group is called."""
     if not found.rows:
         return None
@@ -64,7 +64,7 @@ def unlabelled_choice(found: UnlabelledRows, *, group_word: str = "patient") -> 
         reason = f"no stage of this recipe learns without labels; {found.may_join:,} could join one that does"
     else:
         reason = "none is of the training part"
-    return Choice(
+    return Decision(
         name="unlabelled rows",
         value=f"{found.joined:,} of {found.rows:,} join the self-supervised stage",
         reason="; ".join([reason, *left]),

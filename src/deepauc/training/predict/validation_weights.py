@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.learned_weights import LearnedWeights, learn_weights
-from deepauc.names import one_form
 from deepauc.training.predict.known_rows import known_parts, names_rows
+from deepauc.training.run.scores import read_run_scores
 
 Floats = npt.NDArray[np.float64]
 LEAST_ROWS = 10
@@ -104,7 +103,7 @@ def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]
 def _parts(folder: Path) -> dict[str, str]:
     try:
         parts = known_parts(folder)
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"{folder} has no scores.csv that can be read, and weights are learned from its scores on validation: name "
             f"the folder of the run itself, {BY_HAND}."
@@ -135,23 +134,16 @@ def _require_one_split(folders: Sequence[Path], parts: Sequence[Mapping[str, str
             )
 
 
-def _validation_rows(
-    folder: Path, names: Sequence[str], shared: set[str]
-) -> dict[str, tuple[list[float], list[float]]]:
+def _validation_rows(folder: Path, names: Sequence[str], shared: set[str]) -> dict[str, tuple[Floats, Floats]]:
     """id -> labels (L,) and scores (L,)."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
-    with (folder / "scores.csv").open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        ends = [""] if "score" in (reader.fieldnames or ()) else [f":{name}" for name in names]
-        for row in reader:
-            name = one_form(str(row.get("id")))
-            if row.get("part") != "validation" or name not in shared:
-                continue
-            if name in found:
-                raise ValueError(f"{folder}: two validation rows are called {name}: no weights can be learned.")
-            try:
-                labels, scores = ([float(row[kind + end] or "nan") for end in ends] for kind in ("label", "score"))
-            except (LookupError, TypeError, ValueError) as error:
-                raise ValueError(f"{folder}/scores.csv is damaged: {error}.") from error
-            found[name] = labels, scores
+    table = read_run_scores(folder, other_labels="kept").part("validation")
+    if len(table.label_names) > 1 and not set(names) <= set(table.label_names):
+        raise ValueError(f"{table.source} is damaged: it has not all of the labels {', '.join(names)}.")
+    order = [0] if len(table.label_names) == 1 else [table.label_names.index(name) for name in names]
+    found: dict[str, tuple[Floats, Floats]] = {}
+    for row, name in enumerate([] if table.ids is None else table.ids.tolist()):
+        if name in found:
+            raise ValueError(f"{folder}: two validation rows are called {name}: no weights can be learned.")
+        if name in shared:
+            found[name] = table.labels[row, order], table.scores[row, order]
     return found

@@ -9,7 +9,7 @@ DeviceKind = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Decision:
     """What was chosen, and why; for people."""
 
     name: str
