@@ -11,7 +11,7 @@ import pytest
 
 from deepauc.cli.console import Output
 from deepauc.cli.main import run as deepauc
-from deepauc.cli.training_summary import show_results
+from deepauc.cli.training_summary import show_outcome
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
@@ -20,6 +20,7 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
+from deepauc.pipeline.outcome import outcome_of
 from deepauc.reporting.document.blocks import Caution, Paragraph
 from deepauc.reporting.document.sections import run_document
 from deepauc.reporting.evaluation.findings import Absent, BaselineFinding
@@ -247,8 +248,10 @@ def test_train_says_what_was_kept_and_how_the_other_stage_did(ruined, tmp_path, 
     write_report(run.path, out=tmp_path)
     last = run.path / "last-stage" / "scores.csv"
     baseline = Run(run.path / "baseline")
+    report = tmp_path / "report.html"
+    outcome = outcome_of(run, state="trained", report=report, baseline=baseline, last_stage=last)
     for output in (Output(), Output(as_json=True)):
-        show_results(output, run, baseline, last, state="trained", report=tmp_path / "report.html")
+        show_outcome(output, outcome)
     text, _, record = capsys.readouterr().out.partition("patients.\n")
     assert "CrossEntropy (kept)" in text
     assert "AUCMargin (not kept)" in text

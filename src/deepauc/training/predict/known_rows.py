@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from deepauc.data.task import PART_NAMES, Array, Task
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision, Fact
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.run import Run
@@ -95,7 +95,7 @@ def _conflict(runs: Sequence[Path], found: Sequence[dict[str, str]], name: str, 
     )
 
 
-def split_like(task: Task, run: Path) -> tuple[Task, Choice]:
+def split_like(task: Task, run: Path) -> tuple[Task, Decision]:
     """The task with its rows in the parts that they had in a finished run; rows it has not scored are in none."""
     Run(run)  # refused, where it is none
     RunFolder(run).require_classifier()
@@ -116,9 +116,12 @@ def split_like(task: Task, run: Path) -> tuple[Task, Choice]:
             f"first: {task.ids[lost][0]}). Take the table that it was trained on."
         )
     left, gone = int((parts == NO_PART).sum()), len(known.keys() - set(task.ids.tolist()))
-    reason = f"each row as in {run}"
-    reason += f"; {left:,} rows that it has not scored are in no part" if left else ""
-    reason += f"; {gone:,} of its rows are not in this table" if gone else ""
     task = task.with_parts({name: rows for name in PART_NAMES if len(rows := np.flatnonzero(parts == name))})
-    counts = ", ".join(f"{part} {len(task.labelled(part)):,}" for part in task.parts)
-    return task, Choice(name="parts", value=counts, reason=reason)
+    reason = ("of a run", *(("not scored",) if left else ()), *(("gone",) if gone else ()))
+    return task, parts_decision(task, reason, {"run": str(run), "left": left, "gone": gone})
+
+
+def parts_decision(task: Task, reason: tuple[str, ...], facts: Mapping[str, Fact]) -> Decision:
+    """How many labelled rows each part of the task has, and why."""
+    counts = {part: len(task.labelled(part)) for part in task.parts}
+    return Decision(name="parts", value=counts, reason=reason, rests_on=facts)
