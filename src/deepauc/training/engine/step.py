@@ -97,8 +97,8 @@ def _loss(outputs: Tensor, batch: Batch, objective: nn.Module, stage: Stage) -> 
     if stage.on_views:
         return view_loss(outputs, batch.labels, objective, views=stage.views)
     seen = bounded(outputs, stage.resolved_bound)
-    asked = () if batch.index is None else (batch.index,)
-    return objective(seen, batch.labels, batch.weights, *asked), seen
+    index = () if batch.index is None else (batch.index,)
+    return objective(seen, batch.labels, *index, batch.weights), seen
 
 
 def _scores(model: nn.Module, inputs: Tensor, stage: Stage) -> Tensor:
