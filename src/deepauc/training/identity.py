@@ -28,6 +28,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "tta": 0,
         "standardise": True,
         "watch": False,
+        "keep_stages": False,
     },
     "Stage": {
         "objective": REQUIRED,
@@ -195,6 +196,9 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
     "ThumbnailSpec": {
         "size": 16,
         "grey": False,
+    },
+    "AverageSpec": {
+        "members": REQUIRED,
     },
 }
 

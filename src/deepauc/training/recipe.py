@@ -216,6 +216,7 @@ class Recipe:
             they are.
         watch: The history of each epoch also has `train_auc`, of the scores that the loss saw in its steps, and
             `weight_square`, the sum of squares of the layers' weights at its end.
+        keep_stages: Keep the weights at the end of each stage with scores, as `guard` does, without choosing.
     """
 
     model: ModelSpec
@@ -228,6 +229,7 @@ class Recipe:
     tta: int = 0
     standardise: bool = True
     watch: bool = False
+    keep_stages: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))

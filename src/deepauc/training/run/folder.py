@@ -68,7 +68,7 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def stage_path(self, number: int) -> Path:
-        """The weights at the end of a stage, kept where the recipe's guard compares stages."""
+        """The weights at the end of a stage, kept where the recipe's guard compares stages, or it asks for them."""
         return self.path / f"stage-{number}.safetensors"
 
     @property

@@ -16,6 +16,7 @@ from deepauc.metrics.intervals import Estimate
 from deepauc.names import Alike, group_word
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Recipe
+from deepauc.training.run.fold_record import FoldsRecord
 
 Aucs = Mapping[str, Mapping[str, Estimate[float]]]  # part -> label
 
@@ -257,6 +258,7 @@ class RunRecord:
     stages: tuple[StageRecord, ...]
     tta: int  # over how many changed copies of an image a score of validation and test is the mean; 0: as it is
     results: Results
+    folds: FoldsRecord | None  # of cross-validation; None: of one split
     command: str
     leaks: Mapping[str, int] | None
     possible_leaks: int | None
@@ -280,6 +282,7 @@ class RunRecord:
             stages=tuple(StageRecord.of(stage) for stage in _items(recipe.get("stages"))),
             tta=max(0, _count(recipe.get("tta")) or 0),
             results=Results.of(plain.get("results")),
+            folds=FoldsRecord.of(plain.get("folds")),
             command=" ".join(_texts(command)) if isinstance(command, list) else str(command or ""),
             leaks=_leaks(plain.get("leaks")),
             possible_leaks=_count(plain.get("possible_leaks")),
