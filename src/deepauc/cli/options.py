@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     import torch
 
 ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, paths relative to the table.")]
+RareImageRoot = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", rich_help_panel=RARE, help="Folder of the image paths (default: the table's)."),
+]
 LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1; repeatable.")
 FeatureColumns = Annotated[
     list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
@@ -71,6 +76,11 @@ def parse_size(text: str, *, option: str) -> tuple[int, int]:
     if len(sides) > 2 or not all(side.isascii() and side.isdigit() and int(side) for side in sides):
         raise ValueError(f"{option} {text}: give one side, such as 224, or HEIGHTxWIDTH, such as 224x320.")
     return int(sides[0]), int(sides[-1])
+
+
+def parse_folds(text: str) -> int | str:
+    """A number of folds from `5`; else `auto`, or a column."""
+    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else text
 
 
 def checked_device(name: str | None) -> torch.device:

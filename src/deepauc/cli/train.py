@@ -20,9 +20,11 @@ from deepauc.cli.options import (
     RareAllowOutside,
     RareDevice,
     RareIdColumn,
+    RareImageRoot,
     RareSkipBad,
     RareWeightColumn,
     SplitColumn,
+    parse_folds,
     parse_size,
 )
 from deepauc.cli.short_help import HELP_ALL, RARE
@@ -39,6 +41,7 @@ def train(
         typer.Option(metavar="DIR", rich_help_panel=RARE, help="Packed set (`deepauc data pack`), no --table."),
     ] = None,
     image_column: ImageColumn = None,
+    image_root: RareImageRoot = None,
     label_column: Annotated[list[str] | None, LABELS] = None,
     feature_column: FeatureColumns = None,
     metadata_column: MetadataInputs = None,
@@ -48,6 +51,9 @@ def train(
     split_of: Annotated[
         Path | None,
         typer.Option(metavar="RUN", rich_help_panel=RARE, help="Use the split of this run (matched by row name)."),
+    ] = None,
+    folds: Annotated[
+        str | None, typer.Option(metavar="N|COLUMN", help="Cross-validation; 0: one split (default: auto).")
     ] = None,
     weight_column: RareWeightColumn = None,
     id_column: RareIdColumn = None,
@@ -108,6 +114,7 @@ def train(
         "table": None if table is None else str(table),
         "packed": None if packed is None else str(packed),
         "image_column": image_column,
+        "image_root": None if image_root is None else str(image_root),
         "label_columns": tuple(label_column or ()) or None,
         "feature_columns": tuple(feature_column or ()) or None,
         "metadata_columns": tuple(metadata_column or ()) or None,
@@ -130,7 +137,8 @@ def train(
         "auc_stage": auc_stage,
         "tta": tta,
     }
-    settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
+    top = {"seed": seed, "tune": tune, "folds": None if folds is None else parse_folds(folds)}
+    settings = _settings(config, data=given_data, plan=given_plan, top=top)
     from deepauc.cli.training_run import print_settings, run_training
 
     if print_config:
