@@ -128,9 +128,9 @@ def _interval_of(
     if spread == 0 or value in (0.0, 1.0):
         return value, *limits_without_variance(value, independent_pairs(column), level)
     if rng is None:
-        return value, *_logit_limits(value, math.sqrt(spread), level)
+        return value, *logit_limits(value, math.sqrt(spread), normal_quantile(level))
     replicates = resampled_auroc(column, n_resamples=n_resamples, rng=rng)
-    return value, *_bca_limits(value, replicates, influence(placed), level)
+    return value, *bca_limits(value, replicates, influence(placed), level)
 
 
 def limits_without_variance(value: float, pairs: int, level: float) -> tuple[float, float]:
@@ -169,13 +169,14 @@ def normal_quantile(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
-def _logit_limits(value: float, se: float, level: float) -> tuple[float, float]:
-    half = min(normal_quantile(level) * se / (value * (1 - value)), 700.0)  # exp(700) is still a double
+def logit_limits(value: float, se: float, quantile: float) -> tuple[float, float]:
+    """logit(value) ± quantile · se / (value (1 - value)), back on the scale of the value."""
+    half = min(quantile * se / (value * (1 - value)), 700.0)  # exp(700) is still a double
     against = (1 - value) / value
     return 1 / (1 + against * math.exp(half)), 1 / (1 + against * math.exp(-half))
 
 
-def _bca_limits(value: float, replicates: Floats, empirical_influence: Floats, level: float) -> tuple[float, float]:
+def bca_limits(value: float, replicates: Floats, empirical_influence: Floats, level: float) -> tuple[float, float]:
     """Efron's BCa: percentiles moved by the bias z0 and the acceleration a = Σu³ / (6 (Σu²)^(3/2))."""
     normal, n = NormalDist(), replicates.size
     below = (np.count_nonzero(replicates < value) + np.count_nonzero(replicates <= value)) / (2 * n)
