@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
-from deepauc.metrics.mean_interval import MeanInterval, stratified_interval
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.mean_interval import stratified_interval
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.tables import (
     ALPHA_ZERO,
@@ -49,7 +50,7 @@ IMRATIOS = (1, 10)
 WHERE = ("cell", "recipe")
 
 
-def pooled(book: RecordBook, cells: Sequence[Cell], name: str, pair: tuple[str, str]) -> MeanInterval | None:
+def pooled(book: RecordBook, cells: Sequence[Cell], name: str, pair: tuple[str, str]) -> Estimate[float] | None:
     """One loss minus another over cells; strata are sets of images. name: `{cell}-paper-{loss}` or the like."""
     found = []
     for cell in cells:
@@ -125,7 +126,7 @@ def _key(setting: str) -> str:
     return setting.replace(", ", ",").replace(" ", "=").replace(".", "_")
 
 
-def _between(books: Books, cell: Cell, recipe: str, pair: tuple[str, str]) -> MeanInterval | None:
+def _between(books: Books, cell: Cell, recipe: str, pair: tuple[str, str]) -> Estimate[float] | None:
     first, second = (books(SET).final(cell.study_name(recipe, loss)) for loss in pair)
     return between(first, second)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from deepauc.metrics.mean_interval import MeanInterval, mean_interval
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.studies.records.book import Record, RecordBook, validation_curve
 from deepauc.studies.selection import Trial
 from experiments import best_levers
@@ -55,7 +56,7 @@ class Decision:
                 losses.setdefault(first["name"], set()).add(first["loss"])
         return any(len(different) > 1 for different in losses.values())
 
-    def difference(self, other: Tried) -> MeanInterval | None:
+    def difference(self, other: Tried) -> Estimate[float] | None:
         """AUC of a setting minus that of the best, fold by fold, with its t-interval; None for the best itself."""
         top = max((t for t in self.tried if t.complete), key=lambda t: t.mean, default=None)
         if top is None or other is top or not other.complete:
@@ -65,7 +66,7 @@ class Decision:
             return None
         return mean_interval([_value(other, fold) - _value(top, fold) for fold in common])
 
-    def gain(self) -> MeanInterval | None:
+    def gain(self) -> Estimate[float] | None:
         """What was chosen minus the simplest setting, fold by fold; None where that was chosen, or has diverged."""
         simplest = self.tried[0]
         if self.chosen is None or dict(simplest.setting) == dict(self.chosen) or not simplest.complete:

@@ -11,8 +11,8 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.metrics.intervals import auroc_interval
-from deepauc.metrics.mean_interval import MeanInterval, mean_interval
+from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.models.fusion import ensemble
 from deepauc.studies.records.book import Record
 from deepauc.studies.records.tables import (
@@ -79,7 +79,7 @@ def both_losses(books: Books, cell: str) -> dict[int, float]:
     return {seed: float(auroc(*found)) for seed, found in pairs.items() if found is not None}
 
 
-def _over_cells(books: Books) -> MeanInterval | None:
+def _over_cells(books: Books) -> Estimate[float] | None:
     return pooled(books(SET), CELLS, "{cell}-{loss}", (FIRST, SECOND))
 
 
@@ -102,7 +102,7 @@ def _averages(books: Books) -> Iterator[list[str]]:
                 found, minus = auroc_interval(*mine), "-"
                 if loss != SECOND and other is not None and len(records) == len(beside):
                     by_test = compare_auroc(mine[0], other[0], mine[1])
-                    minus = interval_text(MeanInterval(*map(float, (by_test.difference, by_test.low, by_test.high))))
+                    minus = interval_text(Estimate(*map(float, (by_test.difference, by_test.low, by_test.high))))
                 shown = auc_text(float(found.value), float(found.low), float(found.high))
                 yield [cell.name, TITLES[loss], str(len(records)), shown, minus, f"{agreement(records):.2f}"]
 
@@ -115,7 +115,7 @@ def _both(books: Books) -> Iterator[list[str]]:
             yield [cell.name, str(len(both)), mean_text(list(both.values())), *gains]
 
 
-def _gain_of_both(books: Books, cell: str, both: Mapping[int, float], loss: str) -> MeanInterval:
+def _gain_of_both(books: Books, cell: str, both: Mapping[int, float], loss: str) -> Estimate[float]:
     alone = {record["seed"]: record["auc"]["test"][0] for record in books(SET).final(f"{cell}-{loss}")}
     return mean_interval([value - alone[seed] for seed, value in both.items()])
 
@@ -158,7 +158,7 @@ def _ends(books: Books) -> Iterator[list[str]]:
         yield [TITLES[loss], str(len(end)), f"{fmean(end.values()):.4f}", shown]
 
 
-def _end_difference(books: Books) -> MeanInterval | None:
+def _end_difference(books: Books) -> Estimate[float] | None:
     first, second = (end_of_search(books(SET), loss) or {} for loss in LOSSES)
     common = sorted(first.keys() & second.keys())
     return mean_interval([first[fold] - second[fold] for fold in common]) if len(common) > 1 else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.stream import Stream
 from deepauc.training.plain import recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe
-from deepauc.training.run.folder import RunFolder, made_by
+from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.run import Run
 from experiments.medical_packs import side_by_side
 from experiments.medical_scores import kept_scores
@@ -139,7 +139,7 @@ def _train(
     for link in ready:
         folder = link.folder(place)
         if (folder / "run.json").exists():
-            begun = RunFolder(folder).record()["identity"]["recipe"]
+            begun = RunFolder(folder).record().identity.recipe
             if begun != recipe_hash(link.started(place)):
                 shutil.rmtree(folder)
     packs = [[link] for link in ready] if pack == 1 else _packs(ready, pack)
@@ -229,14 +229,18 @@ def _note(
         "parent": None if link.parent is None else link.parent.id,
         **link.about,
         # As declared: the folder of the parent, a path of this machine, is no part of it; `parent` names the run.
-        "identity": {**found["identity"], "recipe": recipe_hash(link.recipe)},
-        "task": found["task"],
+        "identity": {**asdict(found.identity), "recipe": recipe_hash(link.recipe)},
+        "task": found.plain["task"],
         "recipe": to_plain(link.recipe),
-        "auc": {"test": {name: [round(v, 6) for v in values] for name, values in _test_auc(found).items()}},
+        "auc": {
+            "test": {
+                name: [round(v, 6) for v in (auc.value, auc.low, auc.high)] for name, auc in run.auc("test").items()
+            }
+        },
         "alpha_zero_share": round(sum(shares) / len(shares), 6) if shares else None,
-        "seconds": round(found["results"]["seconds"] / packed, 3),
+        "seconds": round((found.results.seconds or 0.0) / packed, 3),
         "packed": packed,
-        **made_by(found),
+        **found.made_by,
         **kept_scores(run, link.task, tta=link.tta, device=device, ranked=link.ranked),
     }
     book.add(record)
@@ -244,8 +248,3 @@ def _note(
         values = [value for value, *_ in record["auc"]["test"].values()]
         left = "" if not waiting else f", {waiting} run{'s' * (waiting > 1)} left"
         report(f"{link.study}, seed {link.seed}: mean test AUC {sum(values) / len(values):.3f}{left}")
-
-
-def _test_auc(found: Mapping[str, Any]) -> dict[str, list[float]]:
-    auc: dict[str, list[float]] = found["results"]["auc"]["test"]
-    return auc

@@ -11,8 +11,8 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.metrics.intervals import auroc_interval
-from deepauc.metrics.mean_interval import MeanInterval, mean_interval
+from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.studies.records.book import Record
 from deepauc.studies.records.file import read_named
 from deepauc.studies.records.tables import Books, Figures, Page, Table, interval_figures, interval_text, mean_text
@@ -54,7 +54,7 @@ def by_run(records: Sequence[Record], loss: str, apart: bool) -> Runs:
     return {run: [v[label] for label in labels] for run, v in found.items() if set(v) >= set(labels)}
 
 
-def minus_ce(records: Sequence[Record], loss: str, apart: bool, networks: Sequence[str] = ()) -> MeanInterval | None:
+def minus_ce(records: Sequence[Record], loss: str, apart: bool, networks: Sequence[str] = ()) -> Estimate[float] | None:
     """Of the mean over labels, run by run; networks: only these."""
     own, base = (by_run(records, one, apart) for one in (loss, "ce"))
     common = sorted(run for run in own.keys() & base.keys() if not networks or run[0] in networks)
@@ -169,7 +169,7 @@ def policies(books: Books, name: str) -> dict[str, dict[int, float]]:
     return found
 
 
-def _minus_ignore(found: Mapping[str, Mapping[int, float]], policy: str) -> MeanInterval | None:
+def _minus_ignore(found: Mapping[str, Mapping[int, float]], policy: str) -> Estimate[float] | None:
     values, base = found[policy], found.get("ignore", {})
     common = sorted(values.keys() & base.keys())
     if policy == "ignore" or len(common) < 2:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from deepauc.metrics.mean_interval import MeanInterval, mean_interval
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.studies.records.book import Record
 from deepauc.studies.records.score_histograms import Separation, separation
 from deepauc.studies.records.tables import (
@@ -218,7 +219,7 @@ def _modes(name: str) -> Table:
     )
 
 
-def _further_apart(mine: Mapping[int, Separation], other: Mapping[int, Separation]) -> MeanInterval | None:
+def _further_apart(mine: Mapping[int, Separation], other: Mapping[int, Separation]) -> Estimate[float] | None:
     common = sorted(mine.keys() & other.keys())
     return mean_interval([mine[fold].apart - other[fold].apart for fold in common]) if len(common) > 1 else None
 
@@ -257,7 +258,7 @@ def _figures(books: Books, name: str) -> Figures:
 
 def _counts(books: Books, cells: Figures) -> Figures:
     """Of AUC-M against CE over the cells and the chest X-rays; of alpha; of ensembles."""
-    against_ce = [MeanInterval(*cell["auc_m-ce"].values()) for cell in cells.values() if "auc_m-ce" in cell]
+    against_ce = [Estimate(*cell["auc_m-ce"].values()) for cell in cells.values() if "auc_m-ce" in cell]
     for name in ("chest", "chest-printed"):
         own = next((records for _, records in second_stages(books, name)), [])
         against_ce += [one for apart in STAGES.values() if (one := minus_ce(own, "auc_m", apart)) is not None]

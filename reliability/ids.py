@@ -27,8 +27,8 @@ from record import Row, write_record
 from deepauc.data.splits import split_by_fractions
 from deepauc.data.table.read import check_table, read_table
 from deepauc.reporting.evaluation.pairing import pair_rows
-from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.training.predict.known_rows import known_parts
+from deepauc.training.run.scores import read_scores
 
 PATIENTS = 20
 LETTERS = "abcxyzABCXYZéñüßøçåŽжщЯλΩ中村한국ابגד1234567890-_./#"

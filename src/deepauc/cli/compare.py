@@ -12,7 +12,7 @@ from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive
 from deepauc.cli.options import AsJson, Force
 
 if TYPE_CHECKING:
-    from deepauc.reporting.evaluation.scores_file import ScoreTable
+    from deepauc.training.run.scores import Scores
 
 
 def compare(
@@ -39,9 +39,9 @@ def compare(
     """
     from deepauc.reporting.document.sections import p_text, signed_text
     from deepauc.reporting.evaluation.findings import Absent, to_json
-    from deepauc.reporting.evaluation.scores_file import read_scores
     from deepauc.reporting.evaluation.table import compare_tables
     from deepauc.training.run.own_files import require_own
+    from deepauc.training.run.scores import read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
     cautions = [text for path in (first, second) for text in require_own(path.parent, path.name, force=force)]
@@ -99,7 +99,7 @@ def compare(
     output.record({"a": str(first), "b": str(second), "notes": notes, **record, "labels": labels})
 
 
-def _shared_part(a: ScoreTable, b: ScoreTable) -> str | None:
+def _shared_part(a: Scores, b: Scores) -> str | None:
     """test, or validation, where both have it (or one has it, and the other no parts at all); None: there are none."""
     for name in ("test", "validation"):
         there = [table.parts is None or name in table.part_names for table in (a, b)]

@@ -12,7 +12,7 @@ from deepauc.cli.options import AsJson, Force
 
 if TYPE_CHECKING:
     from deepauc.reporting.evaluation.findings import LabelEvaluation
-    from deepauc.reporting.evaluation.scores_file import ScoreTable
+    from deepauc.training.run.scores import Scores
 
 LabelColumns = Annotated[
     list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels; repeatable; default: label.")
@@ -45,9 +45,9 @@ def evaluate(
     import numpy as np
 
     from deepauc.reporting.evaluation.findings import AucResult
-    from deepauc.reporting.evaluation.scores_file import read_scores
     from deepauc.reporting.evaluation.table import evaluate_part
     from deepauc.training.run.own_files import require_own
+    from deepauc.training.run.scores import read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
     cautions = require_own(scores.parent, scores.name, force=force)
@@ -73,12 +73,12 @@ def evaluate(
     output.record({"file": str(scores), "notes": notes, "results": [_record(one, within) for one in found]})
 
 
-def all_notes(table: ScoreTable) -> list[str]:
+def all_notes(table: Scores) -> list[str]:
     """What a reader of figures from this table should know."""
     return [*table.notes, *_repeated_ids(table)]
 
 
-def _repeated_ids(table: ScoreTable) -> list[str]:
+def _repeated_ids(table: Scores) -> list[str]:
     """A sample in several rows of a part makes intervals too narrow, unless groups hold its rows together."""
     if table.ids is None or table.groups is not None:
         return []

@@ -63,7 +63,7 @@ def report(
             metadata, id_column=id_column or "id", columns=subgroup_column or (), without=_no_subgroups(Run(run))
         )
     if thumbnails and table is None:
-        packed = (Run(run).record.get("data") or {}).get("packed")
+        packed = Run(run).record.data.packed
         needs = f"image files, and {run} was trained on a packed set, not on a table of them: name the one it was made"
         needs = f"{needs} from" if packed else "the run's images: name its table"
         raise ValueError(f"--thumbnails needs {needs}, --table data.csv --image-column file.")
@@ -128,6 +128,6 @@ def _show_aucs(output: Output, findings: RunFindings) -> None:
 
 def _no_subgroups(run: Run) -> list[str]:
     """Columns of the run's own table by which nothing is to be grouped unless asked for: labels, patients, parts."""
-    data = run.record.get("data") or {}
-    single = [data.get(name) for name in ("group_column", "split_column", "image_column", "weight_column")]
-    return [str(name) for name in (*(data.get("label_columns") or ()), *single) if name]
+    data = run.record.data
+    single = [data.group_column, data.split_column, data.image_column, data.weight_column]
+    return [name for name in (*data.label_columns, *single) if name]

@@ -23,6 +23,13 @@ def partial_auroc(
     pieces of the curve. It spans [0, max_fpr (1 - min_tpr)]. `standardise` gives McClish's (1989) form
     (1 + (A - A_chance) / (A_max - A_chance)) / 2, which is 1/2 for a coin and 1 for a perfect ranking (scikit-learn's
     `roc_auc_score(max_fpr=...)`). (N,) gives a float, (N, L) an array (L,).
+
+    Examples:
+        >>> scores, labels = [0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]
+        >>> partial_auroc(scores, labels, max_fpr=0.5)
+        0.25
+        >>> partial_auroc(scores, labels, max_fpr=0.5, standardise=True)
+        0.6666666666666666
     """
     if not 0 < max_fpr <= 1:
         raise ValueError(f"max_fpr is {max_fpr}; it must lie in (0, 1].")

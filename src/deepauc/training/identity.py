@@ -186,10 +186,14 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "widths": (32, 64, 128),
         "activation": "elu",
     },
+    "ThumbnailSpec": {
+        "size": 16,
+        "grey": False,
+    },
 }
 
 # First name -> the name of the class today. Records, bundles and settings files may have either.
-RENAMED: Final[dict[str, str]] = {}
+RENAMED: Final[dict[str, str]] = {"Pairwise": "PairwiseAUC"}
 
 
 def first_name(name: str) -> str:

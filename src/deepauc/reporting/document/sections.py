@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.background_sections import (
     cases_section,
     data_section,
@@ -41,14 +42,12 @@ from deepauc.reporting.evaluation.findings import (
     AucResult,
     BaselineFinding,
     CalibrationState,
-    Interval,
     LabelEvaluation,
     Paired,
     RunFindings,
     StageFinding,
     SubgroupFinding,
 )
-from deepauc.reporting.evaluation.kept_stage import copies_of
 from deepauc.reporting.figures.label import forest_picture, interval_text
 
 NOT_A_DEVICE = (
@@ -110,7 +109,7 @@ def _part_blocks(findings: RunFindings) -> list[Block]:
 
 def _copies_blocks(findings: RunFindings) -> list[Block]:
     """What a score is, where it is not that of the image alone."""
-    number = copies_of(findings.record)
+    number = findings.record.tta
     if not number:
         return []
     return [
@@ -348,7 +347,7 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
     rows = []
     for row in one.rows:
         auc = TableCell("— (one class only)" if row.positives in (0, row.rows) else "— (too few)")
-        if isinstance(row.auc, Interval):
+        if isinstance(row.auc, Estimate):
             auc = TableCell(interval_text(row.auc), row.auc.value)
         rows.append(
             (
@@ -359,7 +358,7 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
             )
         )
     table = DataTable(caption=title, header=("Group", "Rows", "Positives", "AUC [95 % interval]"), rows=tuple(rows))
-    drawn = [(row.group, row.auc) for row in one.rows if isinstance(row.auc, Interval)]
+    drawn = [(row.group, row.auc) for row in one.rows if isinstance(row.auc, Estimate)]
     if len(drawn) < 2:
         return table
     label = next((label for label in findings.labels if label.name == one.label), None)
@@ -370,10 +369,10 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
     return Beside((table,), picture)
 
 
-def _range(one: Interval) -> str:
+def _range(one: Estimate[float]) -> str:
     return f"{one.low:.3f} to {one.high:.3f}"
 
 
-def signed_text(one: Interval) -> str:
+def signed_text(one: Estimate[float]) -> str:
     """`+0.012 [-0.003, +0.027]`: a difference."""
     return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

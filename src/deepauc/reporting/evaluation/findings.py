@@ -13,6 +13,8 @@ import numpy.typing as npt
 from deepauc.metrics.calibration import ReliabilityCurve
 from deepauc.metrics.curves import Band
 from deepauc.metrics.decisions import DecisionCurve
+from deepauc.metrics.intervals import Estimate
+from deepauc.training.run.record import RunRecord
 
 Floats = npt.NDArray[np.float64]
 
@@ -22,15 +24,6 @@ class Absent:
     """A result that could not be had, and why."""
 
     why: str
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with its 95 % confidence limits."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +57,14 @@ class Resamples:
 class AucResult:
     """delong: rows taken as independent. The other two respect patients where some have several rows."""
 
-    delong: Interval
-    delong_by_patient: Interval | None
-    bootstrap: Interval
+    delong: Estimate[float]
+    delong_by_patient: Estimate[float] | None
+    bootstrap: Estimate[float]
     average_precision: float
-    average_precision_interval: Interval | Absent
+    average_precision_interval: Estimate[float] | Absent
 
     @property
-    def headline(self) -> Interval:
+    def headline(self) -> Estimate[float]:
         return self.delong_by_patient or self.delong
 
 
@@ -103,10 +96,10 @@ class OperatingRow:
 
     asked_specificity: float
     threshold: float
-    sensitivity: Interval
-    specificity: Interval
-    positive_predictive_value: Interval
-    negative_predictive_value: Interval
+    sensitivity: Estimate[float]
+    specificity: Estimate[float]
+    positive_predictive_value: Estimate[float]
+    negative_predictive_value: Estimate[float]
     true_positives: int
     false_positives: int
     true_negatives: int
@@ -118,9 +111,9 @@ class CalibrationState:
     """Probabilities against outcomes on the judged part; intervals respect patients as those of the AUC do."""
 
     brier: float
-    brier_interval: Interval | Absent
+    brier_interval: Estimate[float] | Absent
     expected_calibration_error: float
-    expected_calibration_error_interval: Interval | Absent
+    expected_calibration_error_interval: Estimate[float] | Absent
     mean_prediction: float
     observed_share: float
     reliability: ReliabilityCurve
@@ -170,7 +163,7 @@ class Paired:
     label: str
     auc: float
     baseline_auc: float
-    difference: Interval
+    difference: Estimate[float]
     p_value: float
     same_scores: bool  # row by row: the two are one network
     baseline_fpr: Floats
@@ -199,7 +192,7 @@ class StageFinding:
     objective: str
     validation_auc: float
     kept: bool
-    last_minus_this: Interval | None
+    last_minus_this: Estimate[float] | None
     p_value: float | None
 
 
@@ -210,7 +203,7 @@ class SubgroupRow:
     group: str
     rows: int
     positives: int
-    auc: Interval | Absent
+    auc: Estimate[float] | Absent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,12 +272,14 @@ class RunFindings:
     cases: tuple[Case, ...]
     notes: tuple[str, ...]
     finished: str
-    record: Mapping[str, Any]  # run.json
+    record: RunRecord
 
 
 def to_json(value: Any) -> Any:
     """Plain data for strict JSON: NaN and infinity become null, what is absent {"absent": why}."""
-    if isinstance(value, Absent):
+    if isinstance(value, RunRecord):
+        value = value.plain
+    elif isinstance(value, Absent):
         value = {"absent": value.why}
     elif is_dataclass(value) and not isinstance(value, type):
         value = {f.name: getattr(value, f.name) for f in fields(value)}

@@ -42,7 +42,6 @@ from deepauc.reporting.evaluation.findings import (
     Counts,
     Curves,
     Histogram,
-    Interval,
     LabelEvaluation,
     OperatingRow,
     Resamples,
@@ -132,15 +131,10 @@ def attempt(compute: Callable[[], T]) -> T | Absent:
         return Absent(" ".join(str(error).split()))
 
 
-def interval(estimate: Estimate) -> Interval:
-    """A metric's estimate for (N,) inputs."""
-    return Interval(float(estimate.value), float(estimate.low), float(estimate.high))
-
-
-def part_interval(sample: Sample) -> Interval:
+def part_interval(sample: Sample) -> Estimate[float]:
     """AUC with DeLong's interval, clustered by patient where a patient has several rows."""
     clustered = sample.groups is not None and np.unique(sample.groups).size < len(sample.groups)
-    return interval(auroc_with_limits(sample.scores, sample.labels, groups=sample.groups if clustered else None))
+    return auroc_with_limits(sample.scores, sample.labels, groups=sample.groups if clustered else None)
 
 
 def count_rows(sample: Sample) -> Counts:
@@ -202,18 +196,18 @@ def _usable_validation(validation: Sample | Absent) -> Sample | Absent:
 def _auc(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
     scores, labels = sample.scores, sample.labels
     groups = sample.groups if counts.clustered else None
-    by_patient = None if groups is None else interval(auroc_with_limits(scores, labels, groups=groups))
+    by_patient = None if groups is None else auroc_with_limits(scores, labels, groups=groups)
     return AucResult(
-        delong=interval(auroc_with_limits(scores, labels)),
+        delong=auroc_with_limits(scores, labels),
         delong_by_patient=by_patient,
-        bootstrap=interval(
-            auroc_with_limits(scores, labels, method="bootstrap", groups=groups, n_resamples=resamples.auc, seed=0)
+        bootstrap=auroc_with_limits(
+            scores, labels, method="bootstrap", groups=groups, n_resamples=resamples.auc, seed=0
         ),
         average_precision=float(average_precision(scores, labels)),
         average_precision_interval=attempt(
-            lambda: interval(
-                average_precision_interval(scores, labels, groups=groups, n_resamples=resamples.others, seed=0)
-            )
+            lambda: average_precision_interval(
+                scores, labels, groups=groups, n_resamples=resamples.others, seed=0
+            ).floats()
         ),
     )
 
@@ -281,10 +275,10 @@ def _operating_points(
         return OperatingRow(
             asked_specificity=specificity,
             threshold=cut,
-            sensitivity=interval(point.sensitivity),
-            specificity=interval(point.specificity),
-            positive_predictive_value=interval(point.positive_predictive_value),
-            negative_predictive_value=interval(point.negative_predictive_value),
+            sensitivity=point.sensitivity.floats(),
+            specificity=point.specificity.floats(),
+            positive_predictive_value=point.positive_predictive_value.floats(),
+            negative_predictive_value=point.negative_predictive_value.floats(),
             true_positives=int(point.true_positives),
             false_positives=int(point.false_positives),
             true_negatives=int(point.true_negatives),
@@ -325,10 +319,10 @@ def _calibration_state(
     )
     return CalibrationState(
         brier=float(brier_score(probabilities, labels)),
-        brier_interval=limits if isinstance(limits, Absent) else interval(limits.brier),
+        brier_interval=limits if isinstance(limits, Absent) else limits.brier.floats(),
         expected_calibration_error=float(expected_calibration_error(probabilities, labels, bins=CALIBRATION_BINS)),
         expected_calibration_error_interval=(
-            limits if isinstance(limits, Absent) else interval(limits.calibration_error)
+            limits if isinstance(limits, Absent) else limits.calibration_error.floats()
         ),
         mean_prediction=float(probabilities.mean()),
         observed_share=float(labels.mean()),

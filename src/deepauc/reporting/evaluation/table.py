@@ -10,10 +10,11 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.curves import RocCurve, roc_curve
-from deepauc.reporting.evaluation.findings import Absent, Interval, LabelEvaluation, Paired
+from deepauc.metrics.intervals import Estimate
+from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired
 from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, Sample, attempt, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
-from deepauc.reporting.evaluation.scores_file import ScoreTable
+from deepauc.training.run.scores import Scores
 
 NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
 NO_VALIDATION = "thresholds and recalibration come from validation, and there is no such part."
@@ -34,7 +35,7 @@ class TableComparison:
     groups_differ: bool = False
 
 
-def sample_of(table: ScoreTable, number: int) -> Sample:
+def sample_of(table: Scores, number: int) -> Sample:
     """One label of a table."""
     return Sample(
         scores=table.scores[:, number], labels=table.labels[:, number], groups=table.groups, group_word=table.group_word
@@ -42,7 +43,7 @@ def sample_of(table: ScoreTable, number: int) -> Sample:
 
 
 def evaluate_part(
-    table: ScoreTable,
+    table: Scores,
     part: str | None,
     *,
     curves: bool,
@@ -79,7 +80,7 @@ def evaluate_part(
     return tuple(found)
 
 
-def compare_tables(a: ScoreTable, b: ScoreTable, *, part: str | None, common: bool = False) -> TableComparison:
+def compare_tables(a: Scores, b: Scores, *, part: str | None, common: bool = False) -> TableComparison:
     """The paired test of a's AUC against b's on the same rows; clustered where patients have several."""
     if part is not None:
         a = a.part(part) if a.parts is not None else a
@@ -128,7 +129,7 @@ def _paired(pairing: Pairing, number: int, clustered: bool) -> Paired | Absent:
         label=pairing.a.label_names[number],
         auc=float(auroc(ours, labels)),
         baseline_auc=float(auroc(theirs, labels)),
-        difference=Interval(float(found.difference), float(found.low), float(found.high)),
+        difference=Estimate(found.difference, found.low, found.high).floats(),
         p_value=float(found.p_value),
         same_scores=bool(np.array_equal(ours, theirs)),
         baseline_fpr=np.append(curve.fpr[::step], 1.0),

@@ -117,12 +117,10 @@ def _outline(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 
 def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: ImageTable) -> Pixels:
     """The cases' images (n, H, W, C) at the network's size."""
-    data = Run(folder).record.get("data") or {}
-    column = table.image_column or data.get("image_column")
+    data = Run(folder).record.data
+    column = table.image_column or data.image_column
     if not column:
-        why = (
-            "was trained on a packed set, which has no columns" if data.get("packed") else "does not record its columns"
-        )
+        why = "was trained on a packed set, which has no columns" if data.packed else "does not record its columns"
         raise ValueError(f"{folder} {why}: name that of the images, --image-column COLUMN.")
     cells = read_rows(Path(table.path), [column])
     files = {one_form(cell): (cell, line) for cell, line in zip(cells.columns[column], cells.lines, strict=True)}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from deepauc.training.run.folder import RunFolder
 
@@ -27,10 +25,10 @@ def require_own(folder: str | Path, *names: str, force: bool | None = False) -> 
     go on where one is asked for; None: whoever asks has no such option. A folder whose run.json has no such hashes
     (none at all, an older run, an exported bundle) is believed, and so is a file that no run has written.
     """
-    known: Any = {}
+    known = None
     with suppress(ValueError):  # a damaged or foreign run.json is told of by those who need it
-        known = RunFolder(Path(folder)).record().get(KEY)
-    if not isinstance(known, Mapping):
+        known = RunFolder(Path(folder)).record().sha256
+    if known is None:
         return ()
     used = [name for name in names if name in known]
     others = [name for name in OWN if name in known and name not in used]
