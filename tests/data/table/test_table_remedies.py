@@ -114,6 +114,21 @@ def test_a_point_between_thousands_is_no_decimal_point(tmp_path, rows, columns):
     assert check_table(path, **{**NUMBERS, **columns}).ok  # no comma says which point it is
 
 
+@pytest.mark.parametrize("inputs", ["feature_columns", "metadata_columns"])
+def test_a_number_that_may_mean_not_known_is_told_of(tmp_path, inputs):
+    def codes(cells):
+        path = table(tmp_path, "f,target", [f"{cell},{number % 2}" for number, cell in enumerate(cells)])
+        report = check_table(path, label_columns=["target"], kind="binary", **{inputs: ["f"]})
+        assert ("if it means that the value is not known" in str(report)) is bool(report.missing_codes)
+        return [(one.column, one.value, one.rows, one.others) for one in report.missing_codes]
+
+    assert codes([20, -999, 31.5, -999, 44, 57]) == [("f", -999, 2, (20, 57))]
+    assert codes([20, 999, 31.5, 999, 999, 57]) == [("f", 999, 3, (20, 57))]
+    assert codes([20, -999, 31.5, 43, 44, 57]) == []  # once may be anything
+    assert codes([20, 99, 31.5, 99, 44, 85]) == []  # an age
+    assert codes([-600, -999, 800, -999, 0, 3000]) == []  # a radiodensity
+
+
 def test_lines_of_separators_alone_are_empty_lines(tmp_path):
     path = table(tmp_path, "f,target,", ["1,0,", "2,1,", ",,", ",,"])
     report = check_table(path, label_columns=["target"], kind="binary", metadata_columns=["f"])
