@@ -22,6 +22,7 @@ from deepauc.metrics.streaming import distributed_auroc
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
+from deepauc.objectives.average_precision import AveragePrecisionLoss
 from deepauc.objectives.baselines import CrossEntropy, CrossEntropyLoss, Focal, FocalLoss
 from deepauc.objectives.contrastive import (
     Contrastive,
@@ -31,8 +32,10 @@ from deepauc.objectives.contrastive import (
 )
 from deepauc.objectives.multiclass import OneVsOneAUCLoss, OneVsRestAUCLoss
 from deepauc.objectives.pairwise import PairwiseAUC, PairwiseAUCLoss
+from deepauc.objectives.partial_auc import PartialAUC, PartialAUCLoss
 from deepauc.objectives.score_norm import BatchScoreNorm
 from deepauc.objectives.vicreg import VICReg, VICRegLoss
+from deepauc.optim.pdsca import PDSCA
 from deepauc.optim.pesg import PESG, PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.engine.loop import train
@@ -42,6 +45,7 @@ from deepauc.training.run.run import Run
 from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
 
 __all__ = [
+    "PDSCA",
     "PESG",
     "AUCMargin",
     "AUCMarginLoss",
@@ -51,6 +55,7 @@ __all__ = [
     "AdamWSpec",
     "ArrayInputs",
     "Augment",
+    "AveragePrecisionLoss",
     "BatchScoreNorm",
     "ClassQuotaSampler",
     "Comparison",
@@ -71,6 +76,8 @@ __all__ = [
     "PESGSpec",
     "PairwiseAUC",
     "PairwiseAUCLoss",
+    "PartialAUC",
+    "PartialAUCLoss",
     "Recipe",
     "ResNet20Spec",
     "Run",

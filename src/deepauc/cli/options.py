@@ -46,6 +46,18 @@ RareSkipBad = Annotated[bool, typer.Option("--skip-bad", rich_help_panel=RARE, h
 RareDevice = Annotated[
     str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda (default: a GPU if there is one).")
 ]
+MaxFpr = Annotated[
+    float | None, typer.Option(metavar="RATE", help="Also the partial AUC up to this false positive rate.")
+]
+MinTpr = Annotated[float | None, typer.Option(metavar="RATE", help="Also the partial AUC above this sensitivity.")]
+RareMaxFpr = Annotated[
+    float | None,
+    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Also the partial AUC up to this false positive rate."),
+]
+RareMinTpr = Annotated[
+    float | None,
+    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Also the partial AUC above this sensitivity."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Force = Annotated[bool, typer.Option("--force", help="Go on though a file is not the run's own.")]
 RareForce = Annotated[

@@ -130,7 +130,7 @@ def _interval_of(
     if rng is None:
         return value, *logit_limits(value, math.sqrt(spread), normal_quantile(level))
     replicates = resampled_auroc(column, n_resamples=n_resamples, rng=rng)
-    return value, *_bca_limits(value, replicates, influence(placed), level)
+    return value, *bca_limits(value, replicates, influence(placed), level)
 
 
 def limits_without_variance(value: float, pairs: int, level: float) -> tuple[float, float]:
@@ -176,7 +176,7 @@ def logit_limits(value: float, se: float, quantile: float) -> tuple[float, float
     return 1 / (1 + against * math.exp(half)), 1 / (1 + against * math.exp(-half))
 
 
-def _bca_limits(value: float, replicates: Floats, empirical_influence: Floats, level: float) -> tuple[float, float]:
+def bca_limits(value: float, replicates: Floats, empirical_influence: Floats, level: float) -> tuple[float, float]:
     """Efron's BCa: percentiles moved by the bias z0 and the acceleration a = Σu³ / (6 (Σu²)^(3/2))."""
     normal, n = NormalDist(), replicates.size
     below = (np.count_nonzero(replicates < value) + np.count_nonzero(replicates <= value)) / (2 * n)

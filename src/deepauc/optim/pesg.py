@@ -286,7 +286,7 @@ class PESGSpec:
                 f"PESG needs an AUC objective with a, b and alpha, not {type(objective).__name__}: use SGD."
             )
         return PESG(
-            parameters if self.decay_norms else _norms_apart(parameters),
+            parameters if self.decay_norms else norms_apart(parameters),
             cast(MinMaxObjective, objective),
             self.lr,
             gamma=self.gamma,
@@ -298,7 +298,7 @@ class PESGSpec:
         )
 
 
-def _norms_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+def norms_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     """Normalisation parameters and biases without weight decay, nor a pull to 0 in its place."""
     weights, rest = without_norms(parameters)
     groups: list[dict[str, Any]] = [{"params": weights}, {"params": rest, "weight_decay": 0.0, "reference": "start"}]

@@ -100,6 +100,12 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "margin": 1.0,
         "soft_labels": False,
     },
+    "PartialAUC": {
+        "max_fpr": 1.0,
+        "min_tpr": 0.0,
+        "surrogate": "squared_hinge",
+        "margin": 1.0,
+    },
     "Contrastive": {
         "temperature": 0.2,
     },
