@@ -19,6 +19,7 @@ from deepauc.cli.evaluate import evaluate
 from deepauc.cli.export import export
 from deepauc.cli.predict import predict
 from deepauc.cli.report import report
+from deepauc.cli.serve import serve
 from deepauc.cli.short_help import ShortHelp
 from deepauc.cli.study import app as study_app
 from deepauc.cli.train import train
@@ -100,6 +101,7 @@ app.command()(export)
 app.command()(evaluate)
 app.command(cls=ShortHelp)(compare)
 app.command(cls=ShortHelp)(report)
+app.command()(serve)
 app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
 

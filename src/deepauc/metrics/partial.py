@@ -63,6 +63,13 @@ def partial_auroc(
     (1 + (A - A_chance) / (A_max - A_chance)) / 2, which is 1/2 for a coin and 1 for a perfect ranking (scikit-learn's
     `roc_auc_score(max_fpr=...)`). `min_tpr=0.8` alone is the score of the ISIC 2024 challenge, which spans [0, 0.2].
     (N,) gives a float, (N, L) an array (L,).
+
+    Examples:
+        >>> scores, labels = [0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]
+        >>> partial_auroc(scores, labels, max_fpr=0.5)
+        0.25
+        >>> partial_auroc(scores, labels, max_fpr=0.5, standardise=True)
+        0.6666666666666666
     """
     _require_limits(max_fpr, min_tpr)
     columns = read_columns(scores, labels, weights=weights)

@@ -54,7 +54,13 @@ def pairwise_auc_loss(
 class PairwiseAUCLoss(nn.Module):
     """Mean of a surrogate of margin - (h_i - h_j) over all pairs of a positive i and a negative j.
 
-    The equation is with `pairwise_auc_loss`. `margin`: a number, or one per label; 0 gives the plain logistic loss.
+    The equation is with `pairwise_auc_loss`.
+
+    Args:
+        surrogate: "square", "squared_hinge", "hinge" or "logistic".
+        margin: How far a positive's score should be above a negative's; one number, or one per label. 0 gives the plain
+            logistic loss.
+        soft_labels: Accept labels in [0, 1]: y counts as y of a positive and 1 - y of a negative.
     """
 
     def __init__(
@@ -319,7 +325,7 @@ def require_finite_scores(scores: Tensor, labels: Tensor) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairwise:
+class PairwiseAUC:
     """`PairwiseAUCLoss` as a stage's objective; the prior does not enter."""
 
     surrogate: Surrogate = "squared_hinge"
@@ -329,3 +335,6 @@ class Pairwise:
 
     def build(self, *, prior: Sequence[float]) -> PairwiseAUCLoss:
         return PairwiseAUCLoss(self.surrogate, self.margin, self.soft_labels)
+
+
+Pairwise = PairwiseAUC  # its first name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepauc.metrics.partial import Region
@@ -76,8 +76,7 @@ def write_report(
         progress=lambda done, of: advance(0, done, of),
     )
     if thumbnails is not None:
-        others = require_own(run_dir, MODEL, BUNDLE, force=force)
-        findings = replace(findings, notes=(*(f"{text}." for text in others), *findings.notes))
+        require_own(run_dir, MODEL, BUNDLE, force=force)  # the findings have the cautions
     images = None if thumbnails is None else thumbnails_section(run_dir, findings, thumbnails)
     document = run_document(findings, command=command, thumbnails=images)
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)

@@ -199,7 +199,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
 }
 
 # First name -> the name of the class today. Records, bundles and settings files may have either.
-RENAMED: Final[dict[str, str]] = {}
+RENAMED: Final[dict[str, str]] = {"Pairwise": "PairwiseAUC"}
 
 
 def first_name(name: str) -> str:
