@@ -45,8 +45,24 @@ class ViewObjectiveSpec(ObjectiveSpec, Protocol):
         """Whether the loss looks at labels; if not, rows without any are as good as others."""
 
 
+@runtime_checkable
+class IndexedObjectiveSpec(Protocol):
+    """Builds a loss with forward(scores, labels, weights, index): one that remembers something of each row.
+
+    rows: of the task, whose numbers the index (B,) holds.
+    """
+
+    @property
+    def needs_index(self) -> bool: ...
+
+    def build(self, *, prior: Sequence[float], rows: int) -> nn.Module: ...
+
+
 class OptimizerSpec(Protocol):
-    """Builds an optimizer over network and objective."""
+    """Builds an optimizer over network and objective.
+
+    One that keeps the objective's dual variables where they may be, as PESG does, has `projects = True`.
+    """
 
     @property
     def lr(self) -> float: ...
@@ -159,6 +175,22 @@ class Stage:
     def on_views(self) -> bool:
         """Whether the stage compares views and trains features, rather than scores."""
         return self.views > 1
+
+    @property
+    def needs_index(self) -> bool:
+        """Whether the loss is given the numbers of the rows, too."""
+        return isinstance(self.objective, IndexedObjectiveSpec) and self.objective.needs_index
+
+    @property
+    def optimizer_projects(self) -> bool:
+        """Whether the optimizer's step ends with the objective's projection."""
+        return bool(getattr(self.optimizer, "projects", False))
+
+    def build_objective(self, *, prior: Sequence[float], rows: int) -> nn.Module:
+        """The loss, once the prior of each label and the number of rows are known."""
+        if isinstance(self.objective, IndexedObjectiveSpec) and self.objective.needs_index:
+            return self.objective.build(prior=prior, rows=rows)
+        return self.objective.build(prior=prior)
 
     @property
     def resolved_bound(self) -> str:

@@ -16,11 +16,10 @@ from torch import nn
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
 from deepauc.kernels.dropout import set_step, step_dropouts
-from deepauc.objectives.saddle_loss import SaddleLoss
-from deepauc.optim.pesg import PESG
 from deepauc.training.engine.batch import read_batch
 from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
 from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.offers import DualLoss, RenewsReference, alpha_of
 from deepauc.training.engine.step import backward_whole_batch
 from deepauc.training.engine.trainer import Epoch, Progress, Trainer
 from deepauc.training.plain import recipe_hash, to_plain
@@ -105,18 +104,17 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
         factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
         for group in trainer.optimizer.param_groups:
             group["lr"] = stage.optimizer.lr * factor
-        if isinstance(trainer.optimizer, PESG) and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
+        renews = stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch)
+        if renews and isinstance(trainer.optimizer, RenewsReference):
             trainer.optimizer.new_stage(lr_factor=1.0)
         torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # nn.Dropout, if any
         set_step(dropouts, stream.step_key(epoch.number, position))
         ranks.ask_stop(trainer.interrupt.raised)
-        inputs, labels, weights = read_batch(trainer, stage, rows, None if changes is None else changes[position])
+        batch = read_batch(trainer, stage, rows, None if changes is None else changes[position])
 
         trainer.optimizer.zero_grad(set_to_none=True)
-        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, inputs, views=stage.views):
-            loss, scores = backward_whole_batch(
-                trainer.trained, inputs, labels, weights, trainer.objective, stage, ranks
-            )
+        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, batch.inputs, views=stage.views):
+            loss, scores = backward_whole_batch(trainer.trained, batch, trainer.objective, stage, ranks)
         ranks.sum_gradients(trainer.trained.parameters(), check=position == epoch.start)
         if stage.gradient_clip is not None:
             nn.utils.clip_grad_norm_(trainer.trained.parameters(), stage.gradient_clip)
@@ -125,9 +123,9 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
             trainer.average.update(trainer.trained)
         trainer.iteration += 1
 
-        trainer.tally.add(loss, scores, labels, trainer.objective)
-        if trainer.recipe.alpha_curve and isinstance(trainer.objective, SaddleLoss):
-            trainer.alphas.append(trainer.objective.alpha.detach().clone())
+        trainer.tally.add(loss, scores, batch.labels, trainer.objective)
+        if trainer.recipe.alpha_curve and isinstance(trainer.objective, DualLoss):
+            trainer.alphas.append(alpha_of(trainer.objective).clone())
         trainer.after_step(epoch, position)
 
 

@@ -28,7 +28,7 @@ from deepauc.training.run.bundle import load_weights, save_weights
 from deepauc.training.run.checkpoint import load_state, save_state
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.history import EpochTally
-from deepauc.training.run.interrupt import Interrupted, InterruptFlag, TrainingStopped
+from deepauc.training.run.interrupt import Interrupted, InterruptFlag, stopped_by
 from deepauc.training.run.own_files import MODEL, require_own
 from deepauc.training.scoring import mean_auc, part_auc, scoring_batch
 from deepauc.training.test_time import copies_in, score_copies
@@ -127,7 +127,7 @@ class Trainer:
             while self.iteration < self.total and not self._out_of_patience(stage):
                 epoch, start = divmod(self.iteration, self.stream.per_epoch)
                 if start == 0:
-                    self.tally = EpochTally(watched=self.recipe.watch)
+                    self.tally = EpochTally(watched=self.recipe.watch, on_views=stage.on_views)
                 stop = min(self.stream.per_epoch, start + self.total - self.iteration)
                 yield Epoch(stage=stage, number=epoch, start=start, stop=stop)
                 self._end_epoch(stage, epoch)
@@ -147,7 +147,7 @@ class Trainer:
         self.stream = Stream(self.task, stage, seed=self.seed, number=place)
         self.ranks.require_rows(self.stream.batch_size, pieces=stage.accumulate)
         self.total = stage.iterations or (stage.epochs or 0) * self.stream.per_epoch
-        self.objective = stage.objective.build(prior=self.stream.prior).to(self.device)
+        self.objective = stage.build_objective(prior=self.stream.prior, rows=len(self.task)).to(self.device)
         self.trained = self.model
         if stage.on_views:
             head_seed = hash_key(self.seed, place, *b"head") >> 1
@@ -156,7 +156,7 @@ class Trainer:
         if not resumed and self.ranks.leads:
             self._warn_of_zero_reference(stage)
         self.average = WeightAverage(self.trained, stage.ema) if stage.ema else None
-        self.tally = EpochTally(watched=self.recipe.watch)
+        self.tally = EpochTally(watched=self.recipe.watch, on_views=stage.on_views)
 
     def _warn_of_zero_reference(self, stage: Stage) -> None:
         """PESG pulls towards 0 what other training has found."""
@@ -230,7 +230,7 @@ class Trainer:
         except ValueError as error:
             kept = "the last checkpoint is kept" if self.folder.checkpoint_path.exists() else "no checkpoint yet"
             where = f"stopped after epoch {epoch} of stage {self.stage_number}"
-            raise TrainingStopped(f"{where}: {error} ({kept}.)") from error
+            raise stopped_by(error, f"{where}: {error} ({kept}.)") from error
 
     def _evaluate(self, stage: Stage, row: dict[str, Any]) -> None:
         """Validation AUC into the epoch's row, test AUC into a curve of its own."""
@@ -385,6 +385,6 @@ class Trainer:
         self.optimizer.load_state_dict(saved["optimizer"])
         if self.average is not None:
             self.average.average = [t.to(self.device) for t in saved["average"]]
-        self.tally = EpochTally.of(saved["tally"], self.device)
+        self.tally.restore(saved["tally"], self.device)
         self.history, self.test_curve, self.best = saved["history"], saved["test_curve"], saved["best"]
         self.alphas, self._seconds_before = saved["alphas"], saved["seconds"]
