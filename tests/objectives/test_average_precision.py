@@ -248,4 +248,4 @@ def test_options_are_checked(options):
             make(**options)
     with pytest.raises(ValueError, match="num_rows is the number of rows"):
         AveragePrecisionLoss(0)
-    assert module.AveragePrecision().build(prior=(0.1, 0.2), rows=7).estimates.shape == (2, 7, 2)
+    assert module.AveragePrecision().build(prior=(0.1, 0.2), num_rows=7).estimates.shape == (2, 7, 2)

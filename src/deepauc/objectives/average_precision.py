@@ -170,5 +170,5 @@ class AveragePrecision:
     def __post_init__(self) -> None:
         _require_options(self.margin, self.memory)
 
-    def build(self, *, prior: Sequence[float], rows: int) -> AveragePrecisionLoss:
-        return AveragePrecisionLoss(rows, margin=self.margin, memory=self.memory, num_labels=len(prior))
+    def build(self, *, prior: Sequence[float], num_rows: int) -> AveragePrecisionLoss:
+        return AveragePrecisionLoss(num_rows, margin=self.margin, memory=self.memory, num_labels=len(prior))

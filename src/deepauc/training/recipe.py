@@ -47,15 +47,15 @@ class ViewObjectiveSpec(ObjectiveSpec, Protocol):
 
 @runtime_checkable
 class IndexedObjectiveSpec(Protocol):
-    """Builds a loss with forward(scores, labels, weights, index): one that remembers something of each row.
+    """Builds a loss with forward(scores, labels, index, weights): one that remembers something of each row.
 
-    rows: of the task, whose numbers the index (B,) holds.
+    num_rows: of the task; the index (B,) holds their numbers.
     """
 
     @property
     def needs_index(self) -> bool: ...
 
-    def build(self, *, prior: Sequence[float], rows: int) -> nn.Module: ...
+    def build(self, *, prior: Sequence[float], num_rows: int) -> nn.Module: ...
 
 
 class OptimizerSpec(Protocol):
@@ -148,6 +148,10 @@ class Stage:
             raise ValueError(f"accumulate {self.accumulate} must divide batch_size {self.batch_size}.")
         if self.augment is not None and self.augment.mixup and not self.objective.soft_labels:
             raise ValueError("mixup makes soft labels: set soft_labels=True in the stage's objective.")
+        if self.ema is not None and self.takes_turns:
+            raise ValueError(
+                "ema averages the weights of every step, and PDSCA's inner steps hold others: leave ema out."
+            )
         self._check_views()
 
     def _check_views(self) -> None:
@@ -186,10 +190,15 @@ class Stage:
         """Whether the optimizer's step ends with the objective's projection."""
         return bool(getattr(self.optimizer, "projects", False))
 
-    def build_objective(self, *, prior: Sequence[float], rows: int) -> nn.Module:
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the optimizer's steps minimise two losses in turn (PDSCA)."""
+        return bool(getattr(self.optimizer, "takes_turns", False))
+
+    def build_objective(self, *, prior: Sequence[float], num_rows: int) -> nn.Module:
         """The loss, once the prior of each label and the number of rows are known."""
         if isinstance(self.objective, IndexedObjectiveSpec) and self.objective.needs_index:
-            return self.objective.build(prior=prior, rows=rows)
+            return self.objective.build(prior=prior, num_rows=num_rows)
         return self.objective.build(prior=prior)
 
     @property

@@ -121,7 +121,7 @@ def make_value(objective: nn.Module, stage: Stage, *, compiled: bool) -> Forward
             loss = traced(seen, labels, sample_weights, variables, prior=prior, margin=margin)
         else:
             asked = () if index is None else (index,)
-            loss = functional_call(objective, variables, (seen, labels, sample_weights, *asked))
+            loss = functional_call(objective, variables, (seen, labels, *asked, sample_weights))
         return loss, seen.detach(), labels
 
     return torch.compile(value, dynamic=False) if compiled else value
