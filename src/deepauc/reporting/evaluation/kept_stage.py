@@ -34,11 +34,14 @@ def score_last_stage(run: Run, task: Task, *, device: str | torch.device | None 
     folder = RunFolder(run.path / FOLDER)
     scores_path = folder.path / SCORES
     if not scores_path.exists():
-        target, bundle = chosen_device(device), Bundle.load(run.path)
-        model = bundle.network(run.path).to(target)
-        load_weights(own.stage_path(last), model)
+        scores = run.stage_scores.get(last)
+        if scores is None:  # trained before
+            target, bundle = chosen_device(device), Bundle.load(run.path)
+            model = bundle.network(run.path).to(target)
+            load_weights(own.stage_path(last), model)
+            scores = bundle.scores(model, task, target)
         folder.path.mkdir(exist_ok=True)
-        write_run_scores(folder.path, task, bundle.scores(model, task, target))
+        write_run_scores(folder.path, task, scores)
     return scores_path
 
 

@@ -87,8 +87,7 @@ def _train(
                 fast_engine.run_epoch([epoch])
             else:
                 run_epoch(trainer, epoch)
-        trainer.finish(lambda: finish_run(trainer))
-        return Run(run_dir)
+        return trainer.finish(lambda: finish_run(trainer)) or Run(run_dir)
 
 
 def run_epoch(trainer: Trainer, epoch: Epoch) -> None:

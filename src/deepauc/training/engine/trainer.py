@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,9 @@ CHECKPOINT_SECONDS = 300  # a long epoch of the plain engine is saved on the way
 ENGINE_OPTIONS = ("capturable", "foreach", "fused")  # of torch's optimizers: set by an engine for its device, no state
 
 SHOWN_SECONDS = 60  # after which a shared file system shows on one machine what was written on another
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,15 +305,17 @@ class Trainer:
         """Many copies of many images take long: who asks to stop is heard, and the next call scores them anew."""
         self.interrupt.leave(self.folder)
 
-    def finish(self, write: Callable[[], object]) -> None:
+    def finish(self, write: Callable[[], T]) -> T | None:
         """The leader writes the results; the other ranks score their share of each part it asks for, until it is done.
 
-        The weights come along: the leader may have gone back to those of an earlier stage.
+        The weights come along: the leader may have gone back to those of an earlier stage. Returns what was written,
+        None to the others.
         """
         self.may_leave = self.ranks.told(self.folder.checkpoint_path.exists())
         self.finishing = self.ranks.leads and not self.ranks.alone
+        written: T | None = None
         if self.ranks.leads:
-            write()
+            written = write()
             self.ranks.told("")
         else:
             while part := self.ranks.told(""):
@@ -320,6 +325,7 @@ class Trainer:
         waited_since = time.monotonic()
         while not self.folder.done and time.monotonic() - waited_since < SHOWN_SECONDS:
             time.sleep(0.1)
+        return written
 
     def _require_same_weights(self) -> None:
         if not self.ranks.alone:

@@ -41,7 +41,7 @@ def baseline_run(run: Run, task: Task, *, device: str | torch.device | None = No
     bundle = Bundle.load(run.path)
     model = bundle.network(run.path).to(target)
     load_weights(weights, model)
-    scores = bundle.scores(model, task, target)
+    scores = bundle.scores(model, task, target, made=run.stage_scores.get(number))
     save_weights(folder.model_path, model)
     write_run_scores(folder.path, task, scores)
     folder.write_rows("history.csv", [row for row in run.history if int(row["stage"]) <= number])
