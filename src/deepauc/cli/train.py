@@ -20,6 +20,7 @@ from deepauc.cli.options import (
     RareAllowOutside,
     RareDevice,
     RareIdColumn,
+    RarePositive,
     RareSkipBad,
     RareWeightColumn,
     SplitColumn,
@@ -48,6 +49,7 @@ def train(
         Path | None, typer.Option(metavar="RUN", rich_help_panel=RARE, help="Parts as in this run, by the rows' names.")
     ] = None,
     weight_column: RareWeightColumn = None,
+    positive: RarePositive = None,
     id_column: RareIdColumn = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of the run; default: 0.")] = None,
@@ -111,6 +113,7 @@ def train(
         "split_column": split_column,
         "split_of": None if split_of is None else str(split_of),
         "weight_column": weight_column,
+        "positive": positive,
         "image_size": None if image_size is None else parse_size(image_size, option="--image-size"),
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,

@@ -6,9 +6,9 @@ with the kept candidate replaces that candidate by the same rule.
 
 The best of several looks too good, since luck helps it to be chosen. The figure that is reported comes from a choice
 that has not seen what it is judged on: for each fold, the rule is applied to the other folds, and the fold is judged
-with the candidate chosen there. Of six equal candidates with 15 to 30 positives this leaves a bias within about .01,
-where the plain figure of the kept one is .02 to .08 too high and a bootstrap correction up to .03 too low:
-`results/choosing.md`, `benchmarks/choosing.py`.
+with the candidate chosen there. Of six candidates with 15 to 30 positives this leaves a bias within .004, where the
+plain figure of the kept one is .016 to .051 too high and a bootstrap correction makes it .008 to .025 too low
+(`results/choosing.md`, by `benchmarks/choosing.py`).
 """
 
 from __future__ import annotations
