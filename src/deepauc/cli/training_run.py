@@ -15,13 +15,15 @@ from deepauc.cli.training_progress import Narrator
 from deepauc.cli.training_summary import show_outcome
 from deepauc.data.table.problems import TableError
 from deepauc.pipeline.job import complete_settings
+from deepauc.pipeline.outcome import Outcome
 from deepauc.pipeline.run import planned, run
 from deepauc.training.config import Settings, settings_toml
 from deepauc.training.engine.distributed import join_ranks
+from deepauc.training.plan.wording import told
 from deepauc.training.run.interrupt import TrainingStopped
 
 
-def run_training(settings: Settings, *, out: Path, device: str | None, output: Output, command: str) -> None:
+def run_training(settings: Settings, *, out: Path, device: str | None, output: Output, command: str) -> Outcome:
     """From settings to a finished run folder with its report, all of it told; typer.Exit where that was not to be.
 
     Under torchrun all processes train; the first of them speaks, the others leave after training.
@@ -44,6 +46,7 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
     if outcome is None:
         raise typer.Exit(0)
     show_outcome(output, outcome)
+    return outcome
 
 
 def print_settings(settings: Settings, *, device: str | None) -> None:
@@ -53,8 +56,8 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
     except TableError as error:
         _refuse_table(error, settings, Output(quiet=True))
     comments = [
-        "All that `deepauc train --config THIS_FILE --out DIR` does. Paths are relative to where it is run.",
-        *(f"{one.name}: {one.value}\n  because: {one.reason}" for one in job.decisions),
+        "All settings of `deepauc train --config THIS_FILE --out DIR`. Paths are relative to the folder you run it in.",
+        *(f"{one.name}: {one.value}\n  {one.reason}" for one in map(told, job.decisions)),
     ]
     write_file(settings_toml(complete_settings(job), comments=comments))
 

@@ -15,7 +15,8 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
-from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.pairwise import PairwiseAUC
+from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
@@ -25,7 +26,7 @@ from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
 
 # What records and settings files may name; a new spec goes here and nowhere else.
 OBJECTIVES: tuple[type, ...] = (
-    *(AUCMargin, AUCSquare, CrossEntropy, Focal, Pairwise),
+    *(AUCMargin, AUCSquare, CrossEntropy, Focal, PairwiseAUC, PartialAUC),
     *(Contrastive, SupervisedContrastive, VICReg),
 )
 OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec)

@@ -1,4 +1,4 @@
-"""A user's table as a Task: csv or parquet, with a column of image files or columns of numbers, checked in one pass.
+"""A user's table as a Task: a csv, parquet or DataFrame with image files or columns of numbers, checked in one pass.
 
 `check_table` reports everything that is wrong, row by row, and raises only where there is no table to speak of (no
 such file, no such column). `read_table` raises one TableError with the same list, or with `skip_bad` goes on without
@@ -19,6 +19,7 @@ from deepauc.data.images.decode import ImageFileInputs, Window, as_size
 from deepauc.data.splits import Leak, equal_sets, leak_between
 from deepauc.data.table.cautions import NOT_UTF_8, few_of_a_class, label_cautions, shrinking_caution, type_of
 from deepauc.data.table.columns import parse_metadata
+from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import LargestGroup, Problem, TableError, TableReport
 from deepauc.data.table.scan import Mask, Scan, TableColumns, scan_table, whole_table_problems
 from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
@@ -30,11 +31,12 @@ Size = int | tuple[int, int] | Callable[[Sizes], tuple[int, int] | None]
 
 
 def check_table(
-    path: str | Path,
+    table: Table,
     *,
     label_columns: Sequence[str],
     kind: Kind,
     image_column: str | None = None,
+    image_root: str | Path | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
@@ -62,8 +64,9 @@ def check_table(
         categories=tuple(category_columns),
     )
     scan = scan_table(
-        Path(path),
+        table,
         columns,
+        image_root=image_root,
         window=window,
         allow_outside=allow_outside,
         allow_duplicates=allow_duplicates,
@@ -74,11 +77,12 @@ def check_table(
 
 
 def read_table(
-    path: str | Path,
+    table: Table,
     *,
     label_columns: Sequence[str],
     kind: Kind,
     image_column: str | None = None,
+    image_root: str | Path | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
@@ -96,17 +100,19 @@ def read_table(
 ) -> tuple[Task, TableReport]:
     """A Task from a table, and the report of the pass that checked it; a TableError lists all that is wrong.
 
-    kind: `binary` (one label column) or `multilabel`. image_column: paths relative to the table's folder; those that
-    leave it need `allow_outside`. id_column: names of rows of numbers, each its own, carried along and no input;
-    without it such rows are called by their lines, and images always by their files. split_column: train, validation
-    (valid, val) or test; without it every row is in train. size: (height, width), one side, or a function from
-    {(height, width): number of files} to a size or None; needed where the files differ in size. window: the two values
-    that deep grey is mapped from, instead of each image's own minimum and maximum. metadata_columns: kept for fusion
-    and subgroups, as numbers where all are numbers; category_columns: the same, always as text. Without images and
-    features the metadata are the inputs, which `metadata_task` encodes. skip_bad: leave rows with a problem out;
-    `report.skipped` names them; if they hold nine tenths of a label value, that is refused. positive: the label that
-    counts as positive where labels are not 0 and 1; all others are negative. allow_duplicates: rows that repeat an
-    earlier one, or its id, are no problem. progress: called with (rows checked, rows in all).
+    table: the path of a csv or parquet file, or a pandas DataFrame, which gives what its csv would. kind: `binary` (one
+    label column) or `multilabel`. image_column: paths relative to `image_root`, which is the table's folder unless
+    given, and for a DataFrame the folder one is in; those that leave it need `allow_outside`. id_column: names of rows
+    of numbers, each its own, carried along and no input; without it such rows are called by their lines, and images
+    always by their files. split_column: train, validation (valid, val) or test; without it every row is in train. size:
+    (height, width), one side, or a function from {(height, width): number of files} to a size or None; needed where the
+    files differ in size. window: the two values that deep grey is mapped from, instead of each image's own minimum and
+    maximum. metadata_columns: kept for fusion and subgroups, as numbers where all are numbers; category_columns: the
+    same, always as text. Without images and features the metadata are the inputs, which `metadata_task` encodes.
+    skip_bad: leave rows with a problem out; `report.skipped` names them; if they hold nine tenths of a label value, that
+    is refused. positive: the label that counts as positive where labels are not 0 and 1; all others are negative.
+    allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress: called with (rows checked,
+    rows in all).
     """
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
@@ -121,8 +127,9 @@ def read_table(
         categories=tuple(category_columns),
     )
     scan = scan_table(
-        Path(path),
+        table,
         columns,
+        image_root=image_root,
         window=window,
         allow_outside=allow_outside,
         allow_duplicates=allow_duplicates,
@@ -130,10 +137,10 @@ def read_table(
     )
     keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
     if fatal or (scan.problems and not skip_bad):
-        raise TableError(str(path), [*scan.problems, *fatal], every_row=scan.all_bad)
+        raise TableError(scan.name, [*scan.problems, *fatal], every_row=scan.all_bad)
     rows = np.flatnonzero(keep)
     task = Task(
-        name=Path(path).name.split(".")[0],
+        name=_task_name(table),
         kind=kind,
         source=_source(scan, rows, wanted_size, window),
         labels=scan.labels[rows, 0] if kind == "binary" else scan.labels[rows],
@@ -160,9 +167,10 @@ class TableInputs:
 
 
 def read_inputs(
-    path: str | Path,
+    table: Table,
     *,
     image_column: str | None = None,
+    image_root: str | Path | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
@@ -188,8 +196,9 @@ def read_inputs(
         numbers=tuple(number_columns),
     )
     scan = scan_table(
-        Path(path),
+        table,
         columns,
+        image_root=image_root,
         window=window,
         allow_outside=allow_outside,
         allow_duplicates=True,
@@ -197,9 +206,9 @@ def read_inputs(
     )
     keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
     if not keep.any():
-        raise ValueError(f"{path}: no row is left to predict.")
+        raise ValueError(f"{scan.name}: no row is left to predict.")
     if fatal or (scan.problems and not skip_bad):
-        raise TableError(str(path), [*scan.problems, *fatal], every_row=scan.all_bad)
+        raise TableError(scan.name, [*scan.problems, *fatal], every_row=scan.all_bad)
     rows = np.flatnonzero(keep)
     return TableInputs(
         source=_source(scan, rows, wanted_size, window),
@@ -208,6 +217,10 @@ def read_inputs(
         metadata=_metadata(scan, keep),
         report=_report(scan, keep, problems=scan.problems, skip_bad=skip_bad),
     )
+
+
+def _task_name(table: Table) -> str:
+    return Path(table).name.split(".")[0] if isinstance(table, str | Path) else "table"
 
 
 def _label_columns(names: Sequence[str], kind: Kind) -> tuple[str, ...]:
@@ -318,7 +331,7 @@ def _report(
         {name: int((labels[:, place] == value).sum()) for place, name in enumerate(names)} for value in (1, 0)
     )
     return TableReport(
-        path=str(scan.path),
+        path=scan.name,
         rows=len(scan.lines) + len(scan.cells.problems),
         labelled=int((~np.isnan(labels).all(axis=1)).sum()),
         unlabelled=int(scan.unlabelled[rows].sum()),

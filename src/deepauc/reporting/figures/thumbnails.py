@@ -84,10 +84,13 @@ def thumbnails_section(run_dir: str | Path, findings: RunFindings, table: ImageT
     return Section(anchor="thumbnails", title="Images of the largest errors", blocks=tuple(blocks))
 
 
-def side_by_side(image: Pixels, heat: npt.NDArray[np.floating[Any]]) -> bytes:
-    """A small PNG: the image (H, W, C), a transparent gap, the image tinted by its map (H, W) in [0, 1]."""
+def side_by_side(image: Pixels, heat: npt.NDArray[np.floating[Any]], *, side: int = SIDE) -> bytes:
+    """A small PNG: the image (H, W, C), a transparent gap, the image tinted by its map (H, W) in [0, 1].
+
+    side: pixels of the longer side of each of the two.
+    """
     height, width = image.shape[:2]
-    scale = SIDE / max(height, width)
+    scale = side / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     colour = image if image.shape[2] == 3 else np.repeat(image[..., :1], 3, axis=2)
     # Few pixels stay visible as such; many are averaged.
