@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,9 @@ def decode_dicom(
 
     if _DEFLATED in content:  # the whole file inflates before its size can be seen
         raise OverflowError("deflated DICOM is refused; save the file uncompressed")
+    # Of a damaged file pydicom's warnings quote the bytes, a patient's name among them. A filter, not a context:
+    # files are decoded in threads, which share it.
+    warnings.filterwarnings("ignore", module=r"pydicom\.")
     dataset = pydicom.dcmread(io.BytesIO(content))
     if missing := [tag for tag in _NEEDED if tag not in dataset]:
         raise Unusable(f"the DICOM file has no {' and no '.join(missing)}: it is damaged, cut short, or holds no image")

@@ -172,7 +172,8 @@ def collapsed(problems: Sequence[Problem], *, most_ranges: int | None = None) ->
     rows: dict[tuple[str, str, str], list[int]] = {}
     for one in problems:
         rows.setdefault((one.column or "-", one.kind, one.message), []).extend([] if one.row is None else [one.row])
-    lines, told = [], set()
+    lines: list[tuple[str, str, str, str]] = []
+    told = set()
     for one in problems:
         key = (one.column or "-", one.kind, one.message)
         if len(rows[key]) <= MOST_ALIKE:

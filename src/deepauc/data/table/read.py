@@ -109,8 +109,8 @@ def read_table(
     files differ in size. window: the two values that deep grey is mapped from, instead of each image's own minimum and
     maximum. metadata_columns: kept for fusion and subgroups, as numbers where all are numbers; category_columns: the
     same, always as text. Without images and features the metadata are the inputs, which `metadata_task` encodes.
-    skip_bad: leave rows with a problem out; `report.skipped` names them; if they hold nine tenths of a label value, that
-    is refused. positive: the label that counts as positive where labels are not 0 and 1; all others are negative.
+    skip_bad: leave rows with a problem out; `report.skipped` names them; if they hold nine tenths of a label value,
+    that is refused. positive: the label that counts as positive where labels are not 0 and 1; all others are negative.
     allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress: called with (rows checked,
     rows in all).
     """
