@@ -69,6 +69,11 @@ def choose(
 
     trivial: the baselines' scores. averages: by (candidate, baseline), the scores of the two averaged; pairs that are
     not given do not take part. Labels without a positive and a negative in any one fold are left out.
+
+    >>> labels, folds = [1, 0, 0, 1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    >>> weak, strong = [0, 0, 1, 0, 1, 0, 1, 1, 0], [2, 0, 1, 3, 1, 0, 2, 1, 0]
+    >>> choose({"weak": weak, "strong": strong}, labels, folds, default="weak").name
+    'strong'
     """
     if default not in candidates:
         raise ValueError(f"the default candidate {default!r} is not among {', '.join(candidates)}.")
