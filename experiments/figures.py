@@ -18,6 +18,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from deepauc.studies.entry import Entry
+from deepauc.studies.records.tables import merged, summary_text
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -80,16 +83,18 @@ def renewed(page: str, summary: dict[str, Any]) -> str:
     return "".join([*parts, page[start:]])
 
 
-def main() -> None:
-    from deepauc.studies.records.tables import merged, summary_text
-    from experiments.catalogue import entries
+def entries() -> dict[str, Entry]:
+    """The studies of all files, by name."""
+    from experiments import best, medical, paper, plan
 
-    parts = []
-    for name, entry in entries().items():
-        if entry.table is not None and (RESULTS / f"{name}.md").exists():
-            (RESULTS / f"{name}.md").write_text(entry.table(RESULTS), encoding="utf-8")
-            parts += [entry.summary(RESULTS)] if entry.summary else []
-    summary = merged([*parts, {"speed": {}}])
+    return {entry.name: entry for file in (paper, medical, best, plan) for entry in file.STUDIES}
+
+
+def main() -> None:
+    recorded = {name: entry for name, entry in entries().items() if (RESULTS / f"{name}.md").exists()}
+    for name, entry in recorded.items():
+        (RESULTS / f"{name}.md").write_text(entry.markdown(RESULTS), encoding="utf-8")
+    summary = merged([*(entry.figures(RESULTS) for entry in recorded.values()), {"speed": {}}])
     (RESULTS / "summary.json").write_text(summary_text(summary) + "\n", encoding="utf-8")
     for path in PAGES:
         page = path.read_text(encoding="utf-8")

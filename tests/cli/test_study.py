@@ -85,8 +85,8 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
     [
         ([PAPER, "toy", "--curves", "--jobs", "1"], "study toy has no --jobs, --curves: it is run whole"),
         ([PAPER, "toy", "--task-gpus", "2", "--task-cpus", "2"], "study toy has no --task-gpus, --task-cpus"),
-        ([PAPER, "divergence", "--retries", "3", "--pack", "2"], "study divergence has no --pack, --retries"),
-        ([PAPER, "divergence", "--cells", "raw", "--set", "lr=1"], "study divergence has no --cells, --set"),
+        ([PAPER, "toy", "--retries", "3", "--pack", "2"], "study toy has no --pack, --retries"),
+        ([PAPER, "toy", "--cells", "raw", "--set", "lr=1"], "study toy has no --cells, --set"),
         (
             [MEDICAL, "chest", "--jobs", "2", "--cluster", "local"],
             "study chest has no --jobs, --cluster: nothing",
@@ -147,9 +147,9 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     assert code == 0
     assert f"chest: 0 of 150 runs recorded in {tmp_path / 'chest.jsonl'}" in out
     assert "policy-smooth_ones" in out
-    for name, record in (("toy", "toy/toy.json"), ("divergence", "divergence.jsonl")):
-        code, out, _ = call(capsys, "status", PAPER, name, *place)
-        assert (code, out) == (0, f"{name}: no record in {tmp_path / record}\n")
+    code, out, _ = call(capsys, "status", PAPER, "toy", *place)
+    assert code == 0
+    assert f"toy: 0 of 1 runs recorded in {tmp_path / 'toy/toy.json'}" in out
     book = RecordBook(tmp_path / "chest")
     for seed in (0, 1):
         book.add({"study": "R-Edema-auc_m", "phase": "final", "run": f"r{seed}", "seed": seed})
@@ -157,7 +157,6 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     RecordBook.of(tmp_path, "chest/gamma=0.1").add(other)
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.json").write_text("{}")
-    (tmp_path / "divergence.jsonl").write_text("{}\n{}\n")
     code, out, _ = call(capsys, "status", MEDICAL, *place)
     assert code == 0
     out += call(capsys, "status", PAPER, *place)[1]
@@ -165,8 +164,7 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
         f"chest: 2 of 150 runs recorded in {tmp_path / 'chest.jsonl'}",
         f"chest, with gamma=0.1: 1 recorded in {tmp_path / 'chest.jsonl'}",
         f"chexpert: 0 of 125 runs recorded in {tmp_path / 'chexpert.jsonl'}",
-        f"toy: 1 of 1 run recorded in {tmp_path / 'toy' / 'toy.json'}",
-        f"divergence: 2 runs recorded in {tmp_path / 'divergence.jsonl'}",
+        f"toy: 1 of 1 runs recorded in {tmp_path / 'toy' / 'toy.json'}",
     ):
         assert line in out.splitlines()
     code, out, _ = call(capsys, "status", MEDICAL, "chest", "--cells", "R-Edema", "--json", *place)

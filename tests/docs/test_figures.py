@@ -25,10 +25,10 @@ from deepauc.training.plan.length import BUDGET
 from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe
 from experiments import figures
-from experiments.benchmark_tables import paper_tables
-from experiments.best_decisions import Decision, decisions
-from experiments.best_levers import lever_name
-from experiments.best_page import TARGETS, agreement, averaged_models
+from experiments.benchmarks.tables import paper_tables
+from experiments.search.decisions import Decision, decisions
+from experiments.search.levers import lever_name
+from experiments.search.page import TARGETS, agreement, averaged_models
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

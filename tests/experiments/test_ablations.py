@@ -9,9 +9,9 @@ from deepauc.demo.toy import ToySettings
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
 from deepauc.training.run.run import Run
-from experiments import ablation_page, toy_study
-from experiments.ablation_tasks import ChangedSource, RankingSource
-from experiments.ablations import ablations, claims, ranking_of
+from experiments.benchmarks import toy as toy_study
+from experiments.benchmarks.ablation_tasks import ChangedSource, RankingSource
+from experiments.benchmarks.ablations import NETWORKS, PAGE, ablations, claims, ranking_of
 
 
 def final(name, seed, auc, **more):
@@ -40,8 +40,9 @@ def table_rows(text):
 
 def test_every_claim_is_about_declared_studies():
     names = {study.name for study in ablations().studies}
-    assert {claim.better for claim in claims()} | {claim.worse for claim in claims()} <= names
-    assert {claim.ablation for claim in claims()} == {"A2", "A3", "A4", "A5"}
+    rows = [row for network in NETWORKS for row in claims(network)]
+    assert {row.study for row in rows} | {row.versus for row in rows} <= names
+    assert {row.labels[0] for row in rows} == {"A2", "A3", "A4", "A5"}
 
 
 def test_set_ups_as_in_the_spec():
@@ -91,7 +92,7 @@ def test_the_page_confirms_refutes_or_leaves_open(tmp_path):
             more = {"alpha": alpha, "alpha_negative_share": BELOW[name][seed]} if "A5" in name else {}
             book.add(final(name, seed, auc, **more))
     book.add(final("A2-D-C2_1-raw", 0, 0.5, failed="scores hold NaN or infinity"))
-    rows = table_rows(ablation_page.PAGE.markdown(tmp_path))
+    rows = table_rows(PAGE.markdown(tmp_path))
     verdicts = {row[1]: row[5] for row in rows if len(row) == 7}
     assert verdicts["1 % noise, m = 0.3: AUC-M above AUC-S"] == "confirmed"
     assert verdicts["5 % noise, m = 0.3: AUC-M above AUC-S"] == "refuted"
@@ -101,7 +102,7 @@ def test_the_page_confirms_refutes_or_leaves_open(tmp_path):
     assert runs["A5-D-alpha-free"][3:7] == ["10.0 %", "D", "50.0 %", "40.0 %"]
     assert runs["A3-D-noise_1-auc_m"][3:7] == ["10.0 %", "D", "50.0 %", "-"]
     assert runs["A2-D-C2_1-raw"] == ["-", "-", "1", *["-"] * 6]  # nothing but a run that diverged
-    found = ablation_page.PAGE.summary(tmp_path)["ablations"]
+    found = PAGE.summary(tmp_path)["ablations"]
     assert found["A3-D-noise_1"]["auc_m-auc_s"]["mean"] == pytest.approx(0.02)
     assert found["A3-D-noise_1"]["auc_m"]["mean"] == pytest.approx(0.75)
 
@@ -113,33 +114,12 @@ def test_two_networks_are_not_compared(tmp_path):
         book.add(final("A3-D-noise_1-auc_m", seed, 0.75 + 0.001 * seed))
         book.add(final("A3-D-noise_1-auc_s", seed, 0.70) | {"fixed": {"network": "other"}})
     claim = "1 % noise, m = 0.3: AUC-M above AUC-S"
-    (row,) = [row for row in table_rows(ablation_page.PAGE.markdown(tmp_path)) if claim in row]
+    (row,) = [row for row in table_rows(PAGE.markdown(tmp_path)) if claim in row]
     assert row[2:6] == ["D", "-", "-", "-"]
     for seed in range(2):
         book.add(final("A3-D-noise_1-auc_s", seed, 0.70))
-    (row,) = [row for row in table_rows(ablation_page.PAGE.markdown(tmp_path)) if claim in row]
+    (row,) = [row for row in table_rows(PAGE.markdown(tmp_path)) if claim in row]
     assert row[2:4] == ["D", "2"]
-
-
-def test_margins_of_medical_tasks_stand_beside_the_papers(tmp_path):
-    medical = RecordBook(tmp_path / "medical")
-    for seed in range(2):
-        medical.add(final("isic-M-auc_m", seed, 0.7, config={"margin": 0.7, "lr": 0.1}))
-        chosen = {"rule": {"type": "BestMeanValidation"}, "inherited from": "breast-R-ours-ce"}  # all but its lr
-        medical.add(final("breast-R-ours-auc_m", seed, 0.7, config={"margin": 0.5}, selection=chosen))
-        medical.add(final("breast-R-ours-auc_s", seed, 0.7, config={"margin": 0.1}))
-        inherited = {"inherited from": "breast-R-ours-auc_m"}
-        medical.add(final("breast-printed-auc_m", seed, 0.7, config={"margin": 0.5}, selection=inherited))
-    RecordBook(tmp_path / "pcam").add(final("pcam-D-auc_m", 0, 0.7, config={"margin": 1.0}))
-    on_chests = final("R-Edema-auc_m", 0, 0.7)
-    del on_chests["config"]  # nothing is tuned there
-    RecordBook(tmp_path / "chest").add(on_chests)
-    rows = table_rows(ablation_page.PAGE.markdown(tmp_path))
-    assert rows[2:] == [
-        ["Melanoma", "0.8", "0.7", "medical", "isic-M"],
-        ["DDSM+", "0.5", "0.5", "medical", "breast-R-ours"],
-        ["PatchCamelyon", "0.7", "1", "pcam", "pcam-D"],
-    ]
 
 
 @pytest.mark.data
@@ -188,7 +168,7 @@ def test_the_ranking_run_orders_the_removed_positives_by_score(data_root, monkey
 def test_the_toy_as_a_study(tmp_path):
     settings = ToySettings(seeds=2, steps=6, shown_step=3, pretraining_steps=5, margins=(1.0,), grid=8)
     assert "Not run yet" in toy_study.page(tmp_path)
-    record = toy_study.run(Place(results=tmp_path), settings)
-    assert toy_study.run(Place(results=tmp_path))["seconds"] == record["seconds"]  # a record that is there stays
+    record = toy_study.Toy(settings).run(Place(results=tmp_path))
+    assert toy_study.Toy().run(Place(results=tmp_path))["seconds"] == record["seconds"]  # a record that is there stays
     assert record["section"] in toy_study.page(tmp_path)
-    assert [path.name for path in toy_study.pictures(tmp_path)] == ["boundaries.png", "paths.png"]
+    assert [path.name for path in toy_study.ENTRY.pictures(tmp_path)] == ["boundaries.png", "paths.png"]

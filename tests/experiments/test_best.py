@@ -1,5 +1,6 @@
 """The menu, its search in small on digits, the records of the average, the page made from them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,12 @@ from deepauc.studies.running.runner import run_studies
 from deepauc.studies.selection import Trial
 from deepauc.studies.sources import Place
 from deepauc.studies.study import StudySet
-from experiments import best_levers, best_page, divergence
-from experiments.best_decisions import decisions, end_of_search
-from experiments.best_levers import (
+from experiments.benchmarks.smoke import DigitsSource
+from experiments.search import divergence
+from experiments.search import levers as best_levers
+from experiments.search import page as best_page
+from experiments.search.decisions import decisions
+from experiments.search.levers import (
     BASE,
     FOLLOWERS,
     LEVERS,
@@ -30,8 +34,7 @@ from experiments.best_levers import (
     lever_studies,
     read_ranks,
 )
-from experiments.best_recipe import best
-from experiments.smoke import DigitsSource
+from experiments.search.recipe import best
 
 DIGITS = DigitsSource(imratio=0.2)
 SMALL = {
@@ -243,10 +246,10 @@ def test_the_page(small):
     shown = f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
     assert ["C10-R-1", "CE", "0.715", "0.880", shown] in [row[:5] for row in rows_below(text, "Test AUC")]
     a, b = ([r["auc"]["test"][0] for r in book.final(f"C10-R-1-{loss}")] for loss in LOSSES)
-    (row, over) = rows_below(text, "AUC-M minus cross-entropy")
-    assert row[:2] == ["C10-R-1", "2"]
-    assert row[2].startswith(f"{np.mean(np.subtract(a, b)):+.3f} [")
-    assert over == ["all", "-", row[2]]
+    (row,) = [row for row in rows_below(text, "Test AUC") if row[:2] == ["C10-R-1", "AUC-M"]]
+    assert row[5] == "2"
+    assert row[6].startswith(f"{np.mean(np.subtract(a, b)):+.3f} [")
+    assert rows_below(text, "AUC-M minus cross-entropy")[0] == ["test, all cells", row[6]]
 
 
 def test_averages_over_sets_and_of_both_losses_on_one_set(small):
@@ -273,16 +276,15 @@ def test_averages_over_sets_and_of_both_losses_on_one_set(small):
 
 def test_the_ends_of_the_searches_are_paired(small):
     results, _, book = small
-    ends = [end_of_search(book, loss) for loss in LOSSES]
+    first, second = ends = [decisions(book, loss)[-1].end.values for loss in LOSSES]
     for loss, end in zip(LOSSES, ends, strict=True):
         last = decisions(book, loss)[-1]
         (tried,) = (one for one in last.tried if one.setting == last.chosen)
         assert end == tried.aucs
-    first, second = ends
     between = np.mean([first[fold] - second[fold] for fold in first])
-    rows = rows_below(best_page.PAGE.markdown(results), "The ends of both searches")
-    assert [row[2] for row in rows] == [f"{np.mean([*end.values()]):.4f}" for end in ends]
-    assert rows[0][3].startswith(f"{between:+.3f} [")
+    assert rows_below(best_page.PAGE.markdown(results), "AUC-M minus cross-entropy")[1][1].startswith(
+        f"{between:+.3f} ["
+    )
 
 
 def test_what_each_lever_has_gained(small):
@@ -306,7 +308,7 @@ def test_what_each_lever_has_gained(small):
 
 
 def test_a_search_with_an_open_lever_has_no_end(tmp_path):
-    assert end_of_search(RecordBook(tmp_path), "ce") is None
+    assert decisions(RecordBook(tmp_path), "ce")[-1].end is None
 
 
 def test_two_trainings_of_a_first_stage_are_told(tmp_path):
@@ -347,9 +349,6 @@ def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
     found = decisions(book, "ce")[0]
     assert found.chosen == {"first_stage": "simclr"}
     assert found.difference(found.tried[0]).value == pytest.approx(-0.105005)
-    cut = [best_page._still_cut(record["cut"], found.folds) for record in found.records]
-    assert cut == [{}] * 4  # cut to one fold once, but both are there now
-    assert best_page._still_cut({"tune_sets": "2 of 10", "epochs": 1}, 2) == {"tune_sets": "2 of 10", "epochs": 1}
 
 
 def test_copies_are_chosen_by_the_score_of_the_copies(tmp_path, monkeypatch):
@@ -409,31 +408,19 @@ def test_a_lever_waits_for_those_before_it(tmp_path):
     assert (second.chosen, second.folds) == ({"ema": 0.0, "epochs": 40}, 3)
 
 
-def test_what_diverges_is_recorded_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(divergence, "RATES", (0.1, 1e30))
-    monkeypatch.setattr(divergence, "MOMENTA", (0.0,))
-    settings = divergence.Settings(source=DIGITS, network="S", steps=3, batch_size=32, positives=8, seeds=(100,))
+def test_what_diverges_is_on_its_page(tmp_path):
+    (declared,) = (study for study in divergence.divergence().studies if study.name == "digits-auc_m")
+    assert len(declared.configs) == 3 * 3 * 2
+    small = {"bound": ("none", "sigmoid"), "lr": (0.1, 1e30), "momentum": (0.0,)}
+    study = replace(declared, grid=small, fixed={"loss": "auc_m", "steps": 3, "network": "S"})
     place = Place(runs=tmp_path / "runs", results=tmp_path / "results")
-    assert divergence.run(place, settings, max_minutes=1e-9) == {
-        "record": str(place.results / "divergence.jsonl"),
-        "runs": 0,
-        "left": 12,
-    }
-    told = []
-    assert divergence.run(place, settings, report=told.append)["runs"] == 2 * 3 * 2
-    assert len(told) == 12
-    assert any(line.startswith("AUC-M, raw, lr 1e+30, momentum 0, seed 100: stopped at 1") for line in told)
-    monkeypatch.setattr(divergence, "train", None)
-    assert divergence.run(place, settings)["runs"] == 12  # nothing left to do
-    found = {(r["loss"], r["bound"], r["lr"]): r for r in divergence.records(place.results)}
-    for loss in divergence.LOSSES:
-        assert found[loss, "none", 1e30]["validation_auc"] is None
-        assert found[loss, "none", 1e30]["stopped_at"] == 1
-        assert found[loss, "sigmoid", 0.1]["validation_auc"] > 0
-        assert found[loss, "sigmoid", 0.1]["stopped_at"] is None
+    outcome = run_studies("divergence", [study], place=place, device="cpu")
+    assert outcome.done + len(outcome.failed) == 4
     text = divergence.PAGE.markdown(place.results)
-    assert "stopped at 1" in text
-    assert "3 steps of 32 with 8 positives" in text
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:1] == "|"]
+    found = {(row[2], row[3]): row[5] for row in rows[2:]}
+    assert found["raw", "1e+30"] == "stopped at 1"
+    assert 0 < float(found["sigmoid", "0.1"]) <= 1
     assert "No run is recorded" in divergence.PAGE.markdown(tmp_path)
 
 

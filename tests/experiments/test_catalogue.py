@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.catalogue import entries
-from experiments.medical_cells import CELLS
-from experiments.medical_packs import _OWN_SIDES, _TABLES, pack_of
-from experiments.medical_tasks import DATASETS, MedicalSource
+from experiments.clinical.cells import CELLS
+from experiments.clinical.packs import _OWN_SIDES, _TABLES, pack_of
+from experiments.clinical.tasks import DATASETS, MedicalSource
+from experiments.figures import entries
 
 MEDICAL = [entry for entry in entries().values() if entry.pack is pack_of]
 
@@ -16,9 +16,9 @@ MEDICAL = [entry for entry in entries().values() if entry.pack is pack_of]
 def test_a_page_can_be_made_before_anything_has_run(name, tmp_path):
     """A part of it that is missing would be missed when the last of the runs has ended."""
     entry = entries()[name]
-    text = entry.table(tmp_path)
+    text = entry.markdown(tmp_path)
     assert text.startswith("# ")
-    assert entry.summary is None or entry.summary(tmp_path) == {}
+    assert entry.figures(tmp_path) == {}
     assert entry.pictures(tmp_path) == []
 
 

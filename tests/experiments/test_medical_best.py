@@ -15,11 +15,12 @@ from deepauc.studies.sources import Place
 from deepauc.studies.study import cut_all
 from deepauc.training.engine.stream import Stream
 from deepauc.training.first_stage import first_stage, seen_task
-from experiments import medical_page, medical_tasks
-from experiments.best_levers import LEVERS, LOSSES, lever_name
-from experiments.best_recipe import best
-from experiments.medical_best import DEFAULTS, LENGTHS, SOURCES, best_cells, chosen_setting, settled
-from experiments.medical_studies import medical
+from experiments.clinical import page as medical_page
+from experiments.clinical import tasks as medical_tasks
+from experiments.clinical.best import DEFAULTS, LENGTHS, SOURCES, best_cells, chosen_setting, settled
+from experiments.clinical.studies import medical
+from experiments.search.levers import LEVERS, LOSSES, lever_name
+from experiments.search.recipe import best
 
 MEDICAL = str(Path(__file__).parents[2] / "experiments" / "medical.py")
 SMALL = {

@@ -18,16 +18,20 @@ from deepauc.training.engine.packing import train_together
 from deepauc.training.plain import from_plain, recipe_hash
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
-from experiments import medical_chain, medical_chest, medical_chest_plan
-from experiments.medical_chain import run_links
-from experiments.medical_chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links, run_chest
-from experiments.medical_chest_page import CHEST
-from experiments.medical_chest_plan import STAND_IN, ChestPlan, study_names, with_settings
-from experiments.medical_packs import pack_of, side_by_side
-from experiments.medical_readers import disease_ensembles
-from experiments.medical_recipes import ce
-from experiments.medical_scores import RESAMPLES, read_scores
-from experiments.medical_studies import ddsm, medical, melanoma, pcam
+from experiments.clinical import chain as medical_chain
+from experiments.clinical import chest as medical_chest
+from experiments.clinical import chest_plan as medical_chest_plan
+from experiments.clinical.chain import run_links
+from experiments.clinical.chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links, run_chest
+from experiments.clinical.chest_page import PAGES
+from experiments.clinical.chest_plan import STAND_IN, ChestPlan, study_names, with_settings
+from experiments.clinical.packs import pack_of, side_by_side
+from experiments.clinical.readers import disease_ensembles
+from experiments.clinical.recipes import METHODS
+from experiments.clinical.scores import RESAMPLES, read_scores
+from experiments.clinical.studies import ddsm, medical, melanoma, pcam
+
+ce = METHODS["ce"]
 
 NAMES = ("Edema", "Heart", "Water")
 SMALL = {**STAND_IN.settings, "epochs": 2, "auc_epochs": 1, "milestones": (2, 4), "precision": "float32",
@@ -96,7 +100,7 @@ def test_the_second_stage_begins_with_the_first_ones_weights(done):
 def test_the_same_call_again_trains_nothing(done, monkeypatch):
     place, task, found, _ = done
     before = records_of(place)
-    monkeypatch.setattr("experiments.medical_chain.train", None)
+    monkeypatch.setattr("experiments.clinical.chain.train", None)
     assert run_chest(PLAN, task, place) == found
     assert records_of(place) == before
 
@@ -206,12 +210,12 @@ def test_readers_beaten_by_the_ensemble(done):
     # (1, 0) and (.9, .01) lie under every curve that is worth anything, (0, 1) under none.
     assert counts["auc_m, each disease"]["per_label"] == [1, 1, 0]
     assert counts["auc_m, all at once"]["mean"] == pytest.approx(2 / 3)
-    assert "0.7 of 2" in CHEST.markdown(place.results)
+    assert "0.7 of 2" in PAGES["chest"].markdown(place.results)
 
 
 def test_the_page_shows_labels_policies_and_the_mean(done):
     place, _, _, _ = done
-    rows = table_rows(CHEST.markdown(place.results))
+    rows = table_rows(PAGES["chest"].markdown(place.results))
     records = list(records_of(place).values())
     scores = disease_ensembles(records, NAMES, "ce", apart=False)
     mean = np.mean([auroc(*both) for both in scores])
@@ -224,7 +228,7 @@ def test_the_page_shows_labels_policies_and_the_mean(done):
     own, base = ({r["seed"]: np.mean([v[0] for v in r["auc"]["test"].values()]) for r in records if r["study"] == name}
                  for name in ("S-all-auc_m", "S-all-ce"))  # fmt: skip
     gains = [own[seed] - base[seed] for seed in own]
-    found = CHEST.summary(place.results)["medical"]["chest"]
+    found = PAGES["chest"].summary(place.results)["medical"]["chest"]
     assert found["at_once"]["auc_m-ce"]["mean"] == pytest.approx(np.mean(gains), abs=1e-6)
     assert found["at_once"]["ce"]["ensemble"] == pytest.approx(mean, abs=1e-6)
     assert {row[0] for row in rows} >= {"smooth_ones", "ignore"}
@@ -301,12 +305,14 @@ def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
         "S-Water-auc_m": 0,
     }
     heart = records_of(place)["S-Heart-auc_m", 1]["auc"]["test"]["Heart"][0]
-    (row,) = [row for row in table_rows(CHEST.markdown(elsewhere.results)) if row[3] == "Heart"]
+    (row,) = [row for row in table_rows(PAGES["chest"].markdown(elsewhere.results)) if row[3] == "Heart"]
     assert row[1:5] == ["apart", "AUC-M", "Heart", f"{heart:.3f}"]
     for record in records_of(place).values():
         if record["study"] in ("S-all-ce", "S-all-auc_m"):
             RecordBook(elsewhere.results / "chest").add(record)
-    stages = {tuple(row[1:3]) for row in table_rows(CHEST.markdown(elsewhere.results)) if row[0] == "as declared"}
+    stages = {
+        tuple(row[1:3]) for row in table_rows(PAGES["chest"].markdown(elsewhere.results)) if row[0] == "as declared"
+    }
     assert stages == {("at once", "CE"), ("at once", "AUC-M")}
     with pytest.raises(ValueError, match="did you mean 'S-Heart-auc_m'"):
         study.run(elsewhere, cells=["S-Hart-auc_m"])
@@ -328,7 +334,7 @@ def test_other_settings_have_records_of_their_own(done, tmp_path):
     assert record["changed"] == {"gamma": 1 / 300}
     (first,) = book.final("S-stage1-ce")
     assert first["run"] == records_of(place)["S-stage1-ce", 0]["run"]  # gamma is none of its settings: not trained anew
-    settings = {row[0] for row in table_rows(CHEST.markdown(elsewhere.results)) if row[1:2] == ["at once"]}
+    settings = {row[0] for row in table_rows(PAGES["chest"].markdown(elsewhere.results)) if row[1:2] == ["at once"]}
     assert settings == {"as declared", "gamma 0.00333333"}
 
 

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from deepauc.models.build import ResNet20Spec, SmallCNNSpec, TimmSpec
-from experiments.medical_packs import _TIMM, _bytes_a_pixel
+from experiments.clinical.packs import _TIMM, _bytes_a_pixel
 
 BATCH, SIDE = 8, 320  # of CheXpert: networks that do not pad keep less of small images
 

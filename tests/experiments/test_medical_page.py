@@ -9,10 +9,13 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.models.fusion import ensemble, fuse
 from deepauc.studies.records.book import RecordBook
-from experiments import medical_chest, medical_chest_plan, medical_page, medical_scores
-from experiments.medical_cells import CELLS, SEEDS
-from experiments.medical_scores import pooled, read_scores
-from experiments.medical_studies import medical, melanoma
+from experiments.clinical import chest as medical_chest
+from experiments.clinical import chest_plan as medical_chest_plan
+from experiments.clinical import page as medical_page
+from experiments.clinical import scores as medical_scores
+from experiments.clinical.cells import CELLS, SEEDS
+from experiments.clinical.scores import pooled, read_scores
+from experiments.clinical.studies import medical, melanoma
 
 PAGE = medical_page.PAGES["medical"]
 LABELS = (np.arange(60) % 3 == 0).astype(float)

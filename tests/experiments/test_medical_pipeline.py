@@ -22,11 +22,11 @@ from deepauc.training.engine.loop import train
 from deepauc.training.predict.predict import predict
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.run import Run
-from experiments import medical_scores
-from experiments.catalogue import entries
-from experiments.medical_scores import TestScores, kept_scores, pooled, read_scores
-from experiments.medical_skin_page import SkinCells, ensembles, folds_of, ways
-from experiments.medical_studies import melanoma
+from experiments.clinical import scores as medical_scores
+from experiments.clinical.scores import TestScores, kept_scores, pooled, read_scores
+from experiments.clinical.skin_page import SkinCells, ensembles, folds_of, ways
+from experiments.clinical.studies import melanoma
+from experiments.figures import entries
 
 CELLS = ["melanoma-B5-384-ce", "melanoma-B5-384-auc_m", "melanoma-B6-512-ce", "melanoma-meta-auc_m"]
 FOLDS = 5
@@ -130,7 +130,7 @@ def test_copies_are_scored_on_the_study_s_device_not_on_any_gpu(done, monkeypatc
 def test_the_page_has_fusion_and_ensembles_with_the_right_numbers(done):
     place, _, _ = done
     book = RecordBook(place.results / "melanoma")
-    text = entries()["melanoma"].table(place.results)
+    text = entries()["melanoma"].markdown(place.results)
     for row in ("image + metadata, 0.5 : 0.5, sigmoid", "image + metadata, 0.5 : 0.5, rank", "image, TTA", "all (3)",
                 "AUC-M B5-384 + metadata, with B6-512-ce, ranks", ".9505"):  # fmt: skip
         assert row in text

@@ -5,10 +5,10 @@ import pytest
 
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
-from experiments import medical_chest
-from experiments.medical_chest import CHEST_STUDY
-from experiments.medical_chest_page import CHEST
-from experiments.medical_readers import given_readers, note_readers, read_readers
+from experiments.clinical import chest as medical_chest
+from experiments.clinical.chest import CHEST_STUDY
+from experiments.clinical.chest_page import PAGES
+from experiments.clinical.readers import given_readers, note_readers, read_readers
 
 NAMES = ("Edema", "Heart", "Water")
 HEAD = "label,reader,fpr,tpr\n"
@@ -80,7 +80,7 @@ def test_labels_that_nobody_has_read_are_not_in_the_mean(tmp_path, spots_task):
     (tmp_path / "readers.csv").write_text(HEAD + "Edema,a,1.0,0.0\nEdema,b,0.0,1.0\n")
     found = medical_chest.run_chest(plan, task, place, cells=["S-all"], device="cpu")
     assert found["readers"]["ce, all at once"] == {"per_label": [1, None, None], "mean": 1.0}
-    assert "1.0 of 2 (labels read: 1)" in CHEST.markdown(place.results)
+    assert "1.0 of 2 (labels read: 1)" in PAGES["chest"].markdown(place.results)
     book = RecordBook(place.results / "chest")
     records = [record for study in book.studies() for record in book.final(study)]
     assert note_readers("chest", records, NAMES, None, place) is None

@@ -13,16 +13,17 @@ from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
 from deepauc.training.engine.loop import train
-from experiments import medical_studies as studies
-from experiments.medical_chest_plan import PRINTED_STAND_IN, REAL
-from experiments.medical_losses import arguments
-from experiments.medical_recipes import CHEXPERT, DDSM, MELANOMA, METHODS, PCAM, auc_m, ce, network_of
+from experiments.clinical import studies
+from experiments.clinical.chest_plan import PRINTED_STAND_IN, REAL
+from experiments.clinical.recipes import CHEXPERT, DDSM, MELANOMA, METHODS, PCAM, arguments, network_of
+
+auc_m, ce = METHODS["auc_m"], METHODS["ce"]
 
 LENGTHS = {"epochs", "auc_epochs", "milestones"}
 
 
 def of(loss, settings):
-    return METHODS[loss](**arguments(loss, settings, equal_length=False))
+    return METHODS[loss](**arguments(loss, settings))
 
 
 def lr(stage, iteration, per_epoch, total=10**6):

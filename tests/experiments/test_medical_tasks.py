@@ -9,9 +9,9 @@ from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import build_model
 from deepauc.studies import sources
 from deepauc.studies.sources import Place, fold_task
-from experiments.medical_packs import _OWN_SIDES
-from experiments.medical_studies import ddsm, medical
-from experiments.medical_tasks import MedicalSource, root_of
+from experiments.clinical.packs import _OWN_SIDES
+from experiments.clinical.studies import ddsm, medical
+from experiments.clinical.tasks import MedicalSource, root_of
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_ddsm_is_read_once_at_the_size_and_share_of_the_study(tmp_path, monkeypa
         asked.append((root, size, test_imratio))
         return task.with_parts({"train": np.arange(150), "test": np.arange(150, 220)})
 
-    monkeypatch.setattr("experiments.medical_tasks.load_ddsm", read)
+    monkeypatch.setattr("experiments.clinical.tasks.load_ddsm", read)
     source = next(study.task for study in ddsm().studies)
     place = Place(data=tmp_path, runs=tmp_path / "runs")
     tuned, whole = (source.load(0, tuning=flag, place=place) for flag in (True, False))

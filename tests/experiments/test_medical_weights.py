@@ -11,10 +11,12 @@ from deepauc.studies.running.missing import MissingRuns, weights_not_here
 from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
-from experiments import medical_chain
-from experiments.medical_chest import run_chest
-from experiments.medical_chest_plan import STAND_IN
-from experiments.medical_recipes import ce
+from experiments.clinical import chain as medical_chain
+from experiments.clinical.chest import run_chest
+from experiments.clinical.chest_plan import STAND_IN
+from experiments.clinical.recipes import METHODS
+
+ce = METHODS["ce"]
 
 HERE, NOT_HERE = "test_resnet", "test_efficientnet"  # timm's own, small
 

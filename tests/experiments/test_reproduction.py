@@ -12,7 +12,8 @@ from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import BenchmarkSource
 from deepauc.training.engine.loop import train
 from deepauc.training.plain import from_plain, recipe_hash, to_plain
-from experiments.reproduction import (
+from experiments.benchmarks.released_recipes import LOSSES, fair, released
+from experiments.benchmarks.reproduction import (
     BEST,
     DRAWN,
     FOLDS,
@@ -26,7 +27,6 @@ from experiments.reproduction import (
     reproduction_sets,
     settled,
 )
-from experiments.reproduction_recipes import LOSSES, fair, released
 
 
 def by_name(studies):

@@ -29,9 +29,11 @@ from deepauc.studies.study import Inherits, Study, StudySet
 from deepauc.text_tables import percent_text
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.run.interrupt import InterruptFlag
-from experiments import smoke
-from experiments.recipes import auc_m, ce
-from experiments.smoke import DigitsSource
+from experiments.benchmarks import smoke
+from experiments.benchmarks.recipes import METHODS
+from experiments.benchmarks.smoke import DigitsSource
+
+auc_m, ce = METHODS["auc_m"], METHODS["ce"]
 
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
 
