@@ -15,10 +15,12 @@ figure is not the summary's.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from deepauc.studies.entry import Entry
+from deepauc.studies.records.file import read_named
 from deepauc.studies.records.tables import merged, summary_text
 
 ROOT = Path(__file__).parents[1]
@@ -90,11 +92,26 @@ def entries() -> dict[str, Entry]:
     return {entry.name: entry for file in (paper, medical, best, plan) for entry in file.STUDIES}
 
 
+def recorded() -> dict[str, Entry]:
+    """Those of which a page is there."""
+    return {name: entry for name, entry in entries().items() if (RESULTS / f"{name}.md").exists()}
+
+
+def summary_of(recorded: Iterable[Entry]) -> dict[str, Any]:
+    """All figures of these studies; speed.multi-label-gpu.NETWORK: a step on five labels over one on one label."""
+    measured = read_named(RESULTS / "speed.jsonl")
+    speed = {
+        name: {row["network"]: row["ratio"] for row in record["rows"]}
+        for name, record in sorted(measured.items())
+        if name.startswith("multi-label-")
+    }
+    return merged([*(entry.figures(RESULTS) for entry in recorded), {"speed": speed}])
+
+
 def main() -> None:
-    recorded = {name: entry for name, entry in entries().items() if (RESULTS / f"{name}.md").exists()}
-    for name, entry in recorded.items():
+    for name, entry in recorded().items():
         (RESULTS / f"{name}.md").write_text(entry.markdown(RESULTS), encoding="utf-8")
-    summary = merged([*(entry.figures(RESULTS) for entry in recorded.values()), {"speed": {}}])
+    summary = summary_of(recorded().values())
     (RESULTS / "summary.json").write_text(summary_text(summary) + "\n", encoding="utf-8")
     for path in PAGES:
         page = path.read_text(encoding="utf-8")

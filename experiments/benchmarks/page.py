@@ -95,8 +95,8 @@ def _figures(books: t.Books) -> t.Figures:
                     shown = {name: value for name, value in found.items() if value}
                     parts.append({"cells": {cell.name: {recipe: {loss: shown}}}})
     for recipe, place, pair, over, each in contrasts(books(SET), list(PLACES)):
-        shown = {**t.interval_figures(over), "cells": t.counted(each.values())}
-        parts.append({"contrasts": {recipe: {place: {"-".join(pair): shown}}}})
+        told = {**t.interval_figures(over), "cells": t.counted(each.values())}
+        parts.append({"contrasts": {recipe: {place: {"-".join(pair): told}}}})
     return t.merged(parts)
 
 

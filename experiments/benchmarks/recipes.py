@@ -45,7 +45,7 @@ DRAWN, DRAW_SEED = 12, 14
 
 def network_of(network: Network) -> ModelSpec:
     """ResNet20 or DenseNet121, both with ELU (D2); S is a small network for a CPU, none of the paper's."""
-    known = {
+    known: dict[str, ModelSpec] = {
         "R": ResNet20Spec(),
         "D": TimmSpec(name="densenet121", activation="elu"),
         "S": SmallCNNSpec(widths=(16, 32)),

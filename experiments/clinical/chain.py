@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,22 @@ class Link:
         return replace(self.recipe, stages=(first, *self.recipe.stages[1:]))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Call:
+    """What all parts of a call to `run_links` need to know."""
+
+    book: RecordBook
+    set_name: str
+    place: Place
+    device: torch.device
+    pack: int | None
+    report: Report
+    deadline: float | None
+
+    def done(self, link: Link) -> bool:
+        return RunFolder(link.folder(self.place)).done
+
+
 def run_links(
     set_name: str,
     links: Sequence[Link],
@@ -84,78 +101,69 @@ def run_links(
     records than links as long as any is left.
     """
     book, target = RecordBook.of(place.results, set_name), chosen_device(device)
-    if pack is None and target.type != "cuda":
-        pack = 1
-    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    try:
-        with time_limit(deadline):
-            _run_missing(book, set_name, links, place, target, pack, report, deadline)
-    except OutOfTime:
-        pass
+    call = _Call(
+        book=book,
+        set_name=set_name,
+        place=place,
+        device=target,
+        pack=1 if pack is None and target.type != "cuda" else pack,
+        report=report or (lambda _: None),
+        deadline=None if max_minutes is None else time.monotonic() + 60 * max_minutes,
+    )
+    with suppress(OutOfTime), time_limit(call.deadline):
+        _run_missing(call, links)
     found = [book.find(link.study, "final", link.id) for link in links]
     return [record for record in found if record is not None]
 
 
-def _run_missing(
-    book: RecordBook,
-    set_name: str,
-    links: Sequence[Link],
-    place: Place,
-    device: torch.device,
-    pack: int | None,
-    report: Report | None,
-    deadline: float | None,
-) -> None:
-    missing = [link for link in links if book.find(link.study, "final", link.id) is None]
+def _run_missing(call: _Call, links: Sequence[Link]) -> None:
+    missing = [link for link in links if call.book.find(link.study, "final", link.id) is None]
     for link in missing:
-        if RunFolder(link.folder(place)).done:  # an earlier call was stopped before it could write this down
-            _note(book, set_name, link, place, device, report)
+        if call.done(link):  # an earlier call was stopped before it could write this down
+            _note(call, link)
     wanted: dict[str, Link] = {}
     for link in missing:
-        _require(link, place, wanted)
-    for model in {link.recipe.model for link in wanted.values() if not RunFolder(link.folder(place)).done}:
+        _require(call, link, wanted)
+    for model in {link.recipe.model for link in wanted.values() if not call.done(link)}:
         require_files(model)  # of all networks, before days of training with the first
-    while waiting := [link for link in wanted.values() if not RunFolder(link.folder(place)).done]:
-        ready = [link for link in waiting if link.parent is None or RunFolder(link.parent.folder(place)).done]
-        for ended in _train(ready, place, device, pack, report):
+    while waiting := [link for link in wanted.values() if not call.done(link)]:
+        ready = [link for link in waiting if link.parent is None or call.done(link.parent)]
+        for ended in _train(call, ready):
             for link in ended:
-                undone = sum(not RunFolder(other.folder(place)).done for other in wanted.values())
-                _note(book, set_name, link, place, device, report, waiting=undone)
-                if deadline is not None and time.monotonic() >= deadline:
+                _note(call, link, waiting=sum(not call.done(other) for other in wanted.values()))
+                if call.deadline is not None and time.monotonic() >= call.deadline:
                     raise OutOfTime  # runs that were at their very end when the time was up have not stopped for it
 
 
-def _require(link: Link, place: Place, wanted: dict[str, Link]) -> None:
+def _require(call: _Call, link: Link, wanted: dict[str, Link]) -> None:
     """The link, and its ancestors where their weights are not there any more."""
-    if link.parent is not None and not RunFolder(link.parent.folder(place)).done:
-        _require(link.parent, place, wanted)
+    if link.parent is not None and not call.done(link.parent):
+        _require(call, link.parent, wanted)
     wanted.setdefault(link.id, link)
 
 
-def _train(
-    ready: Sequence[Link], place: Place, device: torch.device, pack: int | None, report: Report | None
-) -> Iterator[Sequence[Link]]:
+def _train(call: _Call, ready: Sequence[Link]) -> Iterator[Sequence[Link]]:
     """Pack by pack: those that have ended."""
     for link in ready:
-        folder = link.folder(place)
-        if (folder / "run.json").exists():
-            begun = RunFolder(folder).record()["identity"]["recipe"]
-            if begun != recipe_hash(link.started(place)):
-                shutil.rmtree(folder)
-    packs = [[link] for link in ready] if pack == 1 else _packs(ready, pack)
+        begun_in = RunFolder(link.folder(call.place))
+        if begun_in.record_path.exists():
+            begun = begun_in.record()["identity"]["recipe"]
+            if begun != recipe_hash(link.started(call.place)):
+                shutil.rmtree(link.folder(call.place))
+    packs = [[link] for link in ready] if call.pack == 1 else _packs(ready, call.pack)
     fast = all(can_be_fast(link.recipe) for link in ready)
     while packs:
         together = packs.pop(0)
-        if not fast or (len(together) == 1 and pack in (None, 1)):
+        if not fast or (len(together) == 1 and call.pack in (None, 1)):
             for link in together:
-                if report is not None:
-                    report(f"{link.study}, seed {link.seed}")
-                (link.folder(place) / ".packed").unlink(missing_ok=True)
-                train(link.started(place), link.task, seed=link.seed, run_dir=link.folder(place), device=device)
+                call.report(f"{link.study}, seed {link.seed}")
+                folder = link.folder(call.place)
+                (folder / ".packed").unlink(missing_ok=True)
+                train(link.started(call.place), link.task, seed=link.seed, run_dir=folder, device=call.device)
                 yield [link]
             continue
-        fits = _train_pack(together, place, device, report)
-        if device.type == "cuda":
+        fits = _train_pack(call, together)
+        if call.device.type == "cuda":
             torch.cuda.empty_cache()
         if fits:
             yield together
@@ -164,19 +172,18 @@ def _train(
             packs[:0] = [together[:half], together[half:]]
 
 
-def _train_pack(together: Sequence[Link], place: Place, device: torch.device, report: Report | None) -> bool:
+def _train_pack(call: _Call, together: Sequence[Link]) -> bool:
     """Whether it fitted into memory; one run alone that does not is an error."""
-    if report is not None:
-        runs = f"{len(together)} runs side by side: {together[0].study} to {together[-1].study}"
-        report(runs if len(together) > 1 else f"{together[0].study}, seed {together[0].seed}")
+    runs = f"{len(together)} runs side by side: {together[0].study} to {together[-1].study}"
+    call.report(runs if len(together) > 1 else f"{together[0].study}, seed {together[0].seed}")
     jobs = []
     for link in together:
-        folder = link.folder(place)
+        folder = link.folder(call.place)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".packed").write_text(str(len(together)))
-        jobs.append(Job(recipe=link.started(place), task=link.task, seed=link.seed, run_dir=folder))
+        jobs.append(Job(recipe=link.started(call.place), task=link.task, seed=link.seed, run_dir=folder))
     try:
-        train_together(jobs, device=device)
+        train_together(jobs, device=call.device)
     except torch.OutOfMemoryError:
         if len(together) == 1:
             raise
@@ -204,24 +211,15 @@ def _packs(ready: Sequence[Link], pack: int | None) -> list[list[Link]]:
     return packs
 
 
-def _note(
-    book: RecordBook,
-    set_name: str,
-    link: Link,
-    place: Place,
-    device: torch.device,
-    report: Report | None,
-    *,
-    waiting: int = 0,
-) -> None:
+def _note(call: _Call, link: Link, *, waiting: int = 0) -> None:
     """The record of a run that has ended; waiting: how many have not."""
-    folder = link.folder(place)
-    run = Run(folder)
-    found, note = run.record, folder / ".packed"
+    run = Run(link.folder(call.place))
+    found, note = run.record, run.path / ".packed"
     shares = [float(row["alpha_zero_share"]) for row in run.history if row.get("alpha_zero_share")]
     packed = int(note.read_text()) if note.exists() else 1
+    test: dict[str, list[float]] = found["results"]["auc"]["test"]
     record: Record = {
-        "set": set_name,
+        "set": call.set_name,
         "study": link.study,
         "run": link.id,
         "phase": "final",
@@ -232,20 +230,14 @@ def _note(
         "identity": {**found["identity"], "recipe": recipe_hash(link.recipe)},
         "task": found["task"],
         "recipe": to_plain(link.recipe),
-        "auc": {"test": {name: [round(v, 6) for v in values] for name, values in _test_auc(found).items()}},
+        "auc": {"test": {name: [round(v, 6) for v in values] for name, values in test.items()}},
         "alpha_zero_share": round(sum(shares) / len(shares), 6) if shares else None,
         "seconds": round(found["results"]["seconds"] / packed, 3),
         "packed": packed,
         **made_by(found),
-        **kept_scores(run, link.task, tta=link.tta, device=device, ranked=link.ranked),
+        **kept_scores(run, link.task, tta=link.tta, device=call.device, ranked=link.ranked),
     }
-    book.add(record)
-    if report is not None:
-        values = [value for value, *_ in record["auc"]["test"].values()]
-        left = "" if not waiting else f", {waiting} run{'s' * (waiting > 1)} left"
-        report(f"{link.study}, seed {link.seed}: mean test AUC {sum(values) / len(values):.3f}{left}")
-
-
-def _test_auc(found: Mapping[str, Any]) -> dict[str, list[float]]:
-    auc: dict[str, list[float]] = found["results"]["auc"]["test"]
-    return auc
+    call.book.add(record)
+    mean = sum(value for value, *_ in test.values()) / len(test)
+    left = "" if not waiting else f", {waiting} run{'s' * (waiting > 1)} left"
+    call.report(f"{link.study}, seed {link.seed}: mean test AUC {mean:.3f}{left}")

@@ -141,11 +141,9 @@ def nih_task(place: Place, plan: ChestPlan = STAND_IN) -> Task:
 
 
 CHEST_STUDY = ChestStudy(plan=STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
-STUDIES = (
-    CHEST_STUDY,
-    ChestStudy(plan=PRINTED_STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task),
-    ChestStudy(plan=REAL, labels=COMPETITION_LABELS, load=chexpert_task),
-)
+CHEST_PRINTED_STUDY = ChestStudy(plan=PRINTED_STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
+CHEXPERT_STUDY = ChestStudy(plan=REAL, labels=COMPETITION_LABELS, load=chexpert_task)
+STUDIES = (CHEST_STUDY, CHEST_PRINTED_STUDY, CHEXPERT_STUDY)
 
 
 def run_chest(

@@ -139,9 +139,3 @@ def study_names(plan: ChestPlan, labels: Sequence[str]) -> tuple[str, ...]:
 
 def study_name(network: str, labels: str, loss: str) -> str:
     return f"{network}-{labels.replace(' ', '_')}-{loss}"
-
-
-def expected_runs(plan: ChestPlan, *, labels: int = 5) -> int:
-    """How many links a plan has."""
-    second = len(plan.losses) * (1 + labels)
-    return len(plan.seeds) * (len(plan.networks) * (1 + second) + len(POLICIES) * plan.masked)

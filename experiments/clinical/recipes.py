@@ -183,8 +183,11 @@ def _choices(uncertain: Uncertain) -> tuple[Choice, ...]:
     return (uncertain,) if isinstance(uncertain, str) else tuple((uncertain or {}).values())
 
 
-_OF_FOCAL, _OF_AUC = ("focal_alpha", "focal_gamma"), ("auc_lr", "gamma", "auc_weight_decay", "auc_epochs", "milestones")
-_OF_AUC += ("unit", "factor", "bound", "hard")
+_OF_FOCAL = ("focal_alpha", "focal_gamma")
+_OF_AUC = (
+    *("auc_lr", "gamma", "auc_weight_decay", "auc_epochs"),
+    *("milestones", "unit", "factor", "bound", "hard"),
+)
 ONE_STAGE = ("ce", "focal")
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 METHODS = methods_of(medical_recipe, LOSSES)

@@ -178,13 +178,13 @@ def medical() -> StudySet:
 
 def _small(name: str, recipe: str) -> list[Study]:
     dataset, paper, ours = SMALL_SETS[name]
-    drawn = {loss: sample(PRINTED[loss], n=DRAWN[loss], seed=DRAW_SEED) for loss in LOSSES}
+    drawn: dict[str, Axes | Grid] = {loss: sample(PRINTED[loss], n=DRAWN[loss], seed=DRAW_SEED) for loss in LOSSES}
     settings = {**(paper if recipe == "paper" else ours), "network": "R", "cosine": recipe == "ours"}
     return cell_studies(
         f"{name}-R-{recipe}",
         MedicalSource(dataset=dataset),
         settings,
-        drawn if recipe == "paper" else OURS,
+        drawn if recipe == "paper" else {**OURS},
         tuning_seeds=(0, 1, 2) if name == "breast" else (0,),  # 21 positives in its validation part
     )
 

@@ -9,8 +9,6 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.models.fusion import ensemble, fuse
 from deepauc.studies.records.book import RecordBook
-from experiments.clinical import chest as medical_chest
-from experiments.clinical import chest_plan as medical_chest_plan
 from experiments.clinical import page as medical_page
 from experiments.clinical import scores as medical_scores
 from experiments.clinical.cells import CELLS, SEEDS
@@ -187,17 +185,6 @@ def test_the_cells_of_the_pages_are_those_of_the_studies():
     for name, studies in (("medical", medical()), ("melanoma", melanoma())):
         declared = {study.name for study in studies.studies}
         assert {f"{cell.name}-{loss}" for cell in CELLS[name] for loss in cell.losses} == declared
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_the_number_of_expected_chest_runs_is_that_of_the_links(masked, spots_task):
-    task = spots_task(label_names=("a", "b", "c"), rows=240)
-    plan = medical_chest_plan.ChestPlan(
-        name="chest", settings=medical_chest_plan.STAND_IN.settings, masked=masked, seeds=(0, 1)
-    )
-    links = medical_chest.chest_links(plan, task) + (medical_chest.policy_links(plan, task) if masked else [])
-    assert medical_chest_plan.expected_runs(plan, labels=3) == len(links)
-    assert medical_chest_plan.expected_runs(medical_chest_plan.STAND_IN) == 150
 
 
 def test_the_bootstrap_is_drawn_where_it_is_shown_and_nowhere_else(results, monkeypatch):
