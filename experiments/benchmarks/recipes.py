@@ -15,10 +15,11 @@ stem of DenseNet121 for 32 pixels (its own, that of ImageNet), the factor of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from deepauc.data.augment.batch import Augment
 from deepauc.models.build import ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
@@ -100,15 +101,26 @@ def reading(
     return Recipe(model=network_of(network), stages=(stage,))
 
 
-def methods_of(recipe: Callable[..., Recipe], losses: Sequence[str]) -> dict[str, Callable[..., Recipe]]:
-    """By loss: the function with that loss, under its name, which records keep."""
-    methods = {loss: partial(recipe, loss=loss) for loss in losses}
-    for loss, method in methods.items():
-        vars(method)["__name__"] = loss
-    return dict(methods)
+def named(name: str, recipe: Callable[..., Recipe], *unused: str, **arguments: Any) -> Callable[..., Recipe]:
+    """The function with these arguments as its defaults, under a name of its own, which records keep.
+
+    unused: arguments that it has no use for; a study then refuses them, and `--set` leaves it out.
+    """
+    method = partial(recipe, **arguments)
+    signature = inspect.signature(method)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in unused]
+    vars(method).update(__name__=name, __signature__=signature.replace(parameters=kept))
+    return method
 
 
-METHODS = methods_of(reading, get_args(Loss))
+_FOCAL, _AUC = ("focal_alpha", "focal_gamma"), ("gamma", "normalise", "bound")
+_UNUSED = {
+    "ce": (*_FOCAL, *_AUC, "margin", "constrain_alpha"),
+    "focal": (*_AUC, "margin", "constrain_alpha"),
+    "auc_s": (*_FOCAL, "momentum", "margin", "constrain_alpha"),
+    "auc_m": (*_FOCAL, "momentum"),
+}
+METHODS = {loss: named(loss, reading, "loss", *unused, loss=loss) for loss, unused in _UNUSED.items()}
 TITLES = {"ce": "CE", "focal": "Focal", "auc_s": "AUC-S", "auc_m": "AUC-M"}
 
 _PRINTED: Mapping[str, Mapping[str, tuple[float, ...]]] = {

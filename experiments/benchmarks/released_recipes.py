@@ -21,8 +21,8 @@ from deepauc.optim.pesg import AlphaStep, PESGSpec, Reference
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.recipe import Bound, ObjectiveSpec, OptimizerSpec, Precision, Recipe, Stage
 from deepauc.training.schedule import Steps
+from experiments.benchmarks.recipes import Loss, named
 
-Loss = Literal["ce", "focal", "auc_s", "auc_m"]
 Network = Literal["R", "D"]
 Start = Literal["he", "xavier"]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
@@ -40,6 +40,8 @@ def released(
     lr: float = 0.1,
     momentum: float = 0.0,
     weight_decay: float = 1e-4,
+    decay: float | None = None,
+    decay_by: Literal["decay", "pull"] = "decay",
     decay_norms: bool = True,
     clip_value: float | None = 1.0,
     reference: Reference = "zero",
@@ -64,9 +66,15 @@ def released(
 
     gamma, reference, alpha_step, normalise, constrain_alpha and bound are for the AUC losses, margin for auc_m, scale
     for ce and focal, prior_weights for ce, dropout and norm_momentum for DenseNet121: the others do not look at them.
-    standardised: images lose mean and deviation, and are cropped with a padding of 4 pixels. positives: of each batch;
-    0 is plain shuffling.
+    standardised: images lose mean and deviation, and are cropped with a padding of 4 pixels. positives: of a batch of
+    128, in smaller ones the same share; 0 is plain shuffling. decay: in place of weight_decay and gamma one decay, by
+    weight decay or (AUC losses) by PESG's pull to the origin, gamma being `decay`: that is `fair`.
     """
+    if decay_by not in ("decay", "pull"):
+        raise ValueError(f"decay_by must be 'decay' or 'pull', not {decay_by!r}.")
+    if decay is not None:
+        pulled = decay_by == "pull" and loss in ("auc_s", "auc_m")
+        gamma, weight_decay = (decay, 0.0) if pulled else (0.0, decay)
     if loss not in LOSSES or network not in get_args(Network):
         raise ValueError(f"loss must be one of {', '.join(LOSSES)} and network R or D, not {loss!r} and {network!r}.")
     objective: ObjectiveSpec
@@ -101,7 +109,7 @@ def released(
         optimizer=optimizer,
         epochs=epochs,
         batch_size=batch_size,
-        positives_per_batch=positives or None,
+        positives_per_batch=positives * batch_size // 128 or None,
         schedule=Steps(milestones=tuple(sorted({m for m in (epochs // 2, 3 * epochs // 4) if m >= 1}))),
         augment=Augment() if standardised else Augment(crop_padding=0, enlarged_crop=CROP),
         bound=bound if loss in ("auc_s", "auc_m") else "auto",
@@ -111,52 +119,7 @@ def released(
     return Recipe(model=model, stages=(stage,), standardise=standardised, watch=watch)
 
 
-def fair(
-    *,
-    loss: Loss,
-    network: Network = "D",
-    decay: float = 1e-4,
-    decay_by: Literal["decay", "pull"] = "decay",
-    lr: float = 0.1,
-    momentum: float = 0.0,
-    dropout: float = 0.3,
-    positives: int = 0,
-    scale: float = 1.0,
-    focal_alpha: float = 0.25,
-    focal_gamma: float = 2.0,
-    margin: float = 1.0,
-    normalise: bool = False,
-    bound: Bound = "l2",
-    epochs: int = 100,
-    batch_size: int = 128,
-    precision: Precision = "bfloat16",
-) -> Recipe:
-    """`released` with one decay: by weight decay, or (AUC losses) by PESG's pull to the origin, gamma being `decay`.
-
-    positives: of a batch of 128, in smaller ones the same share.
-    """
-    if decay_by not in ("decay", "pull"):
-        raise ValueError(f"decay_by must be 'decay' or 'pull', not {decay_by!r}.")
-    pulled = decay_by == "pull" and loss in ("auc_s", "auc_m")
-    return released(
-        loss=loss,
-        network=network,
-        margin=margin,
-        gamma=decay if pulled else 0.0,
-        weight_decay=0.0 if pulled else decay,
-        focal_alpha=focal_alpha,
-        focal_gamma=focal_gamma,
-        lr=lr,
-        momentum=momentum,
-        normalise=normalise,
-        bound=bound,
-        scale=scale,
-        dropout=dropout,
-        positives=positives * batch_size // 128,
-        epochs=epochs,
-        batch_size=batch_size,
-        precision=precision,
-    )
+fair = named("fair", released, "gamma", "weight_decay", decay=1e-4)
 
 
 def _network(

@@ -24,7 +24,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
 from deepauc.training.recipe import Bound, Precision, Recipe, Stage
 from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps, Unit
-from experiments.benchmarks.recipes import Loss, methods_of
+from experiments.benchmarks.recipes import Loss, named
 
 Changes = Literal["none", "flip", "small", "chest", "skin"]
 Uncertain = Choice | Mapping[str, Choice] | None
@@ -183,17 +183,19 @@ def _choices(uncertain: Uncertain) -> tuple[Choice, ...]:
     return (uncertain,) if isinstance(uncertain, str) else tuple((uncertain or {}).values())
 
 
-_OF_FOCAL = ("focal_alpha", "focal_gamma")
-_OF_AUC = (
-    *("auc_lr", "gamma", "auc_weight_decay", "auc_epochs"),
-    *("milestones", "unit", "factor", "bound", "hard"),
-)
 ONE_STAGE = ("ce", "focal")
 LOSSES: tuple[Loss, ...] = get_args(Loss)
-METHODS = methods_of(medical_recipe, LOSSES)
+_FOCAL = ("focal_alpha", "focal_gamma")
+_AUC = ("auc_lr", "gamma", "auc_weight_decay", "auc_epochs", "milestones", "unit", "factor", "bound", "hard")
+_UNUSED = {
+    "ce": (*_FOCAL, *_AUC, "margin"),
+    "focal": (*_AUC, "margin"),
+    "auc_s": (*_FOCAL, "margin"),
+    "auc_m": _FOCAL,
+}
+METHODS = {loss: named(loss, medical_recipe, "loss", *_UNUSED[loss], loss=loss) for loss in LOSSES}
 
 
 def arguments(loss: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the settings that a loss has a use for."""
-    others = {"ce": (*_OF_FOCAL, *_OF_AUC, "margin"), "focal": (*_OF_AUC, "margin"), "auc_s": (*_OF_FOCAL, "margin")}
-    return {name: value for name, value in settings.items() if name not in others.get(loss, _OF_FOCAL)}
+    return {name: value for name, value in settings.items() if name not in _UNUSED[loss]}

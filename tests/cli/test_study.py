@@ -33,7 +33,7 @@ def test_list(capsys):
     assert "C10-R-1-paper-auc_m" in found["paper-tables"]["cells"]
     assert "path-R-best-auc_m" in found["medical"]["cells"]
     assert (found["medical"]["tuning_runs"], found["medical"]["final_runs"]) == (562, 330)
-    assert [found[name]["final_runs"] for name in ("chest", "chexpert", "toy")] == [150, 125, 0]
+    assert [found[name]["final_runs"] for name in ("chest", "chexpert", "toy")] == [150, 125, 1]
 
 
 def test_run_status_and_table(capsys, tmp_path):
@@ -52,7 +52,7 @@ def test_run_status_and_table(capsys, tmp_path):
     assert (status["digits-S-10-paper-ce"]["final"], status["digits-S-10-paper-ce"]["other"]) == (2, 0)
     code, out, _ = call(capsys, "table", PAPER, "smoke", "--results", tmp_path / "results")
     assert code == 0
-    assert (tmp_path / "results" / "smoke.md").read_text().startswith("# Smoke")
+    assert (tmp_path / "results" / "smoke.md").read_text().startswith("# One small cell")
     (record, *_) = RecordBook(tmp_path / "results" / "smoke").final("digits-S-10-paper-ce")
     assert record["cut"] == {"configs": "2 of 4", "epochs": 1, "tune_epochs": 1}
 
@@ -234,17 +234,19 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
     from deepauc.studies.load import StudyFile
     from deepauc.studies.running.runner import Outcome
     from deepauc.studies.study import StudySet
+    from experiments.benchmarks.toy import Toy
 
     left = [2, 0]  # of the first call, of the second
 
-    def own_run(place, **_):
-        return {"left": left.pop(0)}
+    class Own(Toy):
+        def run(self, place, **_):
+            return {"left": left.pop(0)}
 
     def packs(*_, **__):
         return Outcome(out_of_time=bool(left.pop(0)))
 
     studies = StudySet(name="some", title="Some", studies=())
-    kind = {"run": own_run} if own else {"studies": studies, "page_after_run": True}
+    kind = {"own": Own()} if own else {"studies": studies, "page_after_run": True}
     entry = Entry(name="some", title="Some", table=lambda _: "# Some", **kind)
     monkeypatch.setattr("deepauc.studies.load.load_studies", lambda path: StudyFile(path, {"some": entry}))
     monkeypatch.setattr(study_parts, "run_in_packs", packs)
