@@ -70,7 +70,7 @@ def run_all() -> None:
                     continue
                 with tempfile.TemporaryDirectory() as scratch:
                     run = train(recipe, task, seed=seed, run_dir=Path(scratch) / "run", device="cpu")
-                    record = {"set": name, "method": method, "seed": seed, **run.record, "history": run.history}
+                    record = {"set": name, "method": method, "seed": seed, **run.record.plain, "history": run.history}
                     append(path, {"name": title, **record})
                     (test,) = run.auc("test").values()
                     print(f"{name} {method} seed {seed}: test AUC {test.value:.3f} ({test.low:.3f}-{test.high:.3f})")

@@ -18,12 +18,12 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.training.config import DataSettings, Settings, read_settings, settings_toml
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.bundle import Bundle, save_weights
 from deepauc.training.run.checkpoint import _checksum, load_state, save_state
+from deepauc.training.run.scores import read_scores
 from deepauc.training.schedule import Steps
 
 
@@ -62,7 +62,7 @@ def scores() -> Reader:
     def read(folder: Path, name: str) -> None:
         ways = (
             {},
-            {"other_labels_missing": True},
+            {"other_labels": "missing"},
             {"label_columns": ["label"], "score_columns": ["score"], "positive": "1", "group_column": "group"},
         )
         faults = []

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
-from deepauc.metrics.mean_interval import MeanInterval, stratified_interval
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.mean_interval import stratified_interval
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import RecordBook
 from experiments.benchmarks.recipes import RECIPES, TITLES
@@ -21,7 +22,7 @@ PLACES = {
 WHERE = ("cell", "recipe")
 
 
-def pooled(book: RecordBook, cells: Sequence[Cell], name: str, pair: tuple[str, str]) -> MeanInterval | None:
+def pooled(book: RecordBook, cells: Sequence[Cell], name: str, pair: tuple[str, str]) -> Estimate[float] | None:
     """One loss minus another over cells; strata are sets of images. name: `{cell}-paper-{loss}` or the like."""
     found = []
     for cell in cells:
@@ -33,7 +34,7 @@ def pooled(book: RecordBook, cells: Sequence[Cell], name: str, pair: tuple[str, 
 
 def contrasts(
     book: RecordBook, places: Sequence[str]
-) -> Iterator[tuple[str, str, tuple[str, str], MeanInterval, dict[str, MeanInterval]]]:
+) -> Iterator[tuple[str, str, tuple[str, str], Estimate[float], dict[str, Estimate[float]]]]:
     """Recipe, place, pair of losses; over the place's cells, and by cell."""
     for recipe in RECIPES:
         for place in places:

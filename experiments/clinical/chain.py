@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.stream import Stream
 from deepauc.training.plain import recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe
-from deepauc.training.run.folder import RunFolder, made_by
+from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.run import Run
 from experiments.clinical.packs import side_by_side
 from experiments.clinical.scores import kept_scores
@@ -147,7 +147,7 @@ def _train(call: _Call, ready: Sequence[Link]) -> Iterator[Sequence[Link]]:
     for link in ready:
         begun_in = RunFolder(link.folder(call.place))
         if begun_in.record_path.exists():
-            begun = begun_in.record()["identity"]["recipe"]
+            begun = begun_in.record().identity.recipe
             if begun != recipe_hash(link.started(call.place)):
                 shutil.rmtree(link.folder(call.place))
     packs = [[link] for link in ready] if call.pack == 1 else _packs(ready, call.pack)
@@ -217,7 +217,7 @@ def _note(call: _Call, link: Link, *, waiting: int = 0) -> None:
     found, note = run.record, run.path / ".packed"
     shares = [float(row["alpha_zero_share"]) for row in run.history if row.get("alpha_zero_share")]
     packed = int(note.read_text()) if note.exists() else 1
-    test: dict[str, list[float]] = found["results"]["auc"]["test"]
+    test = {name: (auc.value, auc.low, auc.high) for name, auc in run.auc("test").items()}
     record: Record = {
         "set": call.set_name,
         "study": link.study,
@@ -227,14 +227,14 @@ def _note(call: _Call, link: Link, *, waiting: int = 0) -> None:
         "parent": None if link.parent is None else link.parent.id,
         **link.about,
         # As declared: the folder of the parent, a path of this machine, is no part of it; `parent` names the run.
-        "identity": {**found["identity"], "recipe": recipe_hash(link.recipe)},
-        "task": found["task"],
+        "identity": {**asdict(found.identity), "recipe": recipe_hash(link.recipe)},
+        "task": found.plain["task"],
         "recipe": to_plain(link.recipe),
         "auc": {"test": {name: [round(v, 6) for v in values] for name, values in test.items()}},
         "alpha_zero_share": round(sum(shares) / len(shares), 6) if shares else None,
-        "seconds": round(found["results"]["seconds"] / packed, 3),
+        "seconds": round((found.results.seconds or 0.0) / packed, 3),
         "packed": packed,
-        **made_by(found),
+        **found.made_by,
         **kept_scores(run, link.task, tta=link.tta, device=call.device, ranked=link.ranked),
     }
     call.book.add(record)

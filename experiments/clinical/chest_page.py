@@ -11,8 +11,7 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.metrics.intervals import auroc_interval
-from deepauc.metrics.mean_interval import MeanInterval
+from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record
 from deepauc.text_tables import auc_text
@@ -51,7 +50,7 @@ def by_run(records: Sequence[Record], loss: str, apart: bool) -> dict[tuple[str,
     return {run: {label: v[label] for label in labels} for run, v in found.items() if set(v) >= set(labels)}
 
 
-def minus_ce(records: Sequence[Record], loss: str, apart: bool, networks: Sequence[str] = ()) -> MeanInterval | None:
+def minus_ce(records: Sequence[Record], loss: str, apart: bool, networks: Sequence[str] = ()) -> Estimate[float] | None:
     """Of the mean over labels, run by run; networks: only these."""
     own, base = (
         {run: fmean(v.values()) for run, v in by_run(records, one, apart).items() if not networks or run[0] in networks}
@@ -152,7 +151,7 @@ def _readers(books: t.Books, name: str) -> dict[tuple[str, bool], str]:
     return found
 
 
-def policies(books: t.Books, name: str) -> Iterator[tuple[str, dict[int, float], MeanInterval | None]]:
+def policies(books: t.Books, name: str) -> Iterator[tuple[str, dict[int, float], Estimate[float] | None]]:
     """Policy for uncertain labels, mean test AUC over the labels by seed, and minus that of ignoring them."""
     found: dict[str, dict[int, float]] = {}
     for study in books(name).studies():

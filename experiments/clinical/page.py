@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import fmean
 
-from deepauc.metrics.mean_interval import MeanInterval
+from deepauc.metrics.intervals import Estimate
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record, RecordBook
 from deepauc.studies.records.score_histograms import Separation, separation
@@ -226,7 +226,7 @@ def _figures(books: t.Books, name: str) -> t.Figures:
 
 def _counts(books: t.Books, cells: t.Figures) -> t.Figures:
     """Of AUC-M against CE over the cells and the chest X-rays; of alpha; of ensembles."""
-    against_ce = [MeanInterval(*cell["auc_m-ce"].values()) for cell in cells.values() if "auc_m-ce" in cell]
+    against_ce = [Estimate(*cell["auc_m-ce"].values()) for cell in cells.values() if "auc_m-ce" in cell]
     for name in ("chest", "chest-printed"):
         own = next((records for _, records in second_stages(books, name)), [])
         against_ce += [one for apart in STAGES.values() if (one := minus_ce(own, "auc_m", apart)) is not None]

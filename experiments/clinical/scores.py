@@ -13,6 +13,7 @@ import torch
 
 from deepauc.data.task import Task
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.basis.columns import FloatOrArray
 from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.metrics.learned_weights import learn_weights, standardised
@@ -121,12 +122,12 @@ def learned_scores(
     return joined
 
 
-def delong_interval(scores: Floats, test: TestScores) -> Estimate:
+def delong_interval(scores: Floats, test: TestScores) -> Estimate[FloatOrArray]:
     """Clustered by patient where patients are known."""
     return auroc_interval(scores, test.labels, groups=test.groups)
 
 
-def bootstrap_interval(scores: Floats, test: TestScores) -> Estimate:
+def bootstrap_interval(scores: Floats, test: TestScores) -> Estimate[FloatOrArray]:
     """Of whole patients where they are known; half a second for 6,000 images, a hundred times DeLong's."""
     return auroc_interval(scores, test.labels, method="bootstrap", groups=test.groups, n_resamples=RESAMPLES)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from deepauc.metrics.mean_interval import MeanInterval
+from deepauc.metrics.intervals import Estimate
 from deepauc.studies.chosen import RecordedSettings
 from deepauc.studies.records.book import Record, RecordBook, validation_curve
 from deepauc.studies.records.tables import paired
@@ -67,12 +67,12 @@ class Decision:
         """The setting that was chosen."""
         return next((t for t in self.tried if self.chosen is not None and dict(t.setting) == dict(self.chosen)), None)
 
-    def difference(self, other: Tried) -> MeanInterval | None:
+    def difference(self, other: Tried) -> Estimate[float] | None:
         """AUC of a setting minus that of the best, fold by fold, with its t-interval; None for the best itself."""
         top = max((one for one in self.tried if one.complete), key=lambda one: one.mean, default=None)
         return None if top is None or other is top or not other.complete else paired(other.values, top.values)
 
-    def gain(self) -> MeanInterval | None:
+    def gain(self) -> Estimate[float] | None:
         """What was chosen minus the simplest setting, fold by fold; None where that was chosen, or has diverged."""
         simplest, end = self.tried[0], self.end
         if end is None or end is simplest or not simplest.complete:

@@ -11,8 +11,7 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.metrics.intervals import auroc_interval
-from deepauc.metrics.mean_interval import MeanInterval
+from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.models.fusion import ensemble
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record
@@ -52,7 +51,7 @@ def agreement(records: Sequence[Record]) -> float:
     return fmean(float(np.corrcoef(a, b)[0, 1]) for a, b in combinations(found[0], 2))
 
 
-def _both_losses(books: t.Books) -> Iterator[tuple[str, list[float], dict[str, MeanInterval | None]]]:
+def _both_losses(books: t.Books) -> Iterator[tuple[str, list[float], dict[str, Estimate[float] | None]]]:
     """Cell; test AUC of the average of both losses' models on one training set, by set; its gain over either."""
     for cell in CELLS:
         finals = {loss: books(SET).final(f"{cell.name}-{loss}") for loss in LOSSES}
@@ -74,7 +73,7 @@ def _averages(books: t.Books) -> Iterator[list[str]]:
                 found, minus = auroc_interval(*mine), "-"
                 if loss != SECOND and other is not None and len(records) == len(beside):
                     by_test = compare_auroc(mine[0], other[0], mine[1])
-                    minus = t.interval_text(MeanInterval(*map(float, (by_test.difference, by_test.low, by_test.high))))
+                    minus = t.interval_text(Estimate(*map(float, (by_test.difference, by_test.low, by_test.high))))
                 shown = auc_text(float(found.value), float(found.low), float(found.high))
                 yield [cell.name, TITLES[loss], str(len(records)), shown, minus, f"{agreement(records):.2f}"]
 
@@ -104,13 +103,13 @@ def _tried(books: t.Books) -> Iterator[list[str]]:
             ]
 
 
-def _ends(books: t.Books) -> MeanInterval | None:
+def _ends(books: t.Books) -> Estimate[float] | None:
     """Of both searches, on the folds that both have."""
     first, second = (decisions(books(SET), loss)[-1].end for loss in LOSSES)
     return None if first is None or second is None else t.paired(first.values, second.values)
 
 
-def _pooled(books: t.Books) -> MeanInterval | None:
+def _pooled(books: t.Books) -> Estimate[float] | None:
     return pooled(books(SET), CELLS, "{cell}-{loss}", (FIRST, SECOND))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deepauc.cli import training_run
 from deepauc.cli.main import run
 from deepauc.cli.training_progress import TrainingProgress
+from deepauc.pipeline import outcome
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def no_report(monkeypatch):
     def write(run_dir, *, command):
         (Path(run_dir) / "report.html").write_text("<p>report")
 
-    monkeypatch.setattr(training_run, "write_report", write)
+    monkeypatch.setattr(outcome, "write_report", write)
 
 
 @pytest.fixture

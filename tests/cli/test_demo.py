@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from deepauc.cli import training_run
 from deepauc.cli.console import Output
 from deepauc.cli.demo import write_demo
 from deepauc.cli.demo_first_run import FirstRunSettings
 from deepauc.demo.digits import METHODS, DigitsSettings
 from deepauc.demo.toy import ToySettings
+from deepauc.pipeline import outcome
 from deepauc.training.run.folder import NUMERICS_VERSION
 
 TOY = ToySettings(seeds=2, steps=6, shown_step=3, pretraining_steps=5, margins=(0.5, 1.0), grid=12)
@@ -28,7 +28,7 @@ def no_report(monkeypatch):
     def write(run_dir, *, command):
         (run_dir / "report.html").write_text("<p>report")
 
-    monkeypatch.setattr(training_run, "write_report", write)
+    monkeypatch.setattr(outcome, "write_report", write)
 
 
 @pytest.fixture(scope="module")

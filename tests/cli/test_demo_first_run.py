@@ -12,6 +12,7 @@ from deepauc.cli.console import Output
 from deepauc.cli.demo_first_run import FirstRunSettings, require_replaceable, run_first
 from deepauc.cli.main import run as deepauc
 from deepauc.demo.digits_table import write_digits_table
+from deepauc.pipeline import outcome
 from deepauc.training.run.run import Run
 
 SETTINGS = FirstRunSettings(epochs=2, model="small-cnn")
@@ -34,7 +35,7 @@ def without_report(monkeypatch):
     def write(run_dir, *, command):
         (run_dir / "report.html").write_text("<p>new report")
 
-    monkeypatch.setattr(training_run, "write_report", write)
+    monkeypatch.setattr(outcome, "write_report", write)
 
 
 def test_figures_are_those_of_the_run(made):
@@ -42,7 +43,7 @@ def test_figures_are_those_of_the_run(made):
     run = Run(out / demo_first_run.RUN_FOLDER)
     for part in demo_first_run.PARTS:
         assert astuple(result.auc[result.kept][part]) == pytest.approx(astuple(run.auc(part)["target"]))
-    guard = run.record["results"]["guard"]
+    guard = run.record.plain["results"]["guard"]
     for number, stage in enumerate(result.auc):
         assert float(result.auc[stage]["validation"].value) == pytest.approx(guard["validation_auc"][str(number)])
     assert result.report.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
@@ -75,7 +76,7 @@ def test_again_with_another_seed_replaces_the_run(made, tmp_path, monkeypatch):
     table = write_digits_table(out / demo_first_run.TABLE_FOLDER)
     second = run_first(out, table, FirstRunSettings(seed=1, epochs=1, model="small-cnn"), Output(quiet=True))
     assert "--seed 1" in second.command
-    assert Run(out / demo_first_run.RUN_FOLDER).record["identity"]["seed"] == 1
+    assert Run(out / demo_first_run.RUN_FOLDER).record.plain["identity"]["seed"] == 1
     assert second.report.read_text() == "<p>new report"
     assert not (out / demo_first_run.RUN_FOLDER / "report-figures").exists()  # nothing is left of the first
 
@@ -89,7 +90,7 @@ def test_an_unfinished_run_goes_on_and_other_runs_do_not(made, tmp_path, monkeyp
     (folder / "run.json").write_text(json.dumps({**record, "command": here}))
     asked = []
     monkeypatch.setattr(training_run, "run_training", lambda *_, out, **__: asked.append((out / "run.json").exists()))
-    monkeypatch.setattr(demo_first_run, "_scored", lambda *_: None)
+    monkeypatch.setattr(demo_first_run, "_result", lambda *_: None)
     table = write_digits_table(out / demo_first_run.TABLE_FOLDER)
     run_first(out, table, SETTINGS, Output(quiet=True))
     run_first(out, table, FirstRunSettings(seed=1), Output(quiet=True))

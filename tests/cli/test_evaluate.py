@@ -397,7 +397,7 @@ def test_too_little_memory_is_one_line(deepauc, tmp_path, monkeypatch):
     def full(*_, **__):
         raise MemoryError("Unable to allocate 9.69 GiB")
 
-    monkeypatch.setattr("deepauc.reporting.evaluation.scores_file.read_scores", full)
+    monkeypatch.setattr("deepauc.training.run.scores.read_scores", full)
     (tmp_path / "s.csv").write_text("label,score\n0,1\n1,2\n")
     code, _, err = deepauc("evaluate", tmp_path / "s.csv")
     assert (code, err) == (2, "deepauc: the memory is not enough for this: Unable to allocate 9.69 GiB\n")

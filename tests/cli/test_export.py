@@ -220,7 +220,7 @@ def test_the_card_holds_the_records_figures_and_how_to_make_them_again(deepauc, 
     assert "network: small-cnn (it is small)" in card
     assert "`deepauc train --table x.csv`" in card
     assert "2 x the same image" in card
-    assert trained.record["identity"]["data"] in card
+    assert trained.record.plain["identity"]["data"] in card
     front = card.split("---")[1]
     assert "library_name: deepauc" in front
     assert f"value: {again.value:.4f}" in front
@@ -296,7 +296,7 @@ def test_what_is_exported_says_that_scores_are_means_over_copies(images, deepauc
     (_, last) = RECIPE
     stages = (replace(last, augment=Augment(crop_padding=1)),)
     recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=stages, tta=2)
-    copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record["data"]})
+    copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record.plain["data"]})
     assert deepauc(copied.path, "--bundle", tmp_path / "bundle")[0] == 0
     np.testing.assert_array_equal(predict(tmp_path / "bundle", task), predict(copied, task, tta=2))
     said = "A score is the mean over 2 changed copies of an image"
@@ -320,7 +320,7 @@ def test_an_onnx_file_makes_the_copies_of_its_run(images, deepauc, tmp_path, aug
 
     plain, task = images
     recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(replace(RECIPE[1], augment=augment),), tta=3)
-    copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record["data"]})
+    copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record.plain["data"]})
     code, text, _ = deepauc(copied.path, "--onnx", tmp_path / "file.onnx")
     assert (code, "mean over 3 changed copies" in " ".join(text.split())) == (0, True)
     session = onnxruntime.InferenceSession(str(tmp_path / "file.onnx"), providers=["CPUExecutionProvider"])

@@ -32,7 +32,7 @@ def clinic(tmp_path_factory, write_table):
     place = tmp_path_factory.mktemp("clinic")
     write_table(place / "t.csv", table_rows())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deepauc.cli.training_run.write_report", lambda run_dir, *, command: None)
+        patch.setattr("deepauc.pipeline.outcome.write_report", lambda run_dir, *, command: None)
         for name, column in RUNS.items():
             words = ["train", "--table", str(place / "t.csv"), "--metadata-column", column, *COLUMNS]
             with pytest.raises(SystemExit) as end:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from deepauc.cli import training_run
 from deepauc.cli.main import run
+from deepauc.pipeline import outcome
 from deepauc.training.predict.table import predict_table
 from deepauc.training.run.bundle import Bundle
 
@@ -42,7 +42,7 @@ def trained(clinic, tmp_path_factory, write_table):
     table = write_table(folder / "all.csv", rows)
     words = ["--table", str(table), *COLUMNS, "--model", "small-cnn", "--epochs", "1", "--out", str(out), "--quiet"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_run, "write_report", lambda *_, **__: (out / "report.html").write_text(""))
+        patch.setattr(outcome, "write_report", lambda *_, **__: (out / "report.html").write_text(""))
         with pytest.raises(SystemExit) as end:
             run(["train", *words])
     assert end.value.code == 0
@@ -208,8 +208,8 @@ def test_one_positive_in_a_held_out_part_is_said_before_training_and_stops_nothi
     words = ("--table", table, *COLUMNS, "--group-column", "patient", "--split-column", "split", "--epochs", 1)
     code, text, errors = deepauc("train", *words, "--model", "small-cnn", "--out", tmp_path / "run")
     assert (code, errors) == (0, "")
-    assert "few: validation has 1 of a class of target" in text
-    assert text.index("few: test has 1 of a class") < text.index("stage 1 of 2")
+    assert 'Warning: validation has only 1 positive for "target". Its AUC means little.' in text
+    assert text.index("Warning: test has only 1 positive") < text.index("stage 1 of 2")
     found = json.loads((tmp_path / "run" / "run.json").read_text())["results"]
     assert found["auc"]["test"]["target"][1:] == [0.0, 1.0]
     assert found["guard"]["last_minus_stage"] == {}
@@ -233,7 +233,7 @@ def test_another_run_is_not_said_to_go_on(deepauc, trained, tmp_path):
     code, text, errors = deepauc(*words)
     assert code == 2
     assert "holds another run (different recipe, data)" in errors
-    assert "going on" not in text
+    assert "Resuming" not in text
     assert (tmp_path / "run" / "run.json").exists()
 
 

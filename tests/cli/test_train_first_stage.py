@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepauc.cli import training_run
 from deepauc.cli.console import Output
-from deepauc.cli.training_progress import StageLength, TrainingProgress
+from deepauc.cli.training_progress import TrainingProgress
+from deepauc.pipeline import job
+from deepauc.pipeline.stages import StageLength
 from deepauc.training.engine.trainer import Progress
 from deepauc.training.plan import first_stage as plan_first_stage
 from deepauc.training.plan.timing import Pace
@@ -103,7 +104,7 @@ def test_interrupted_in_the_first_stage_it_goes_on_to_the_bit(deepauc, no_report
     assert set(steps) == {0}
     code, text, _ = deepauc(*words, "--out", out)
     assert code == 0
-    assert "unfinished: going on" in text
+    assert "Resuming the unfinished run" in text
     for name in ("model.safetensors", "scores.csv"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     code, _, errors = deepauc(*words[:-4], "--epochs", 2, "--out", out)  # without the first stage it is another run
@@ -114,14 +115,14 @@ def test_interrupted_in_the_first_stage_it_goes_on_to_the_bit(deepauc, no_report
 def test_minutes_leave_it_out_or_have_it_by_the_clock(deepauc, words, monkeypatch):
     monkeypatch.setattr(plan_first_stage, "LEAST_IMAGES", 50)
     pace = Pace(step=(0.05, 0.001, 0.001), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
-    monkeypatch.setattr(training_run, "measure_pace", lambda *_, **__: pace)
+    monkeypatch.setattr(job, "measure_pace", lambda *_, **__: pace)
     whole = 100 * 5 * 0.05 + 50 * 4 * 0.001 + 25 * 5 * 0.001  # seconds, as all stages would like it
     for minutes, epochs in ((whole / 60 / 0.9 + 0.01, "100 + 50 + 25"), (0.25, "52 + 50 + 25"), (0.2, "50 + 25")):
         code, text, errors = deepauc(*words, "--minutes", minutes, "--print-config")
         assert (code, errors) == (0, "")
         assert f"# epochs: {epochs}\n" in text
         assert text.count("[[recipe.stages]]") == epochs.count("+") + 1
-        assert ("0.2 minutes do not last for 50 epochs of one" in text) == (minutes == 0.2)
+        assert ("0.2 minutes would not be enough for 50 epochs of it" in text) == (minutes == 0.2)
     code, text, _ = deepauc(*words, "--minutes", 0.2, *FIRST, "--print-config")
     assert code == 0
     assert "# epochs: 42 + 21\n" in text
@@ -135,7 +136,7 @@ def test_a_run_with_minutes_goes_on_with_the_pace_it_was_planned_by(deepauc, no_
     monkeypatch.setattr(plan_first_stage, "MOST_EPOCHS", {"cpu": 50, "cuda": 50})
     slow = Pace(step=(9.0, 0.001, 0.01), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
     measured = []
-    monkeypatch.setattr(training_run, "measure_pace", lambda *_, **__: measured.append(0) or slow)
+    monkeypatch.setattr(job, "measure_pace", lambda *_, **__: measured.append(0) or slow)
     command = (*words, "--minutes", 0.02, "--out", tmp_path / "run")
     for _ in range(2):
         code, _, errors = deepauc(*command)
@@ -164,13 +165,13 @@ def test_numbers_and_config_files(deepauc, no_report, words, tmp_path, write_tab
     assert "change first_stage in the recipe itself" in errors
     code, text, _ = deepauc(*words, "--config", tmp_path / "plan.toml", "--first-stage", "none", "--print-config")
     assert text.count("[[recipe.stages]]") == 2
-    assert "# first stage: none\n#   because: asked for" in text
+    assert "# first stage: none\n#   You set it.\n" in text
 
 
 def test_tuned(deepauc, no_report, words, tmp_path):
     code, text, errors = deepauc(*words, *FIRST, "--epochs", 1, "--tune", 2, "--out", tmp_path / "run")
     assert (code, errors) == (0, "")
-    assert "best of 2 on validation" in text
+    assert "Best of 2 pairs on validation" in text
     with (tmp_path / "run" / "history.csv").open(newline="") as file:
         assert [row["stage"] for row in csv.DictReader(file)] == ["0", "1", "2"]
 
@@ -179,8 +180,8 @@ def test_the_time_left_counts_images_not_steps(monkeypatch, capsys):
     """Ten steps of 512 images take as long as eighty of 64."""
     clock = [0.0]
     monkeypatch.setattr("deepauc.cli.training_progress.time.monotonic", lambda: clock[0])
-    first = StageLength(name="Contrastive", steps=10, an_epoch=5, a_step=512)
-    second = StageLength(name="CrossEntropy", steps=80, an_epoch=80, a_step=64)
+    first = StageLength(name="Contrastive", steps=10, steps_per_epoch=5, rows_per_step=512)
+    second = StageLength(name="CrossEntropy", steps=80, steps_per_epoch=80, rows_per_step=64)
     shown = TrainingProgress(Output(), [first, second], bar=None)
     for step in range(1, 11):
         clock[0] += 8.0  # seconds

@@ -19,8 +19,8 @@ from deepauc.reporting.evaluation.resamples import FULL, FULL_ROWS
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.file import read_named
 from deepauc.training.plan import first_stage as plan_first_stage
-from deepauc.training.plan.choice import Choice
 from deepauc.training.plan.cost import multiply_adds
+from deepauc.training.plan.decision import Decision as PlanDecision
 from deepauc.training.plan.length import BUDGET
 from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe
@@ -86,12 +86,12 @@ def first_rule() -> tuple[str, ...]:
     return tuple(f"{value:,}" for value in (*values, *rule.MOST_EPOCHS.values()))
 
 
-def planned_first(rows: int, positives: int, shape: tuple[int, int, int], kind: str) -> tuple[Choice, Recipe]:
+def planned_first(rows: int, positives: int, shape: tuple[int, int, int], kind: str) -> tuple[PlanDecision, Recipe]:
     counts = {"positives": {"train": (positives,)}, "negatives": {"train": (rows - positives,)}}
     data = Fingerprint(rows={"train": rows}, **counts, shape=shape, file_sizes={}, groups=None)
     plan = make_plan(data, PlanOptions(), kind)
-    (choice,) = [one for one in plan.choices if one.name == "first stage"]
-    return choice, plan.recipe
+    (decision,) = [one for one in plan.decisions if one.name == "first stage"]
+    return decision, plan.recipe
 
 
 def first_on_a_gpu() -> tuple[str, ...]:
@@ -108,10 +108,8 @@ def first_on_a_gpu() -> tuple[str, ...]:
 
 def first_on_a_cpu() -> tuple[str, ...]:
     """The minutes that are named."""
-    reasons = [planned_first(8000, 500, (28, 28, 1), "cpu")[0].reason,
-               planned_first(25_253, 253, (32, 32, 3), "cpu")[0].reason]  # fmt: skip
-    named = [re.search(r"; (--minutes [^;]+) would allow it", reason) for reason in reasons]
-    return tuple(found[1] for found in named if found)
+    found = (planned_first(8000, 500, (28, 28, 1), "cpu"), planned_first(25_253, 253, (32, 32, 3), "cpu"))
+    return tuple(" or ".join(decision.rests_on["options"]) for decision, _ in found)
 
 
 def lever(loss: str, name: str) -> Decision:

@@ -77,7 +77,7 @@ def test_one_first_stage_for_all_second_ones(done):
             assert record["parent"] == first["run"]
             (stage,) = record["recipe"]["stages"]
             assert stage["start_from"] is None  # a record holds no path; the run itself knows its place
-            (begun,) = RunFolder(place.runs / record["run"]).record()["recipe"]["stages"]
+            (begun,) = RunFolder(place.runs / record["run"]).record().plain["recipe"]["stages"]
             assert begun == {**stage, "start_from": str(place.runs / first["run"])}
             assert record["identity"]["recipe"] == recipe_hash(from_plain(record["recipe"]))
             assert stage["reset_classifier"]

@@ -1,26 +1,11 @@
-"""The report in a real browser, Debian's chromium driven by playwright; skips, and says so, where one is missing."""
+"""The report in a real browser; skips, and says so, where one is missing."""
 
-import os
-import shutil
 from itertools import pairwise
 
 import pytest
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 PATIENCE = 180_000  # ms, for whatever a browser beside other work is asked for
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("chromium is not installed: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=PATIENCE)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

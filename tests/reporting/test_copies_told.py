@@ -8,11 +8,12 @@ import pytest
 from PIL import Image
 
 from deepauc.cli.console import Output
-from deepauc.cli.training_summary import show_results
+from deepauc.cli.training_summary import show_outcome
 from deepauc.data.augment.batch import Augment
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
+from deepauc.pipeline.outcome import outcome_of
 from deepauc.reporting.document.blocks import Caution, Paragraph
 from deepauc.reporting.evaluation.run import evaluate_run
 from deepauc.reporting.figures.thumbnails import ImageTable, thumbnails_section
@@ -66,7 +67,7 @@ def test_train_says_so_too(runs, tmp_path, capsys):
 
     for name, number in (("copies", 4), ("plain", 0)):
         for output in (Output(), Output(as_json=True)):
-            show_results(output, Run(runs / name), None, None, state="trained", report=tmp_path / "report.html")
+            show_outcome(output, outcome_of(Run(runs / name), state="trained", report=tmp_path / "report.html"))
         text, _, record = capsys.readouterr().out.partition("patients.\n")
         assert (SAID in " ".join(text.split())) == bool(number)
         assert json.loads(record)["tta"] == number

@@ -81,7 +81,7 @@ def test_json_is_strict_and_complete(report):
 
     found = json.loads(report.json.read_text(encoding="utf-8"), parse_constant=refuse)
     assert found["labels"][0]["auc"]["delong"]["value"] == report.findings.labels[0].auc.delong.value
-    assert found["record"]["identity"] == report.findings.record["identity"]
+    assert found["record"]["identity"] == report.findings.record.plain["identity"]
     assert len(found["history"]["columns"]["loss"]) == 9
 
 
@@ -99,7 +99,7 @@ def test_the_same_folder_gives_the_same_bytes(written_reports, run_folders, tmp_
 def test_all_that_a_reviewer_asks_for_is_there(written_reports, parse_page):
     page = parse_page(written_reports["auc"].html.read_text(encoding="utf-8"))
     text = page.text("main").replace("\u00a0", " ")
-    record = written_reports["auc"].findings.record
+    record = written_reports["auc"].findings.record.plain
     for words in (
         *("DeLong, clustered by patient", "Bootstrap over patients", "Paired comparison of AUC", "ROC curve"),
         *(

@@ -168,7 +168,7 @@ def test_it_is_the_first_stage_of_the_whole_run(cell, tmp_path, monkeypatch):
 
 def test_the_second_time_nothing_is_trained(image_task, tmp_path, monkeypatch):
     path = first_stage(recipe(), image_task, seed=0, cache_dir=tmp_path)
-    assert Run(path).record["recipe"]["stages"][0]["objective"]["type"] == "Contrastive"
+    assert Run(path).record.plain["recipe"]["stages"][0]["objective"]["type"] == "Contrastive"
     monkeypatch.setattr(module, "train", None)
     other = recipe(then=second(objective=AUCMargin(), optimizer=PESGSpec(), positives_per_batch=4))
     assert first_stage(other, image_task, seed=0, cache_dir=tmp_path) == path

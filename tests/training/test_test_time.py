@@ -53,7 +53,7 @@ def alone(run, tmp_path):
 
 def test_a_whole_number_written_as_a_fraction_is_one(run, image_task, tmp_path):
     same = train(recipe(tta=3.0), image_task, seed=0, run_dir=tmp_path / "same")
-    assert same.record["identity"] == run.record["identity"]
+    assert same.record.plain["identity"] == run.record.plain["identity"]
     np.testing.assert_array_equal(same.scores("test")[0], run.scores("test")[0])
     np.testing.assert_array_equal(predict(run, image_task, tta=3.0), predict(run, image_task))
 

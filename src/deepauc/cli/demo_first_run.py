@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from deepauc.cli.console import Output
 if TYPE_CHECKING:
     from deepauc.data.export import Exported
     from deepauc.metrics.intervals import Estimate
+    from deepauc.pipeline.outcome import Outcome
     from deepauc.training.config import Settings
 
 TABLE_FOLDER, RUN_FOLDER = "digits-table", "first-run"
@@ -40,7 +40,7 @@ class FirstRun:
 
     settings: FirstRunSettings
     command: str
-    auc: dict[str, dict[str, Estimate]]
+    auc: dict[str, dict[str, Estimate[float]]]
     kept: str
     counts: dict[str, dict[str, int]]
     table: Path
@@ -54,7 +54,7 @@ def require_replaceable(folder: Path) -> None:
         raise ValueError(f"{folder} is no folder of the demo's. {remedy}")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not str(_record(folder).get("command", "")).endswith(MARK):
+    if not _command_of(folder).endswith(MARK):
         raise ValueError(f"{folder} was not made by the demo. {remedy}")
     for path in sorted(folder.rglob("*")):
         if not path.is_dir() and not _is_of_a_run(path.relative_to(folder)):
@@ -81,13 +81,13 @@ def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Ou
     )
     command = _command(full, folder)
     require_replaceable(folder)
-    if folder.exists() and (RunFolder(folder).done or _record(folder).get("command") != command + MARK):
+    if folder.exists() and (RunFolder(folder).done or _command_of(folder) != command + MARK):
         shutil.rmtree(folder)
     output.say(f"$ {command}\n")
     # where only results or JSON were asked for, the demo says them itself
     inner = _Silent(as_json=True) if output.quiet or output.as_json else output
-    run_training(full, out=folder, device="cpu", output=inner, command=command + MARK)
-    return _scored(full, settings, command, folder)
+    outcome = run_training(full, out=folder, device="cpu", output=inner, command=command + MARK)
+    return _result(full, settings, command, outcome)
 
 
 def header() -> list[str]:
@@ -182,49 +182,33 @@ def _command(settings: Settings, folder: Path) -> str:
     return shlex.join([*words, "--device", "cpu"])
 
 
-def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Path) -> FirstRun:
-    """Both stages on validation and test, from the weights that were kept of each."""
-    import torch
+def _result(full: Settings, settings: FirstRunSettings, command: str, outcome: Outcome) -> FirstRun:
+    """Both stages on validation and test, as the run has scored them."""
+    from deepauc.training.run.scores import read_run_scores
 
-    from deepauc.training.prepare import prepare
-    from deepauc.training.run.bundle import Bundle, load_weights
-    from deepauc.training.run.folder import RunFolder
-    from deepauc.training.run.run import Run
-    from deepauc.training.scoring import part_auc
-    from deepauc.training.test_time import score_copies
-
-    run = Run(folder)
-    stages = [_NAMES[stage["objective"]["type"]] for stage in run.record["recipe"]["stages"]]
-    task = prepare(full, "cpu").task
-    (label,) = task.label_names
-    bundle = Bundle.load(folder)
-    model = bundle.network(folder)
-    auc: dict[str, dict[str, Estimate]] = {}
-    for number, stage in enumerate(stages):
-        load_weights(RunFolder(folder).stage_path(number), model)
-        for part in PARTS:
-            given = (model, task, task.labelled(part), bundle.preprocessing, torch.device("cpu"))
-            scores = score_copies(*given, copies=bundle.copies)  # as the run's own are made
-            auc.setdefault(stage, {})[part] = part_auc(task, part, scores)[label]
-    labels = {part: task.labels[rows] for part, rows in task.parts.items()}
+    folder, networks = outcome.run.path, sorted(outcome.networks, key=lambda network: network.stage)
+    (label,) = outcome.run.record.task.labels
+    scores = read_run_scores(folder)
+    labels = {part: scores.part(part).labels for part in scores.part_names}
     return FirstRun(
         settings=settings,
         command=command,
-        auc=auc,
-        kept=stages[run.record["results"]["guard"]["winner"]],
+        auc={_NAMES[one.objective]: {part: one.auc[part][label] for part in PARTS} for one in networks},
+        kept=_NAMES[outcome.kept.objective],
         counts={p: {"positives": int((y == 1).sum()), "negatives": int((y == 0).sum())} for p, y in labels.items()},
         table=Path(str(full.data.table)),
         report=folder / "report.html",
     )
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    """run.json, or nothing where there is none that can be read."""
+def _command_of(folder: Path) -> str:
+    """By which its run was trained; nothing where no record can be read."""
+    from deepauc.training.run.folder import RunFolder
+
     try:
-        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return RunFolder(folder).record().command
+    except ValueError:
+        return ""
 
 
 def _is_of_a_run(path: Path) -> bool:

@@ -19,6 +19,7 @@ from deepauc.cli.evaluate import evaluate
 from deepauc.cli.export import export
 from deepauc.cli.predict import predict
 from deepauc.cli.report import report
+from deepauc.cli.serve import serve
 from deepauc.cli.short_help import ShortHelp
 from deepauc.cli.study import app as study_app
 from deepauc.cli.train import train
@@ -98,8 +99,9 @@ app.command(cls=ShortHelp)(train)
 app.command(cls=ShortHelp)(predict)
 app.command()(export)
 app.command()(evaluate)
-app.command()(compare)
-app.command()(report)
+app.command(cls=ShortHelp)(compare)
+app.command(cls=ShortHelp)(report)
+app.command()(serve)
 app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.options import AllowOutside, AsJson, Force, ImageColumn
+from deepauc.cli.options import AsJson, ImageColumn, RareAllowOutside, RareForce, RareMaxFpr, RareMinTpr
+from deepauc.cli.short_help import HELP_ALL
 from deepauc.cli.train import command_line
 
 if TYPE_CHECKING:
@@ -38,16 +39,21 @@ def report(
     ] = False,
     table: Annotated[Path | None, typer.Option(metavar="FILE", help="For thumbnails: the run's table.")] = None,
     image_column: ImageColumn = None,
-    allow_outside: AllowOutside = False,
+    allow_outside: RareAllowOutside = False,
+    max_fpr: RareMaxFpr = None,
+    min_tpr: RareMinTpr = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: the run's folder.")] = None,
-    force: Force = False,
+    force: RareForce = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the report is.")] = False,
     as_json: AsJson = False,
+    help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Write the report of a finished run: html, markdown, json.
 
     Without --baseline the paired test is against RUN/baseline, its first stage.
     """
+    del help_all  # it has shown itself by now
+    from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import Absent, to_json
     from deepauc.reporting.evaluation.subgroups import read_metadata
     from deepauc.reporting.figures.thumbnails import ImageTable
@@ -63,7 +69,7 @@ def report(
             metadata, id_column=id_column or "id", columns=subgroup_column or (), without=_no_subgroups(Run(run))
         )
     if thumbnails and table is None:
-        packed = (Run(run).record.get("data") or {}).get("packed")
+        packed = Run(run).record.data.packed
         needs = f"image files, and {run} was trained on a packed set, not on a table of them: name the one it was made"
         needs = f"{needs} from" if packed else "the run's images: name its table"
         raise ValueError(f"--thumbnails needs {needs}, --table data.csv --image-column file.")
@@ -72,6 +78,7 @@ def report(
     if not thumbnails and (table is not None or image_column or allow_outside):
         raise ValueError("--table, --image-column and --allow-outside are for --thumbnails: ask for those too.")
     output = Output(quiet=quiet, as_json=as_json)
+    region = Region.asked(max_fpr, min_tpr)
     images = None
     if table is not None:
         images = ImageTable(path=table, image_column=image_column, allow_outside=allow_outside)
@@ -83,6 +90,7 @@ def report(
             metadata=columns,
             cases=cases or 0,
             thumbnails=images,
+            region=region,
             out=out,
             command=command_line(context),
             force=force,
@@ -128,6 +136,6 @@ def _show_aucs(output: Output, findings: RunFindings) -> None:
 
 def _no_subgroups(run: Run) -> list[str]:
     """Columns of the run's own table by which nothing is to be grouped unless asked for: labels, patients, parts."""
-    data = run.record.get("data") or {}
-    single = [data.get(name) for name in ("group_column", "split_column", "image_column", "weight_column")]
-    return [str(name) for name in (*(data.get("label_columns") or ()), *single) if name]
+    data = run.record.data
+    single = [data.group_column, data.split_column, data.image_column, data.weight_column]
+    return [name for name in (*data.label_columns, *single) if name]

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from deepauc.cli.console import Output, progress_bar
-from deepauc.data.task import Task
-from deepauc.training.engine.stream import Stream
+from deepauc.cli.training_summary import show_data, show_decisions
+from deepauc.pipeline.events import (
+    AlreadyFinished,
+    Checked,
+    Decided,
+    Event,
+    Reading,
+    Resumed,
+    Scoring,
+    Stepped,
+    Timing,
+    TrainingBegan,
+    TrainingEnded,
+    Tuning,
+    WritingReport,
+)
+from deepauc.pipeline.stages import StageLength
 from deepauc.training.engine.trainer import Progress
-from deepauc.training.recipe import Recipe
 
 LINES_A_STAGE = 10  # where there is no terminal
 ROOMY = 80  # columns from which on whole words and a bar stand beside the time left
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageLength:
-    """A stage in steps. a_step: images or rows that pass the network in one, both views counted."""
-
-    name: str
-    steps: int
-    an_epoch: int
-    a_step: int
-
-
-def stage_lengths(recipe: Recipe, task: Task, *, seed: int) -> list[StageLength]:
-    """How long each stage of the recipe is on this task."""
-    found = []
-    for number, stage in enumerate(recipe.stages):
-        stream = Stream(task, stage, seed=seed, number=number)
-        found.append(
-            StageLength(
-                name=type(stage.objective).__name__,
-                steps=stage.iterations or (stage.epochs or 0) * stream.per_epoch,
-                an_epoch=stream.per_epoch,
-                a_step=stream.batch_size * stage.views,
-            )
-        )
-    return found
 
 
 class TrainingProgress:
@@ -59,7 +46,7 @@ class TrainingProgress:
             self._bar_task = bar.add_task("", total=self._total, said="")
 
     def __call__(self, step: Progress) -> None:
-        done = self._passed(step.stage) + step.iteration * self.lengths[step.stage].a_step
+        done = self._passed(step.stage) + step.iteration * self.lengths[step.stage].rows_per_step
         if self._began is None:  # the first step of this call: a resumed run does not start at 0
             self._began, self._first = time.monotonic(), done
         if self._bar is not None:
@@ -79,7 +66,7 @@ class TrainingProgress:
 
     def _line(self, step: Progress, validation_auc: float | None, done: int) -> None:
         length = self.lengths[step.stage]
-        epochs = max(1, -(-length.steps // length.an_epoch))
+        epochs = max(1, -(-length.steps // length.steps_per_epoch))
         every = max(1, -(-epochs // LINES_A_STAGE))
         last = step.epoch + 1 == epochs
         if (step.epoch + 1) % every and not last:
@@ -95,21 +82,76 @@ class TrainingProgress:
 
     def _passed(self, stages: int) -> int:
         """Images of so many stages: a step of the first one may hold many times those of the next."""
-        return sum(length.steps * length.a_step for length in self.lengths[:stages])
+        return sum(length.steps * length.rows_per_step for length in self.lengths[:stages])
 
     def _where(self, step: Progress) -> str:
         return f"stage {step.stage + 1} of {step.stages} ({self.lengths[step.stage].name})"
 
 
-@contextmanager
-def training_progress(output: Output, recipe: Recipe, task: Task, *, seed: int) -> Iterator[TrainingProgress]:
-    """A bar in a terminal, plain lines elsewhere, nothing where quiet or JSON was asked for."""
-    lengths = stage_lengths(recipe, task, seed=seed)
-    if output.quiet or output.as_json or not sys.stdout.isatty():
-        yield TrainingProgress(output, lengths, bar=None)
-        return
-    with progress_bar() as bar:
-        yield TrainingProgress(output, lengths, bar=bar)
+class Narrator:
+    """Shows the pipeline's events: a bar in a terminal, plain lines elsewhere, nothing where quiet or JSON is asked."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self._bars = ExitStack()  # of what is going on now
+        self._advance: Callable[[int, int], None] | None = None
+        self._training: TrainingProgress | None = None
+
+    def __enter__(self) -> Narrator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.close()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Reading():
+                self._counted(f"Reading {event.source}", event.done, event.total)
+            case Tuning():
+                self._counted(f"Tuning: {event.pairs} pairs, on validation", event.done, event.total)
+                if event.finished is not None:
+                    self.output.say(f"tuning, {_tried(event.finished)}: done")
+            case Stepped():
+                if self._training is not None:
+                    self._training(event.step)
+            case _:
+                self._between(event)
+
+    def _between(self, event: Event) -> None:
+        """All that is not one of many."""
+        if isinstance(event, TrainingEnded) and self._training is not None:
+            self._training.finish(event.validation_auc)
+        self._bars.close()
+        self._advance = self._training = None
+        match event:
+            case Checked():
+                show_data(self.output, event.prepared)
+            case Timing():
+                self.output.say("Timing a few steps")
+            case Decided():
+                show_decisions(self.output, event.decisions)
+            case AlreadyFinished():
+                self.output.say(f"The run in {event.out} is finished: nothing was changed.")
+            case Resumed():
+                self.output.say(f"Resuming the unfinished run in {event.out}.")
+            case TrainingBegan():
+                drawn = not (self.output.quiet or self.output.as_json) and sys.stdout.isatty()
+                bar = self._bars.enter_context(progress_bar()) if drawn else None
+                self._training = TrainingProgress(self.output, event.lengths, bar=bar)
+            case Scoring():
+                self.output.say("Scoring all rows")
+            case WritingReport():
+                self.output.say("Writing the report")
+
+    def _counted(self, title: str, done: int, total: int | None) -> None:
+        if self._advance is None:
+            self._advance = self._bars.enter_context(self.output.progress(title))
+        if total is not None:
+            self._advance(done, total)
+
+
+def _tried(finished: tuple[float, float] | str) -> str:
+    return finished if isinstance(finished, str) else "margin {:g}, gamma {:.3g}".format(*finished)
 
 
 def _duration(seconds: float) -> str:

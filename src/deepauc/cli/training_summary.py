@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
 from deepauc.names import group_word
+from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork
 from deepauc.reporting.document.sections import p_text
-from deepauc.reporting.evaluation.findings import Interval
-from deepauc.reporting.evaluation.kept_stage import (
-    auc_intervals,
-    baseline_stage,
-    copies_of,
-    kept_stage,
-    stage_objectives,
-)
 from deepauc.reporting.figures.label import interval_text
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision
+from deepauc.training.plan.wording import told
 from deepauc.training.prepare import Prepared
-from deepauc.training.run.run import Run
+from deepauc.training.run.record import plain_aucs
 
 
 def show_data(output: Output, prepared: Prepared) -> None:
@@ -49,18 +41,16 @@ def show_data(output: Output, prepared: Prepared) -> None:
             f"  images: {shown}{', ...' if len(sizes) > 3 else ''}, {'grey' if report.channels == 1 else 'colour'}"
         )
     if report.skipped:
-        output.say(f"  left out for a problem: {len(report.skipped):,} rows ({lists})")
+        output.say(f"  left out because of a problem: {len(report.skipped):,} rows ({lists})")
     if report.duplicates and report.sizes:
         sets = f"{len(report.duplicates):,} set{'s' * (len(report.duplicates) != 1)}"
         disputed = f", {len(report.disputed):,} WITH DIFFERENT LABELS" if report.disputed else ""
         output.say(f"  identical images: {sets}{disputed} ({lists})")
     outside = report.labelled - sum(len(task.labelled(part)) for part in task.parts)
     if prepared.packed is not None and outside:
-        output.say(f"  in no part: {outside:,} of the labelled rows, neither trained on nor judged")
-    for part, name, few in _too_few(task):
-        output.say(
-            f"  few: {part} has {few} of a class of {name}; an AUC's interval needs two of each, and many to be narrow"
-        )
+        output.say(f"  in no part: {outside:,} labelled rows, used neither for training nor for evaluation")
+    for one in _too_few(task):
+        output.say(f"  Warning: {one} Its AUC means little.")
     for alike in report.alike:
         output.say(f"  caution: {alike.text(word)}")
     for kind, count in prepared.leaks.items():
@@ -78,121 +68,91 @@ def show_data(output: Output, prepared: Prepared) -> None:
         )
 
 
-def _too_few(task: Task) -> list[tuple[str, str, int]]:
-    """(part, label, rows of its rarer class) wherever a held-out part has fewer than two rows of a class."""
+def _too_few(task: Task) -> list[str]:
+    """A sentence for each label of a held-out part with fewer than two rows of a class."""
     found = []
     for part in task.parts:
         labels = task.labels[task.labelled(part)].reshape(-1, task.num_labels)
         for name, column in zip(task.label_names, labels.T, strict=True):
-            fewest = min(int((column == 0).sum()), int((column == 1).sum()))
-            if part != "train" and fewest < 2:
-                found.append((part, name, fewest))
+            negatives, positives = int((column == 0).sum()), int((column == 1).sum())
+            count, what = (positives, "positive") if positives <= negatives else (negatives, "negative")
+            if part != "train" and count < 2:
+                found.append(f'{part} has {f"only 1 {what}" if count else f"no {what}"} for "{name}".')
     return found
 
 
-def show_choices(output: Output, choices: Sequence[Choice]) -> None:
+def show_decisions(output: Output, decisions: Sequence[Decision]) -> None:
     """What will be done, and why."""
     output.say("Plan:")
-    for choice in choices:
-        output.say(f"  {choice.name}: {choice.value}\n    because: {choice.reason}")
+    for one in map(told, decisions):
+        output.say(f"  {one.name}: {one.value}\n    {one.reason}")
 
 
-def show_results(
-    output: Output, run: Run, baseline: Run | None, last_stage: Path | None, *, state: str, report: Path
-) -> None:
-    """AUC of the kept network and of what it was compared with, where everything lies, and the same as JSON.
-
-    baseline: the first stage with scores as a run of its own. last_stage: the scores of the last one, if it was not
-    kept.
-    """
-    record = run.record
-    stages, kept, first = stage_objectives(record), kept_stage(record), baseline_stage(record)
-    files = {f"{stages[kept]} (kept)": run.path / "scores.csv"}
-    if baseline is not None and kept != first:
-        files[f"{stages[first]} (stage {first + 1})"] = baseline.path / "scores.csv"
-    if last_stage is not None:
-        files[f"{stages[-1]} (not kept)"] = last_stage
-    labels = record["task"]["labels"]
-    aucs = {title: auc_intervals(path, labels) for title, path in files.items()}
-    parts = [part for part in record["results"]["auc"] if part != "train"] or ["train"]
+def show_outcome(output: Output, outcome: Outcome) -> None:
+    """AUC of the kept network and of what it was compared with, where everything lies, and the same as JSON."""
+    run, record = outcome.run, outcome.run.record
+    if outcome.report is None:
+        output.result(f"Run: {run.path} (features only: no scores, no report)")
+        output.record({"run": str(run.path), "state": outcome.state, "report": None, "seconds": record.results.seconds})
+        return
+    parts = [part for part in record.results.auc if part != "train"] or ["train"]
     rows = []
-    for title, found in aucs.items():
-        for label in labels:
-            intervals = [found.get(part, {}).get(label) for part in parts]
-            rows.append([title, label, *("-" if one is None else interval_text(one) for one in intervals)])
+    for network in outcome.networks:
+        for label in record.task.labels:
+            intervals = [network.auc.get(part, {}).get(label) for part in parts]
+            rows.append([_title(network), label, *("-" if one is None else interval_text(one) for one in intervals)])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
-    if copies := copies_of(record):
+    if copies := record.tta:
         output.say(
             f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after "
-            "each epoch was of the images as they are."
+            "each epoch is that of the unchanged images."
         )
-    if last_stage is not None:
-        validation = record["results"]["guard"]["validation_auc"]
+    kept, other = outcome.kept, outcome.not_kept
+    if other is not None and record.results.guard is not None:
+        validation = record.results.guard.validation_auc
         output.say(
-            f"{stages[-1]} ({validation[str(len(stages) - 1)]:.3f}) was not better than {stages[kept]} "
-            f"({validation[str(kept)]:.3f}) on validation: the network of {stages[kept]} is kept."
+            f"{other.objective} ({validation[other.stage]:.3f}) was not better than {kept.objective} "
+            f"({validation[kept.stage]:.3f}) on validation: the network of {kept.objective} is kept."
         )
-    tests = _paired_tests(report.with_suffix(".json"))
-    for one in tests:
-        output.say(_sentence(one))
+    for test in outcome.tests:
+        output.say(_sentence(test))
     if output.quiet and not output.as_json:
         for row in rows:
             output.result("  ".join(row))
     output.result(f"Run: {run.path}")
-    output.result(f"Report: {report}")
+    output.result(f"Report: {outcome.report}")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
+    baseline = outcome.baseline
     output.record(
         {
             "run": str(run.path),
-            "state": state,
-            "report": str(report),
+            "state": outcome.state,
+            "report": str(outcome.report),
             "baseline": None if baseline is None else str(baseline.path),
-            "auc": record["results"]["auc"],
-            "baseline_auc": None if baseline is None else baseline.record["results"]["auc"],
-            "not_kept_auc": None if last_stage is None else _plain(aucs[f"{stages[-1]} (not kept)"]),
-            "paired_tests": tests,
-            "kept_stage": kept,
-            "kept_objective": stages[kept],
+            "auc": plain_aucs(record.results.auc),
+            "baseline_auc": None if baseline is None else plain_aucs(baseline.record.results.auc),
+            "not_kept_auc": None if other is None else plain_aucs(other.auc),
+            "paired_tests": [asdict(test) for test in outcome.tests],
+            "kept_stage": kept.stage,
+            "kept_objective": kept.objective,
             "tta": copies,
-            "seconds": record["results"]["seconds"],
-            "plan": record.get("plan"),
-            "leaks": record.get("leaks"),
-            "possible_leaks": record.get("possible_leaks"),
-            "alike": (record.get("data") or {}).get("alike"),
-            "unlabelled": (record.get("data") or {}).get("unlabelled_rows"),
+            "seconds": record.results.seconds,
+            "plan": record.plain.get("plan"),
+            "leaks": record.leaks,
+            "possible_leaks": record.possible_leaks,
+            "alike": (record.plain.get("data") or {}).get("alike"),
+            "unlabelled": (record.plain.get("data") or {}).get("unlabelled_rows"),
         }
     )
 
 
-def _plain(aucs: dict[str, dict[str, Interval]]) -> dict[str, dict[str, list[float]]]:
-    return {part: {label: [e.value, e.low, e.high] for label, e in found.items()} for part, found in aucs.items()}
+def _title(network: ScoredNetwork) -> str:
+    what = f"stage {network.stage + 1}" if network.role == "baseline" else network.role
+    return f"{network.objective} ({what})"
 
 
-def _paired_tests(report: Path) -> list[dict[str, Any]]:
-    """The kept network against the first stage, or against the last that was not kept, by label, as the report has."""
-    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
-    tests = []
-    for against in ("baseline", "not_kept"):
-        other = found.get(against) or {}
-        for one in other.get("labels", []):
-            if "difference" in one:
-                tests.append(
-                    {
-                        "label": one["label"],
-                        "part": other["part"],
-                        "against": other["objective"],
-                        "test": f"clustered by {other.get('group_word', 'patient')}"
-                        if other["clustered"]
-                        else "DeLong",
-                        **one["difference"],
-                        "p_value": one["p_value"],
-                    }
-                )
-    return tests
-
-
-def _sentence(test: dict[str, Any]) -> str:
+def _sentence(test: PairedTest) -> str:
     return (
-        f"{test['label']}: the kept network is {test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}] against "
-        f"{test['against']} on {test['part']}, paired test ({test['test']}) {p_text(test['p_value'])}"
+        f"{test.label}: the kept network is {test.value:+.3f} [{test.low:+.3f}, {test.high:+.3f}] against "
+        f"{test.against} on {test.part}, paired test ({test.test}) {p_text(test.p_value)}"
     )

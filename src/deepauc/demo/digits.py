@@ -26,6 +26,7 @@ from deepauc.data.counter import fixed_permutation
 from deepauc.data.imbalance import binarise, make_imbalanced, positive_classes
 from deepauc.data.samplers import ClassQuotaSampler
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.basis.columns import FloatOrArray
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.objectives.auc_margin import AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquareLoss
@@ -92,7 +93,7 @@ class DigitsResult:
     train_negatives: int
     test_positives: int
     test_negatives: int
-    estimates: tuple[tuple[Estimate, ...], ...]
+    estimates: tuple[tuple[Estimate[FloatOrArray], ...], ...]
     alpha_zero: tuple[float | None, ...]  # by method, mean over seeds
 
     def auc(self) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.demo.digits import DigitsResult, Method
+from deepauc.metrics.basis.columns import FloatOrArray
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.mean_interval import mean_interval
 from deepauc.reporting.figures.plots import IntervalColumn, intervals
@@ -106,7 +107,7 @@ def draw(result: DigitsResult, path: Path) -> Path:
     return intervals(path, columns, y_label="test AUC (95 % DeLong interval)")
 
 
-def _shown(estimate: Estimate) -> str:
+def _shown(estimate: Estimate[FloatOrArray]) -> str:
     return auc_text(float(estimate.value), float(estimate.low), float(estimate.high))
 
 

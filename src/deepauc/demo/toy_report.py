@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from deepauc.demo.toy import SETS, WINDOW, Floats, ToyResult
-from deepauc.metrics.mean_interval import MeanInterval, mean_interval
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.reporting.figures.plots import BoundaryPanel, Curve, boundaries, curves
 from deepauc.text_tables import markdown_table, percent_text
 
@@ -35,9 +36,9 @@ class ToyComparison:
     added: str
     step: int
     margin: float
-    square: MeanInterval
-    with_margin: MeanInterval
-    difference: MeanInterval  # AUC-S minus AUC-M, seed by seed
+    square: Estimate[float]
+    with_margin: Estimate[float]
+    difference: Estimate[float]  # AUC-S minus AUC-M, seed by seed
     alpha_zero: float
 
     @property
@@ -218,5 +219,5 @@ def _listed(margins: list[float]) -> str:
     return ", ".join(f"{margin:g}" for margin in margins)
 
 
-def _shown(interval: MeanInterval) -> str:
+def _shown(interval: Estimate[float]) -> str:
     return percent_text(interval.value, interval.low, interval.high)

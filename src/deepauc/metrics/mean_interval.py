@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 
-
-@dataclass(frozen=True)
-class MeanInterval:
-    """A mean with its 95 % t-interval."""
-
-    value: float
-    low: float
-    high: float
+from deepauc.metrics.intervals import Estimate
 
 
-def mean_interval(values: npt.ArrayLike) -> MeanInterval:
+def mean_interval(values: npt.ArrayLike) -> Estimate[float]:
     """Mean of independent values (seeds) with the 95 % t-interval."""
     from scipy import stats
 
@@ -29,10 +21,10 @@ def mean_interval(values: npt.ArrayLike) -> MeanInterval:
         raise ValueError(f"an interval needs at least two values in a row, not shape {array.shape}.")
     half = float(stats.t.ppf(0.975, len(array) - 1)) * float(array.std(ddof=1)) / math.sqrt(len(array))
     mean = float(array.mean())
-    return MeanInterval(mean, mean - half, mean + half)
+    return Estimate(mean, mean - half, mean + half)
 
 
-def stratified_interval(cells: Sequence[tuple[str, Mapping[int, float]]]) -> MeanInterval:
+def stratified_interval(cells: Sequence[tuple[str, Mapping[int, float]]]) -> Estimate[float]:
     """Mean of the cells' means with a 95 % t-interval. A cell: its stratum, and a value by training set.
 
     Cells of one stratum share their training sets s, which count once; strata are independent. With d_cs the value of
@@ -53,7 +45,7 @@ def stratified_interval(cells: Sequence[tuple[str, Mapping[int, float]]]) -> Mea
     variances = [len(u) / (len(u) - 1) * math.fsum(x * x for x in u.values()) for u in added.values()]
     middle, total = fmean(means), math.fsum(variances)
     if not total:
-        return MeanInterval(middle, middle, middle)
+        return Estimate(middle, middle, middle)
     freedom = total**2 / math.fsum(v * v / (len(u) - 1) for v, u in zip(variances, added.values(), strict=True))
     half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(total)
-    return MeanInterval(middle, middle - half, middle + half)
+    return Estimate(middle, middle - half, middle + half)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import tempfile
@@ -23,7 +22,8 @@ from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.output_file import require_output, require_output_folder, write_output
-from deepauc.training.run.own_files import BUNDLE, MODEL, require_own
+from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
+from deepauc.training.run.scores import read_run_scores
 from deepauc.training.test_time import Copies
 
 COMPARED = 32  # inputs that both programs score
@@ -123,8 +123,8 @@ def _feature_names(folder: Path, bundle: Bundle) -> tuple[str, ...]:
     """The columns of numbers that the network takes, in order; none where they are not known."""
     if bundle.features or len(bundle.shape) == 3 or bundle.metadata is not None:
         return bundle.features
-    known = (RunFolder(folder).record().get("data") or {}) if (folder / "run.json").exists() else {}
-    names = tuple(map(str, known.get("feature_columns") or ()))
+    run = RunFolder(folder)
+    names = run.record().data.feature_columns if run.record_path.exists() else ()
     return names if len(names) == bundle.shape[0] else ()
 
 
@@ -187,11 +187,12 @@ def _examples(folder: Path, bundle: Bundle) -> tuple[npt.NDArray[Any], str]:
 
 
 def _own_images(folder: Path, bundle: Bundle) -> list[npt.NDArray[np.uint8]]:
-    table = (RunFolder(folder).record().get("data") or {}).get("table") if (folder / "run.json").exists() else None
-    if not table or not (folder / "scores.csv").exists():
+    run = RunFolder(folder)
+    table = run.record().data.table if run.record_path.exists() else None
+    if not table or not (folder / SCORES).exists():
         return []
-    with (folder / "scores.csv").open(newline="", encoding="utf-8") as file:
-        names = [row["id"] for row in csv.DictReader(file) if row["part"] != "train"]
+    scores = read_run_scores(folder)
+    names = [] if scores.ids is None else scores.ids[scores.parts != "train"].tolist()
     images = []
     for name in names[:: max(1, len(names) // COMPARED)][:COMPARED]:
         try:

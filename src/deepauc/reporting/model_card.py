@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,15 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
-from deepauc.names import group_word
 from deepauc.reporting.evaluation.kept_stage import FOLDER as LAST_STAGE
-from deepauc.reporting.evaluation.kept_stage import baseline_stage, kept_stage, stage_objectives
-from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.text_tables import auc_text, markdown_table
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import code_text
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
+from deepauc.training.run.record import DataRecord, RunRecord
 from deepauc.training.run.run import Run
+from deepauc.training.run.scores import read_run_scores
 
 NOTICE = (
     "**Not a medical device.** It has not been cleared for any decision about patients. Its figures hold for data like "
@@ -42,7 +41,7 @@ def model_card(run_dir: str | Path, *, force: bool = False) -> str:
     cautions = require_own(run_dir, MODEL, BUNDLE, SCORES, force=force)
     figures = _figures(run, record)
     sections = [
-        f"# {_text(record['task']['name'])}: {_text(', '.join(bundle.label_names))}",
+        f"# {_text(record.task.name)}: {_text(', '.join(bundle.label_names))}",
         NOTICE,
         *(f"**Caution.** {_text(text)}." for text in cautions),
         "## What it does\n\n" + _purpose(bundle, record),
@@ -56,12 +55,12 @@ def model_card(run_dir: str | Path, *, force: bool = False) -> str:
     return _front_matter(record, figures) + "\n" + "\n\n".join(sections) + "\n"
 
 
-def _front_matter(record: Mapping[str, Any], figures: Sequence[_Figure]) -> str:
+def _front_matter(record: RunRecord, figures: Sequence[_Figure]) -> str:
     """YAML; strings as JSON, which is YAML too, so that nothing from the data can break out."""
     lines = ["---", "library_name: deepauc", f"pipeline_tag: {_task_type(record)}", "tags:"]
     lines += ["- auc-maximisation", "- imbalanced-classification", "- not-a-medical-device"]
     if figures:
-        name = json.dumps(str(record["task"]["name"]))
+        name = json.dumps(record.task.name)
         lines += ["model-index:", f"- name: {name}", "  results:", "  - task:", f"      type: {_task_type(record)}"]
         lines += ["    dataset:", "      type: table", f"      name: {name}", "    metrics:"]
     for one in figures:
@@ -70,8 +69,8 @@ def _front_matter(record: Mapping[str, Any], figures: Sequence[_Figure]) -> str:
     return "\n".join([*lines, "---", ""])
 
 
-def _task_type(record: Mapping[str, Any]) -> str:
-    return "image-classification" if len(record["task"]["shape"]) == 3 else "tabular-classification"
+def _task_type(record: RunRecord) -> str:
+    return "image-classification" if len(record.task.shape) == 3 else "tabular-classification"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,17 +83,17 @@ class _Figure:
     part: str
     label: str
     value: float
-    by_row: Estimate
-    by_patient: Estimate | None
+    by_row: Estimate[float]
+    by_patient: Estimate[float] | None
 
 
-def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
+def _figures(run: Run, record: RunRecord) -> list[_Figure]:
     """Test first, then validation; a label with one class only in a part has none."""
-    table = read_scores(run.path / "scores.csv", other_labels_missing=True)
+    table = read_run_scores(run.path)
     figures = []
     for part in (name for name in ("test", "validation") if name in table.part_names):
         rows = table.part(part)
-        for number, label in enumerate(record["task"]["labels"]):
+        for number, label in enumerate(record.task.labels):
             known = ~np.isnan(rows.labels[:, number])
             scores, labels = rows.scores[known, number], rows.labels[known, number]
             groups = None if rows.groups is None else rows.groups[known]
@@ -113,9 +112,9 @@ def _figures(run: Run, record: Mapping[str, Any]) -> list[_Figure]:
     return figures
 
 
-def _purpose(bundle: Bundle, record: Mapping[str, Any]) -> str:
+def _purpose(bundle: Bundle, record: RunRecord) -> str:
     shape = " x ".join(map(str, bundle.shape))
-    objectives, kept = stage_objectives(record), kept_stage(record)
+    objectives, kept = record.objectives, record.kept_stage
     cross_entropy = bool(objectives) and objectives[kept] == "CrossEntropy"
     trained = "by cross-entropy" if cross_entropy else "to maximise its AUC"
     if kept < len(objectives) - 1:
@@ -125,11 +124,11 @@ def _purpose(bundle: Bundle, record: Mapping[str, Any]) -> str:
         f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher for more likely positive. "
         "Scores are raw and rank; where there was a validation part, the bundle holds the recalibration that makes "
         "probabilities of them (`deepauc predict --probability`). "
-        f"The network is `{_code(record['recipe']['model']['type'])}`, trained {trained}."
+        f"The network is `{_code(record.network)}`, trained {trained}."
     )
 
 
-def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) -> str:
+def _results(run: Run, record: RunRecord, figures: Sequence[_Figure]) -> str:
     if not figures:
         return "No part was held out: there is no figure to give."
     rows = [
@@ -145,29 +144,26 @@ def _results(run: Run, record: Mapping[str, Any], figures: Sequence[_Figure]) ->
     caution = ""
     if all(one.part != "test" for one in figures):
         caution = "\n\nThere is no test part: choices may have been made on these rows, so the values may be too good."
-    word = _group_word(record.get("data") or {})
+    word = record.data.group_word
     table = markdown_table(["part", "label", "AUC [DeLong, 95 %]", f"[by {word}]", "made again by"], rows)
     return f"{table}{_guard(run, record)}{caution}"
 
 
-def _interval(estimate: Estimate | None) -> str:
-    if not isinstance(estimate, Estimate):
-        return "-"
-    return auc_text(float(estimate.value), float(estimate.low), float(estimate.high))
+def _interval(estimate: Estimate[float] | None) -> str:
+    return "-" if estimate is None else auc_text(estimate.value, estimate.low, estimate.high)
 
 
-def _guard(run: Run, record: Mapping[str, Any]) -> str:
+def _guard(run: Run, record: RunRecord) -> str:
     """What each stage reached on validation, with the command where its scores are in the folder."""
-    guard = record["results"].get("guard")
-    if not guard:
+    guard = record.results.guard
+    if guard is None:
         return ""
-    names, kept = stage_objectives(record), kept_stage(record)
-    files = {baseline_stage(record): f"{FIRST_STAGE}/scores.csv", len(names) - 1: f"{LAST_STAGE}/scores.csv"} | {
+    names, kept = record.objectives, record.kept_stage
+    files = {record.baseline_stage: f"{FIRST_STAGE}/scores.csv", len(names) - 1: f"{LAST_STAGE}/scores.csv"} | {
         kept: "scores.csv"
     }
     rows = []
-    for key, value in guard["validation_auc"].items():
-        number = int(key)
+    for number, value in guard.validation_auc.items():
         there = number in files and (run.path / files[number]).exists()
         again = f"`{_evaluate(run, 'validation', files[number])}`" if there else "recorded in run.json"
         rows.append([f"{number + 1}: {_text(names[number])}", f"{value:.3f}", "yes" if number == kept else "", again])
@@ -184,45 +180,41 @@ def _thresholds(bundle: Bundle, run: Run) -> str:
     if not rows:
         return "None: there was no validation part to take thresholds from."
     table = markdown_table(["label", "reached on validation", "raw score at least"], rows)
-    if "test" not in run.record["task"]["rows"]:
+    if "test" not in run.record.task.rows:
         return f"{table}\n\nThey come from the validation rows of scores.csv; there is no test part to judge them on."
     return f"{table}\n\nMade again, with what they give on test, by `{_evaluate(run, None)}`."
 
 
-def _data(run: Run, record: Mapping[str, Any]) -> str:
-    rows = [[_text(part), f"{count:,}"] for part, count in record["task"]["rows"].items()]
+def _data(run: Run, record: RunRecord) -> str:
+    rows = [[_text(part), f"{count:,}"] for part, count in record.task.rows.items()]
     lines = [markdown_table(["part", "labelled rows"], rows) + f"\n\nCounted again by `{_evaluate(run, None)}`."]
-    data = record.get("data") or {}
-    word = _group_word(data)
-    for label, positives in (data.get("positives") or {}).items():
-        known = positives + data["negatives"][label]
+    data, word = record.data, record.data.group_word
+    for label, positives in data.positives.items():
+        known = positives + data.negatives.get(label, 0)
         lines.append(f"- {_text(label)}: {positives:,} of {known:,} positive ({positives / max(1, known):.2%})")
-    if data.get("groups") is not None:
-        named = "" if word == "patient" else f" ({_text(data['group_column'])})"
-        lines.append(f"- {word}s{named}: {data['groups']:,}")
-    leaks = record.get("leaks")
-    if leaks is not None:
+    if data.groups is not None:
+        named = "" if word == "patient" else f" ({_text(data.group_column)})"
+        lines.append(f"- {word}s{named}: {data.groups:,}")
+    if record.leaks is not None:
         found = ", ".join(
-            f"{count:,} x the same {word if kind == 'patient' else _text(kind)}" for kind, count in leaks.items()
+            f"{count:,} x the same {word if kind == 'patient' else _text(kind)}" for kind, count in record.leaks.items()
         )
-        possible = record.get("possible_leaks")
+        possible = record.possible_leaks
         maybe = f"; {possible:,} {word}s may be, under different names" if possible else ""
         lines.append(f"- in two parts: {found or 'nothing found'}{maybe}")
-    if data.get("table"):
-        lines.append(f"- what the table holds is listed again by `{_check(data, record['task']['labels'])}`")
-    elif data.get("packed"):
+    if data.table:
+        lines.append(f"- what the table holds is listed again by `{_check(data, data.table, record.task.labels)}`")
+    elif data.packed:
         lines.append("- trained on a packed set, not on a table; `deepauc data info` of its folder lists what it holds")
-    lines.append(f"- SHA-256 of the data: `{_code(record['identity']['data'])}`")
+    lines.append(f"- SHA-256 of the data: `{_code(record.identity.data)}`")
     return lines[0] + "\n\n" + "\n".join(lines[1:])
 
 
-def _training(record: Mapping[str, Any]) -> str:
-    choices = (record.get("plan") or {}).get("choices") or []
-    lines = [f"- {_text(c['name'])}: {_text(c['value'])} ({_text(c['reason'])})" for c in choices]
-    command = record.get("command")
-    if command:
-        lines.append(f"- trained by: `{_code(command)}`")
-    lines.append(f"- seed {_text(record['identity']['seed'])}; {_text(record['hardware'])}")
+def _training(record: RunRecord) -> str:
+    lines = [f"- {_text(one.name)}: {_text(one.value)} ({_text(one.reason)})" for one in record.plan.decisions]
+    if record.command:
+        lines.append(f"- trained by: `{_code(record.command)}`")
+    lines.append(f"- seed {_text(record.identity.seed)}; {_text(record.hardware)}")
     return "\n".join(lines)
 
 
@@ -243,12 +235,12 @@ def _usage(bundle: Bundle) -> str:
     )
 
 
-def _provenance(record: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+def _provenance(record: RunRecord) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     return "\n".join(
         [
-            f"- recipe, SHA-256: `{_code(record['identity']['recipe'])}`",
-            f"- code: {code_text(record)}",
+            f"- recipe, SHA-256: `{_code(record.identity.recipe)}`",
+            f"- code: {code_text(record.made_by)}",
             f"- versions: {_text(versions)}",
         ]
     )
@@ -260,19 +252,18 @@ def _evaluate(run: Run, part: str | None, scores: str = "scores.csv") -> str:
     return command if part is None else f"{command} --part {part}"
 
 
-def _group_word(data: Mapping[str, Any]) -> str:
-    column = data.get("group_column")
-    return group_word(None if column is None else str(column))
-
-
-def _check(data: Mapping[str, Any], labels: Sequence[str]) -> str:
-    words = ["deepauc", "data", "check", Path(str(data["table"])).name]
-    words += [word for name in labels for word in ("--label-column", str(name))]
-    for option in ("image_column", "group_column", "id_column", "split_column", "weight_column"):
-        if data.get(option):
-            words += [f"--{option.replace('_', '-')}", str(data[option])]
-    for kind in ("feature", "metadata", "category"):
-        words += [word for name in data.get(f"{kind}_columns") or () for word in (f"--{kind}-column", str(name))]
+def _check(data: DataRecord, table: str, labels: Sequence[str]) -> str:
+    words = ["deepauc", "data", "check", Path(table).name]
+    single = {
+        "image": data.image_column,
+        "group": data.group_column,
+        "id": data.id_column,
+        "split": data.split_column,
+        "weight": data.weight_column,
+    }
+    several = {"feature": data.feature_columns, "metadata": data.metadata_columns, "category": data.category_columns}
+    named = {"label": labels} | {kind: (name,) for kind, name in single.items() if name} | several
+    words += [word for kind, names in named.items() for name in names for word in (f"--{kind}-column", name)]
     command = shlex.join(words)
     return command if _harmless(command) else "deepauc data check"
 

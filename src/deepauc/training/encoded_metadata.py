@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from deepauc.data.task import Array, ArrayInputs, Task
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision
 
 MOST_NAMES = 0.5  # a column with more categories than this share of its cells holds names, from which nothing follows
 
@@ -44,18 +44,11 @@ def require_categories(task: Task, encoder: MetadataEncoder) -> None:
                 )
 
 
-def encoding_choice(encoder: MetadataEncoder) -> Choice:
-    """How each column was taken, for people."""
-    named = [
-        f"{column.name} ({len(column.categories)} categories)"
-        if isinstance(column, CategoricalColumn)
-        else f"{column.name} (a number)"
+def encoding_decision(encoder: MetadataEncoder) -> Decision:
+    """How each column was taken: its number of categories, 0 for a column of numbers."""
+    columns = {
+        column.name: len(column.categories) if isinstance(column, CategoricalColumn) else 0
         for column in encoder.columns
-    ]
-    return Choice(
-        name="metadata",
-        value=", ".join(named),
-        reason=f"{len(encoder.feature_names)} features by the rows of train alone: numbers standardised, a feature for "
-        "each category and for empty cells; a category that train has not counts as an empty cell. Numbers that are "
-        "codes are categories with --category-column",
-    )
+    }
+    facts = {"features": len(encoder.feature_names)}
+    return Decision(name="metadata", value=columns, reason=("encoded", "codes"), rests_on=facts)

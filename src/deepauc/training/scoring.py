@@ -79,7 +79,7 @@ def require_finite(scores: npt.NDArray[Any], names: npt.NDArray[Any], *, of: str
     )
 
 
-def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str, Estimate]:
+def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str, Estimate[float]]:
     """AUC with its DeLong interval by label name; a label with one class only in this part is left out.
 
     Over patients, where a patient has several rows.
@@ -98,6 +98,6 @@ def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str
     return found
 
 
-def mean_auc(estimates: dict[str, Estimate]) -> float:
+def mean_auc(estimates: dict[str, Estimate[float]]) -> float:
     """Mean over labels; NaN where no label has both classes."""
     return float(np.mean([e.value for e in estimates.values()])) if estimates else float("nan")

@@ -11,7 +11,7 @@ import pytest
 
 from deepauc.cli.console import Output
 from deepauc.cli.main import run as deepauc
-from deepauc.cli.training_summary import show_results
+from deepauc.cli.training_summary import show_outcome
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
@@ -20,10 +20,11 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
+from deepauc.pipeline.outcome import outcome_of
 from deepauc.reporting.document.blocks import Caution, Paragraph
 from deepauc.reporting.document.sections import run_document
 from deepauc.reporting.evaluation.findings import Absent, BaselineFinding
-from deepauc.reporting.evaluation.kept_stage import auc_intervals, kept_stage, score_last_stage
+from deepauc.reporting.evaluation.kept_stage import auc_intervals, score_last_stage
 from deepauc.reporting.evaluation.run import evaluate_run
 from deepauc.reporting.model_card import model_card
 from deepauc.reporting.report import write_report
@@ -41,7 +42,7 @@ def ruined(tmp_path_factory, spots_task):
     bad = Stage(objective=AUCMargin(margin=0.5), optimizer=PESGSpec(lr=0.1, weight_decay=2.0), epochs=2, batch_size=16)
     path, task = tmp_path_factory.mktemp("ruined") / "run", spots_task()
     run = train(Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(ce, bad), guard=True), task, seed=0, run_dir=path)
-    assert kept_stage(run.record) == 0
+    assert run.record.kept_stage == 0
     baseline_run(run, task)
     score_last_stage(run, task)
     return run, task
@@ -82,7 +83,7 @@ def test_it_is_scored_once_and_only_where_it_was_not_kept(ruined, run_folders, s
     assert score_last_stage(run, task) == path
     assert path.stat().st_mtime_ns == before
     kept_last = type(run)(run_folders / "multi")  # no guard: the last stage is the one kept
-    assert kept_stage(kept_last.record) == 1
+    assert kept_last.record.kept_stage == 1
     assert score_last_stage(kept_last, spots_task()) is None
     assert not (run_folders / "multi" / "last-stage").exists()
 
@@ -108,7 +109,7 @@ def test_the_report_says_what_was_kept_and_shows_no_self_comparison(ruined, tmp_
     run, _ = ruined
     written = write_report(run.path, out=tmp_path)
     text = written.markdown.read_text(encoding="utf-8")
-    guard = run.record["results"]["guard"]["validation_auc"]
+    guard = run.record.plain["results"]["guard"]["validation_auc"]
     result = text.split("## Result")[1].split("## ")[0]
     assert "The network judged here is that of stage 1, CrossEntropy" in result
     assert f"its AUC is {guard['1']:.3f}, that of the kept one {guard['0']:.3f}" in result
@@ -169,7 +170,7 @@ def test_where_the_last_stage_is_kept_that_is_said_and_calibration_speaks_of_an_
 
 def test_intervals_by_part_are_clustered_as_the_report_has_them(ruined):
     run, _ = ruined
-    found = auc_intervals(run.path / "scores.csv", ["spot"])
+    found = auc_intervals(run.path, ["spot"])
     assert set(found) == {"train", "validation", "test"}
     scores, labels, groups = (column(run.path / "scores.csv", name, "test") for name in ("score", "label", "group"))
     expected = auroc_interval(scores.astype(float), labels.astype(float), groups=groups)
@@ -247,8 +248,10 @@ def test_train_says_what_was_kept_and_how_the_other_stage_did(ruined, tmp_path, 
     write_report(run.path, out=tmp_path)
     last = run.path / "last-stage" / "scores.csv"
     baseline = Run(run.path / "baseline")
+    report = tmp_path / "report.html"
+    outcome = outcome_of(run, state="trained", report=report, baseline=baseline, last_stage=last)
     for output in (Output(), Output(as_json=True)):
-        show_results(output, run, baseline, last, state="trained", report=tmp_path / "report.html")
+        show_outcome(output, outcome)
     text, _, record = capsys.readouterr().out.partition("patients.\n")
     assert "CrossEntropy (kept)" in text
     assert "AUCMargin (not kept)" in text
@@ -259,5 +262,5 @@ def test_train_says_what_was_kept_and_how_the_other_stage_did(ruined, tmp_path, 
     (test,) = record["paired_tests"]
     assert (test["against"], test["part"]) == ("AUCMargin", "test")
     assert f"{test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}] against AUCMargin on test" in text
-    expected = auc_intervals(last, ["spot"])["test"]["spot"]
+    expected = auc_intervals(last.parent, ["spot"])["test"]["spot"]
     assert record["not_kept_auc"]["test"]["spot"] == [expected.value, expected.low, expected.high]

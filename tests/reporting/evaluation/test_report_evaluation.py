@@ -8,13 +8,13 @@ import pytest
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.metrics.intervals import auroc_interval
-from deepauc.reporting.evaluation.findings import Absent, AucResult, Interval
+from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.reporting.evaluation.findings import Absent, AucResult
 from deepauc.reporting.evaluation.label import FEW, Sample, evaluate_label
-from deepauc.reporting.evaluation.scores_file import read_scores
 from deepauc.reporting.evaluation.subgroups import Metadata, group_rows, read_metadata
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.run import Run
+from deepauc.training.run.scores import read_scores
 
 
 def rows_of(run, part):
@@ -300,4 +300,4 @@ def test_metadata_that_do_not_fit_are_refused(tmp_path):
 
 def test_a_group_of_one_class_says_so(binary):
     rows = [row for one in binary.subgroups for row in one.rows]
-    assert all(isinstance(row.auc, Interval | Absent) for row in rows)
+    assert all(isinstance(row.auc, Estimate | Absent) for row in rows)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, brier_score_loss
 
+from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.blocks import Beside, DataTable, Missing, Paragraph
 from deepauc.reporting.document.label_sections import interval_table, label_topics
-from deepauc.reporting.evaluation.findings import Absent, CalibrationState, Interval, to_json
+from deepauc.reporting.evaluation.findings import Absent, CalibrationState, to_json
 from deepauc.reporting.evaluation.label import Sample, evaluate_label
 from deepauc.reporting.figures.label import interval_text
 
@@ -36,7 +37,7 @@ def intervals_of(label):
 
 def every_interval(value, path=""):
     """All of the tree of findings by their place in it, so that one which comes later is looked at too."""
-    if isinstance(value, Interval):
+    if isinstance(value, Estimate):
         return {path: value}
     found = {}
     if is_dataclass(value):
@@ -181,6 +182,6 @@ def test_one_class_has_neither_figures_nor_limits():
 def test_a_perfect_ranking_has_no_interval_of_width_zero():
     one = Sample(scores=np.arange(60.0) - 40, labels=np.repeat([0.0, 1.0], [40, 20]))
     found = judged(one).auc.average_precision_interval
-    assert isinstance(found, Interval)
+    assert isinstance(found, Estimate)
     assert found.low < 0.9
     assert found.high == 1

@@ -11,8 +11,8 @@ from deepauc.reporting.evaluation import resamples
 from deepauc.reporting.evaluation.findings import Counts, Resamples, to_json
 from deepauc.reporting.evaluation.label import Sample, evaluate_label
 from deepauc.reporting.evaluation.resamples import fewer_told, resamples_of
-from deepauc.reporting.evaluation.scores_file import ScoreTable
 from deepauc.reporting.evaluation.table import evaluate_part
+from deepauc.training.run.scores import Scores
 
 
 def counts(rows, positives=None, patients=None):
@@ -103,6 +103,6 @@ def test_of_several_labels_one_says_it_for_all(monkeypatch):
     one, _ = judged(group=False)
     labels, scores = (np.stack([column] * 3, axis=1) for column in (one.labels, one.scores))
     lines = np.arange(len(labels))
-    table = ScoreTable(source="s.csv", label_names=("a", "b", "c"), labels=labels, scores=scores, lines=lines)
+    table = Scores(source="s.csv", label_names=("a", "b", "c"), labels=labels, scores=scores, lines=lines)
     found = evaluate_part(table, None, curves=False, probabilities=False)
     assert [sum("fewer bootstrap samples" in text for text in label.cautions) for label in found] == [1, 0, 0]

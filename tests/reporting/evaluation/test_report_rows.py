@@ -18,7 +18,7 @@ DATA = {"rows": 600, "labelled": 586, "unlabelled": 12, "skipped_rows": [42, 43]
 
 
 def rows_of_the_table(findings, data):
-    section = data_section(replace(findings, record={**findings.record, "data": data}))
+    section = data_section(replace(findings, record=findings.record.changed(data=data)))
     (facts,) = (block for block in section.blocks if isinstance(block, Facts))
     return dict(facts.pairs).get("Rows of the table")
 
@@ -37,9 +37,9 @@ def test_a_record_that_does_not_say_is_no_fault(written_reports, data):
 
 def test_one_epoch_is_no_epochs(written_reports):
     findings = written_reports["auc"].findings
-    recipe = findings.record["recipe"]
+    recipe = findings.record.plain["recipe"]
     stages = [{**recipe["stages"][0], "epochs": count, "iterations": None} for count in (1, 3)]
-    section = training_section(replace(findings, record={**findings.record, "recipe": {**recipe, "stages": stages}}))
+    section = training_section(replace(findings, record=findings.record.changed(recipe={**recipe, "stages": stages})))
     table = next(block for block in section.blocks if isinstance(block, DataTable))
     assert [row[3].text for row in table.rows] == ["1 epoch", "3 epochs"]
 

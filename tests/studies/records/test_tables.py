@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from deepauc.metrics.mean_interval import MeanInterval
+from deepauc.metrics.intervals import Estimate
 from deepauc.studies.records import tables
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.tables import Page, Row, Table, between, counted, differences, study_table, update_summary
@@ -134,7 +134,7 @@ def test_a_page_without_records_and_one_without_titles(tmp_path):
 
 
 def test_counts_go_by_the_intervals():
-    found = [MeanInterval(0.1, 0.05, 0.15), MeanInterval(0.1, -0.1, 0.3), MeanInterval(-0.1, -0.2, -0.01)]
+    found = [Estimate(0.1, 0.05, 0.15), Estimate(0.1, -0.1, 0.3), Estimate(-0.1, -0.2, -0.01)]
     assert counted(found) == {"all": 3, "above": 1, "level": 1, "below": 1}
 
 

@@ -57,7 +57,8 @@ def test_a_run_of_two_stages_ends_whatever_validation_holds(tmp_path, held_out, 
     first = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=1, batch_size=10)
     last = Stage(objective=AUCMargin(), optimizer=PESGSpec(), epochs=1, batch_size=10, positives_per_batch=3)
     recipe = Recipe(model=MLPSpec(hidden=(4,)), stages=(first, last), guard=True)
-    results = train(recipe, task([0, 1] * 10 + held_out, groups), seed=0, run_dir=tmp_path / "run").record["results"]
+    run = train(recipe, task([0, 1] * 10 + held_out, groups), seed=0, run_dir=tmp_path / "run")
+    results = run.record.plain["results"]
     assert set(results["guard"]["last_minus_stage"]) == ({"0"} if tested else set())
     assert 0 <= results["auc"]["validation"]["target"][0] <= 1
 
@@ -84,6 +85,6 @@ def test_uncertain_labels_in_validation_are_no_reason_to_stop(tmp_path):
     last = Stage(objective=AUCMargin(), optimizer=PESGSpec(), epochs=1, batch_size=10)
     recipe = Recipe(model=MLPSpec(hidden=(4,)), stages=(first, last), guard=True)
     run = train(recipe, task(labels), seed=0, run_dir=tmp_path / "run")
-    test = run.record["results"]["guard"]["last_minus_stage"]["0"]
-    aucs = run.record["results"]["guard"]["validation_auc"]
+    test = run.record.plain["results"]["guard"]["last_minus_stage"]["0"]
+    aucs = run.record.plain["results"]["guard"]["validation_auc"]
     assert test["difference"] == pytest.approx(aucs["1"] - aucs["0"])

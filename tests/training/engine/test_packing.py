@@ -85,7 +85,7 @@ def test_an_interrupt_is_heard_while_copies_are_scored(image_task, tmp_path, mon
     assert [RunFolder(job.run_dir).done for job in jobs("cut")] == [True, False, False]
     monkeypatch.setattr(FastEngine, "run_epoch", None)  # nothing is left to train
     for run, uncut in zip(train_together(jobs("cut"), device="cpu"), whole, strict=True):
-        assert run.record["results"]["auc"] == uncut.record["results"]["auc"]
+        assert run.record.plain["results"]["auc"] == uncut.record.plain["results"]["auc"]
         for name in ("history.csv", *(() if results_only else ("scores.csv", "model.safetensors"))):
             assert (run.path / name).read_bytes() == (uncut.path / name).read_bytes()
 

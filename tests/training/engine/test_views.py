@@ -135,7 +135,7 @@ def test_unlabelled_rows_join_and_are_counted(planted_task, tmp_path):
     first, last = run.history[0], run.history[-1]
     assert (first["rows"], first["unlabelled_rows"]) == (str(len(stream.rows)), "2")
     assert last["unlabelled_rows"] == ""
-    assert run.record["task"]["unlabelled_rows"] == 3
+    assert run.record.plain["task"]["unlabelled_rows"] == 3
 
 
 def test_uncertain_and_one_sided_labels_are_no_fault_without_labels(image_task):
@@ -392,7 +392,7 @@ def test_out_of_memory_names_a_batch_that_fits(image_task, tmp_path, monkeypatch
 def test_guard_leaves_stages_on_views_out(image_task, tmp_path):
     ce = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.05), epochs=4, batch_size=16)
     run = train(recipe(views(epochs=1), ce, auc(), guard=True), image_task, seed=1, run_dir=tmp_path / "a")
-    guard = run.record["results"]["guard"]
+    guard = run.record.plain["results"]["guard"]
     assert guard["validation_auc"].keys() == {"1", "2"}
     assert guard["last_minus_stage"].keys() == {"1"}
     assert guard["winner"] in (1, 2)

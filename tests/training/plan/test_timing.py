@@ -1,5 +1,6 @@
 """A plan cut to the minutes one is willing to wait: monotone, never without an epoch, said what was cut."""
 
+import math
 from dataclasses import asdict, replace
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from deepauc.training.engine import loop
 from deepauc.training.plan import timing
 from deepauc.training.plan.make import Fingerprint, Plan, PlanOptions, make_plan
 from deepauc.training.plan.timing import RESERVE, TIMED, WARM_UP, Pace, fit_into, measure_pace, seconds_of
+from deepauc.training.plan.wording import told
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run import run
 from deepauc.training.run.folder import surroundings
@@ -45,7 +47,7 @@ def three_stages(task):
     """A plan with a first stage on views."""
     plan = planned(task)
     recipe = Recipe(model=SmallCNNSpec(widths=(4,)), stages=(VIEWS, *plan.recipe.stages))
-    return Plan(recipe=recipe, choices=plan.choices)
+    return Plan(recipe=recipe, decisions=plan.decisions)
 
 
 def epochs(plan):
@@ -99,15 +101,16 @@ def test_what_was_cut_is_said_and_schedules_shrink_with_it(image_task):
     assert last.schedule == Steps(
         milestones=tuple(sorted({int(m * last.epochs / whole.epochs) for m in whole.schedule.milestones} - {0}))
     )
-    (said,) = [choice for choice in short.choices if choice.name == "epochs"]
-    assert said.value == " + ".join(map(str, epochs(short)))
-    assert "of the 1.5 min asked for" in said.reason
-    assert "uncut, " + " + ".join(map(str, epochs(plan))) in said.reason
+    (said,) = [decision for decision in short.decisions if decision.name == "epochs"]
     uncut = brute_force(image_task, epochs(plan), 0)
-    assert f"about {uncut / 60:.1f} min" in said.reason
+    assert (said.value, said.reason) == (tuple(epochs(short)), ("in time", "cut"))
+    assert (said.rests_on["minutes"], said.rests_on["wanted"]) == (1.5, tuple(epochs(plan)))
+    assert said.rests_on["whole"] == pytest.approx(uncut)
+    assert said.rests_on["allow"] == math.ceil(uncut / 60 / (1 - RESERVE))
+    assert f"would take about {uncut / 60:.1f} min" in told(said).reason
     enough = fit_into(plan, image_task, PACE, minutes=uncut / 60 / (1 - RESERVE) + 0.01)
     assert enough.recipe == plan.recipe
-    assert "Cut" not in next(choice.reason for choice in enough.choices if choice.name == "epochs")
+    assert next(one.reason for one in enough.decisions if one.name == "epochs") == ("in time",)
 
 
 def test_minutes_first_go_to_cross_entropy_and_the_auc_stage_has_what_is_left(image_task):
@@ -120,13 +123,13 @@ def test_minutes_first_go_to_cross_entropy_and_the_auc_stage_has_what_is_left(im
     for minutes in [0.05 + step * whole / 40 for step in range(42)]:
         fitted = fit_into(plan, image_task, pace, minutes=minutes)
         found.append([*epochs(fitted), 0][:2])
-        (stages,) = [choice for choice in fitted.choices if choice.name == "stages"]
-        names = {choice.name for choice in fitted.choices}
+        (stages,) = [decision for decision in fitted.decisions if decision.name == "stages"]
+        names = {decision.name for decision in fitted.decisions}
         if minutes < enough:
             assert len(fitted.recipe.stages) == 1
             assert not fitted.recipe.guard
-            assert stages.value == "cross-entropy alone"
-            assert "--auc-stage always" in stages.reason
+            assert stages.value == ("cross-entropy",)
+            assert stages.reason == ("no time", "shared is worse", "always")
             assert not {"margin", "gamma"} & names
         else:
             assert epochs(fitted)[0] == wanted[0]
@@ -218,7 +221,7 @@ def test_what_training_takes_is_what_was_said_with_copies_too(image_task, tmp_pa
         pairs = pairs_to_try(recipe, tune_pairs)
         tune(recipe, image_task, pairs=pairs, seed=0, folder=tmp_path / "tuning", device="cpu")
     done = loop.train(recipe, image_task, seed=0, run_dir=tmp_path / "run", device="cpu")
-    assert done.record["results"].get("guard", {}).get("winner", 0) == 0
+    assert done.record.plain["results"].get("guard", {}).get("winner", 0) == 0
     assert now[0] - began == pytest.approx(seconds_of(recipe, image_task, pace, tune=tune_pairs))
 
 
@@ -250,7 +253,7 @@ def test_minutes_choose_the_network_too_but_never_with_epochs(image_task):
         negatives={"train": (3600,), "validation": (720,)}, shape=(32, 32, 3), file_sizes={}, groups=None,
     )  # fmt: skip
     names = [
-        next(c.value for c in make_plan(many, PlanOptions(minutes=m), "cpu").choices if c.name == "network")
+        next(c.value for c in make_plan(many, PlanOptions(minutes=m), "cpu").decisions if c.name == "network")
         for m in (0.5, 5, 600)
     ]
     assert names[-1] == "resnet20"

@@ -127,7 +127,7 @@ def test_tta_takes_the_augmentation_of_the_stage_that_the_guard_kept(image_task,
     stages = (first, replace(last, optimizer=idle, reset_classifier=True)) if winner == 0 else (
         replace(first, optimizer=idle), last)  # fmt: skip
     run = train(Recipe(model=MODEL, stages=stages, guard=True), image_task, seed=0, run_dir=tmp_path / "guarded")
-    assert run.record["results"]["guard"]["winner"] == winner
+    assert run.record.plain["results"]["guard"]["winner"] == winner
     own, other = (small, large) if winner == 0 else (large, small)
     scores = predict(run, image_task, tta=2)
     np.testing.assert_array_equal(scores, predict(run, image_task, tta=2, augment=own))
@@ -247,7 +247,7 @@ def test_a_run_with_copies_is_scored_thresholded_and_predicted_by_their_mean(ima
         np.testing.assert_allclose(predict(run, image_task, rows=rows), mean, rtol=1e-5)
         np.testing.assert_array_equal(predict(run, image_task, rows=rows, tta=0), predict(plain, image_task, rows=rows))
         assert (mean != plain.scores(part)[0]).any()
-        assert run.record["results"]["auc"][part]["spot"][0] == pytest.approx(
+        assert run.record.plain["results"]["auc"][part]["spot"][0] == pytest.approx(
             float(auroc(mean, image_task.labels[rows]))
         )
     assert (run.scores("train")[0] == plain.scores("train")[0]).all()  # as they are: nothing is decided by these

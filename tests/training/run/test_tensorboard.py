@@ -115,7 +115,7 @@ def test_train_says_so_before_it_starts(tmp_path, not_installed, capsys):
 
 def test_train_writes_them_and_again(tmp_path, monkeypatch):
     monkeypatch.setattr(tensorboard, "summary_writer", lambda: FakeWriter)
-    monkeypatch.setattr("deepauc.cli.training_run.write_report", lambda *_, **__: None)
+    monkeypatch.setattr("deepauc.pipeline.outcome.write_report", lambda *_, **__: None)
     words = [*write_table(tmp_path), "--quiet", "--tensorboard"]
     found = []
     for _ in range(2):

@@ -24,18 +24,21 @@ from deepauc.reporting.figures.history import history_pictures
 from deepauc.text_tables import percent_text
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Stage
+from deepauc.training.run.record import DataRecord, RunRecord
 
 
 def training_section(findings: RunFindings) -> Section:
     """History figures and the stages of the recipe."""
     blocks: list[Block] = []
-    stages = _dictionary(findings.record.get("recipe")).get("stages") or []
-    if stages:
+    record = findings.record
+    if record.stages:
         header = ("Stage", "Objective", "Optimiser", "Length", "Batch", "Positives a batch", "Score bound", "Keeps")
-        rows = tuple(_stage_row(number, _dictionary(stage)) for number, stage in enumerate(stages))
+        rows = tuple(_stage_row(number, stage.plain) for number, stage in enumerate(record.stages))
         blocks.append(DataTable(caption="Stages of the recipe", header=header, rows=rows))
-    if choices := _choices(findings.record):
-        blocks.append(DataTable(caption="What was chosen, and why", header=("Choice", "Value", "Reason"), rows=choices))
+    if decisions := _decisions(record):
+        blocks.append(
+            DataTable(caption="What was decided, and why", header=("Decision", "Value", "Reason"), rows=decisions)
+        )
     if isinstance(findings.history, Absent):
         blocks.append(Missing("training history", findings.history.why))
     elif pictures := history_pictures(findings.history, several_labels=len(findings.label_names) > 1):
@@ -45,7 +48,7 @@ def training_section(findings: RunFindings) -> Section:
     return Section(anchor="training", title="Training", blocks=tuple(blocks))
 
 
-def _stage_row(number: int, stage: dict[str, Any]) -> tuple[TableCell, ...]:
+def _stage_row(number: int, stage: Mapping[str, Any]) -> tuple[TableCell, ...]:
     length = f"{stage.get('iterations', '?')} iterations"
     if epochs := stage.get("epochs"):
         length = f"{epochs} epoch{'s' * (epochs != 1)}"
@@ -62,18 +65,16 @@ def _stage_row(number: int, stage: dict[str, Any]) -> tuple[TableCell, ...]:
     )
 
 
-def _choices(record: Mapping[str, Any]) -> tuple[tuple[TableCell, ...], ...]:
+def _decisions(record: RunRecord) -> tuple[tuple[TableCell, ...], ...]:
     """The plan that `deepauc train` wrote down."""
-    found = _dictionary(record.get("plan")).get("choices")
-    rows = [_dictionary(choice) for choice in found] if isinstance(found, list) else []
-    names = ("name", "value", "reason")
-    return tuple(tuple(TableCell(shown(str(row.get(name, "")), longest=600)) for name in names) for row in rows)
+    rows = [(one.name, one.value, one.reason) for one in record.plan.decisions]
+    return tuple(tuple(TableCell(shown(text, longest=600)) for text in row) for row in rows)
 
 
-def _bound(stage: dict[str, Any]) -> str:
+def _bound(stage: Mapping[str, Any]) -> str:
     """What the scores passed before the loss; `auto` is the objective's own."""
     try:
-        known = from_plain(stage)
+        known = from_plain(dict(stage))
     except (ValueError, TypeError):  # a recipe of another version
         known = None
     return known.resolved_bound if isinstance(known, Stage) else str(stage.get("bound", "?"))
@@ -81,7 +82,7 @@ def _bound(stage: dict[str, Any]) -> str:
 
 def _spec_text(spec: Any) -> str:
     """`PESGSpec(lr=0.1, gamma=0.002)` of a spec's plain form, without options that are off."""
-    spec = _dictionary(spec)
+    spec = spec if isinstance(spec, Mapping) else {}
     options = ", ".join(f"{k}={v}" for k, v in spec.items() if k != "type" and v not in (None, False, 0, 0.0))
     return shown(f"{spec.get('type', '?')}({options})", longest=200)
 
@@ -168,7 +169,7 @@ def cases_section(findings: RunFindings) -> Section:
 def _groups_title(findings: RunFindings) -> str:
     """`Patients`, or `Groups (account)` of a column that is named otherwise."""
     word = findings.leaks.group_word
-    column = _dictionary(findings.record.get("data")).get("group_column")
+    column = findings.record.data.group_column
     return f"{word.capitalize()}s" + ("" if word == "patient" else f" ({shown(str(column))})")
 
 
@@ -190,30 +191,25 @@ def data_section(findings: RunFindings) -> Section:
             )
         )
     header = ("Part", "Label", "Labelled rows", "Positives", "Share", "Label missing", _groups_title(findings))
-    task = _dictionary(findings.record.get("task"))
-    shape = " × ".join(str(side) for side in task.get("shape", ())) or "not recorded"
+    shape = " × ".join(str(side) for side in findings.record.task.shape) or "not recorded"
     pairs = [("Task", shown(findings.task) or "not recorded"), ("Kind", shown(findings.kind))]
-    data = _dictionary(findings.record.get("data"))
+    data = findings.record.data
     if rows_text := _rows_of_the_table(data):
-        pairs.append((f"Rows of the {'packed set' if data.get('packed') else 'table'}", rows_text))
+        pairs.append((f"Rows of the {'packed set' if data.packed else 'table'}", rows_text))
     facts = Facts((*pairs, ("One input", shown(shape))))
     table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
     return Section(anchor="data", title="Data", blocks=(facts, table))
 
 
-def _rows_of_the_table(data: Mapping[str, Any]) -> str:
+def _rows_of_the_table(data: DataRecord) -> str:
     """Where every row went: judged by its label, without one, or left out; empty where training recorded nothing."""
-    rows, labelled, unlabelled = (data.get(name) for name in ("rows", "labelled", "unlabelled"))
-    if not (isinstance(rows, int) and isinstance(labelled, int) and isinstance(unlabelled, int)):
+    if data.rows is None or data.labelled is None or data.unlabelled is None:
         return ""
-    left_out = data.get("skipped_rows")
-    skipped = len(left_out) if isinstance(left_out, list) else 0
-    text = f"{rows:,}: {labelled:,} labelled, {unlabelled:,} without a label, {skipped:,} left out for a problem"
-    same = data.get("sets_of_identical_inputs")
-    images = data.get("image_column") is not None or _dictionary(data.get("packed")).get(
-        "images"
-    )  # numbers repeat by chance, pictures do not
-    if images and isinstance(same, int) and same:
+    text = f"{data.rows:,}: {data.labelled:,} labelled, {data.unlabelled:,} without a label, "
+    text += f"{data.skipped_rows:,} left out for a problem"
+    same = data.sets_of_identical_inputs
+    images = data.image_column is not None or (data.packed is not None and data.packed.images)
+    if images and same:  # numbers repeat by chance, pictures do not
         text += f"; {same:,} set{'s' * (same != 1)} of identical images"
     return text
 
@@ -221,24 +217,24 @@ def _rows_of_the_table(data: Mapping[str, Any]) -> str:
 def provenance_section(findings: RunFindings, command: str | None) -> Section:
     """Commands, seeds, hashes, versions; the record as it is."""
     record = findings.record
-    identity, results = _dictionary(record.get("identity")), _dictionary(record.get("results"))
-    versions = ", ".join(f"{name} {version}" for name, version in _dictionary(record.get("versions")).items())
+    identity, seconds = record.identity, record.results.seconds
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     pairs = [
-        ("Trained by", _command_text(record.get("command")) or "not recorded (trained from Python)"),
+        ("Trained by", record.command or "not recorded (trained from Python)"),
         ("This report by", command or "not recorded (written from Python)"),
-        ("Seed", str(identity.get("seed", "not recorded"))),
-        ("Data, SHA-256", str(identity.get("data", "not recorded"))),
-        ("Recipe, SHA-256", str(identity.get("recipe", "not recorded"))),
-        ("Git commit", str(record.get("commit") or "not recorded")),
-        ("Numerics version", str(record.get("numerics", "not recorded"))),
+        ("Seed", _told(identity.seed)),
+        ("Data, SHA-256", _told(identity.data)),
+        ("Recipe, SHA-256", _told(identity.recipe)),
+        ("Git commit", _told(record.commit)),
+        ("Numerics version", _told(record.numerics)),
         ("Versions", versions or "not recorded"),
-        ("Hardware", str(record.get("hardware", "not recorded"))),
-        ("Training time", f"{results['seconds']:,.0f} s" if isinstance(results.get("seconds"), int | float) else "—"),
+        ("Hardware", _told(record.hardware)),
+        ("Training time", "—" if seconds is None else f"{seconds:,.0f} s"),
     ]
     blocks: list[Block] = [Facts(tuple((term, shown(text, longest=600)) for term, text in pairs))]
     for title, content in (
-        ("Recipe", record.get("recipe")),
-        ("Everything run.json holds besides", {k: v for k, v in record.items() if k != "recipe"}),
+        ("Recipe", record.plain.get("recipe")),
+        ("Everything run.json holds besides", {k: v for k, v in record.plain.items() if k != "recipe"}),
     ):
         text = json.dumps(content, indent=2, ensure_ascii=False)
         blocks.append(Code(title=title, text="\n".join(shown(line, longest=2000) for line in text.splitlines())))
@@ -251,9 +247,5 @@ def provenance_section(findings: RunFindings, command: str | None) -> Section:
     return Section(anchor="provenance", title="Where this comes from", blocks=tuple(blocks))
 
 
-def _command_text(command: Any) -> str:
-    return " ".join(str(word) for word in command) if isinstance(command, list) else str(command or "")
-
-
-def _dictionary(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
+def _told(value: object) -> str:
+    return "not recorded" if value is None else str(value)

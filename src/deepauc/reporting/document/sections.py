@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.background_sections import (
     cases_section,
     data_section,
@@ -41,14 +42,12 @@ from deepauc.reporting.evaluation.findings import (
     AucResult,
     BaselineFinding,
     CalibrationState,
-    Interval,
     LabelEvaluation,
     Paired,
     RunFindings,
     StageFinding,
     SubgroupFinding,
 )
-from deepauc.reporting.evaluation.kept_stage import copies_of
 from deepauc.reporting.figures.label import forest_picture, interval_text
 
 NOT_A_DEVICE = (
@@ -110,7 +109,7 @@ def _part_blocks(findings: RunFindings) -> list[Block]:
 
 def _copies_blocks(findings: RunFindings) -> list[Block]:
     """What a score is, where it is not that of the image alone."""
-    number = copies_of(findings.record)
+    number = findings.record.tta
     if not number:
         return []
     return [
@@ -291,9 +290,40 @@ def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _
         header = ("Label", "AUC, this run", f"AUC, {words.column}", difference, "Two-sided p")
         caption = f"Paired comparison of AUC with the {words.caption}"
         blocks.append(DataTable(caption=caption, header=header, rows=tuple(rows)))
+    blocks += _partial_blocks(baseline, names, words)
     if len(rows) > 1:
         blocks.append(Paragraph("The p-values are not corrected for testing several labels."))
     return blocks + [Caution(text) for text in baseline.cautions]
+
+
+def _partial_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _Words) -> list[Block]:
+    """The paired test of partial AUCs, where it was asked for."""
+    rows, blocks = [], []
+    regions = set()
+    for name, pair in zip(names, baseline.labels, strict=True):
+        found = pair.partial if isinstance(pair, Paired) else None
+        if isinstance(found, Absent):
+            blocks.append(Missing(f"paired test of the partial AUC of {shown(name)}", found.why))
+        elif found is not None:
+            regions.add(str(found.region))
+            rows.append(
+                (
+                    TableCell(shown(name)),
+                    TableCell(f"{found.area:.3f}", found.area),
+                    TableCell(f"{found.baseline_area:.3f}", found.baseline_area),
+                    TableCell(signed_text(found.difference), found.difference.value),
+                    TableCell(p_text(found.p_value), found.p_value),
+                )
+            )
+    if not rows:
+        return list[Block](blocks)
+    over = f"{baseline.group_word}s" if baseline.clustered else "rows"
+    header = (
+        *("Label", "Partial AUC, this run", f"Partial AUC, {words.column}"),
+        *(f"This run minus {words.column} [95 % interval]", "Two-sided p"),
+    )
+    caption = f"Paired comparison of partial AUC ({regions.pop()}) with the {words.caption}, by a bootstrap over {over}"
+    return [DataTable(caption=caption, header=header, rows=tuple(rows)), *blocks]
 
 
 def _stage_blocks(stages: tuple[StageFinding, ...]) -> list[Block]:
@@ -348,7 +378,7 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
     rows = []
     for row in one.rows:
         auc = TableCell("— (one class only)" if row.positives in (0, row.rows) else "— (too few)")
-        if isinstance(row.auc, Interval):
+        if isinstance(row.auc, Estimate):
             auc = TableCell(interval_text(row.auc), row.auc.value)
         rows.append(
             (
@@ -359,7 +389,7 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
             )
         )
     table = DataTable(caption=title, header=("Group", "Rows", "Positives", "AUC [95 % interval]"), rows=tuple(rows))
-    drawn = [(row.group, row.auc) for row in one.rows if isinstance(row.auc, Interval)]
+    drawn = [(row.group, row.auc) for row in one.rows if isinstance(row.auc, Estimate)]
     if len(drawn) < 2:
         return table
     label = next((label for label in findings.labels if label.name == one.label), None)
@@ -370,10 +400,10 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
     return Beside((table,), picture)
 
 
-def _range(one: Interval) -> str:
+def _range(one: Estimate[float]) -> str:
     return f"{one.low:.3f} to {one.high:.3f}"
 
 
-def signed_text(one: Interval) -> str:
+def signed_text(one: Estimate[float]) -> str:
     """`+0.012 [-0.003, +0.027]`: a difference."""
     return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

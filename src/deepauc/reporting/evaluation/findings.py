@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,12 @@ import numpy.typing as npt
 from deepauc.metrics.calibration import ReliabilityCurve
 from deepauc.metrics.curves import Band
 from deepauc.metrics.decisions import DecisionCurve
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.partial import Region
+from deepauc.training.run.record import RunRecord
 
 Floats = npt.NDArray[np.float64]
+ONLY_IF_ASKED: Mapping[str, bool] = {"only_if_asked": True}  # of a field that JSON leaves out where it is None
 
 
 @dataclass(frozen=True)
@@ -22,15 +26,6 @@ class Absent:
     """A result that could not be had, and why."""
 
     why: str
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with its 95 % confidence limits."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +59,25 @@ class Resamples:
 class AucResult:
     """delong: rows taken as independent. The other two respect patients where some have several rows."""
 
-    delong: Interval
-    delong_by_patient: Interval | None
-    bootstrap: Interval
+    delong: Estimate[float]
+    delong_by_patient: Estimate[float] | None
+    bootstrap: Estimate[float]
     average_precision: float
-    average_precision_interval: Interval | Absent
+    average_precision_interval: Estimate[float] | Absent
 
     @property
-    def headline(self) -> Interval:
+    def headline(self) -> Estimate[float]:
         return self.delong_by_patient or self.delong
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialAuc:
+    """The area within a region of the ROC plane; the interval is a bootstrap's, over patients as that of the AUC is."""
+
+    region: Region
+    area: Estimate[float]
+    chance: float
+    most: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +108,10 @@ class OperatingRow:
 
     asked_specificity: float
     threshold: float
-    sensitivity: Interval
-    specificity: Interval
-    positive_predictive_value: Interval
-    negative_predictive_value: Interval
+    sensitivity: Estimate[float]
+    specificity: Estimate[float]
+    positive_predictive_value: Estimate[float]
+    negative_predictive_value: Estimate[float]
     true_positives: int
     false_positives: int
     true_negatives: int
@@ -118,9 +123,9 @@ class CalibrationState:
     """Probabilities against outcomes on the judged part; intervals respect patients as those of the AUC do."""
 
     brier: float
-    brier_interval: Interval | Absent
+    brier_interval: Estimate[float] | Absent
     expected_calibration_error: float
-    expected_calibration_error_interval: Interval | Absent
+    expected_calibration_error_interval: Estimate[float] | Absent
     mean_prediction: float
     observed_share: float
     reliability: ReliabilityCurve
@@ -152,6 +157,7 @@ class LabelEvaluation:
     cautions: tuple[str, ...]
     resamples: Resamples
     operating_points_left_out: Absent | None = None  # rows that there are too few negatives for
+    partial_auc: PartialAuc | Absent | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,17 +170,29 @@ class PartCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairedPartial:
+    """The same of the two partial AUCs, by a bootstrap."""
+
+    region: Region
+    area: float
+    baseline_area: float
+    difference: Estimate[float]
+    p_value: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Paired:
     """The paired test of a label against a baseline on the same rows."""
 
     label: str
     auc: float
     baseline_auc: float
-    difference: Interval
+    difference: Estimate[float]
     p_value: float
     same_scores: bool  # row by row: the two are one network
     baseline_fpr: Floats
     baseline_tpr: Floats
+    partial: PairedPartial | Absent | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +217,7 @@ class StageFinding:
     objective: str
     validation_auc: float
     kept: bool
-    last_minus_this: Interval | None
+    last_minus_this: Estimate[float] | None
     p_value: float | None
 
 
@@ -210,7 +228,7 @@ class SubgroupRow:
     group: str
     rows: int
     positives: int
-    auc: Interval | Absent
+    auc: Estimate[float] | Absent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,15 +297,19 @@ class RunFindings:
     cases: tuple[Case, ...]
     notes: tuple[str, ...]
     finished: str
-    record: Mapping[str, Any]  # run.json
+    record: RunRecord
 
 
 def to_json(value: Any) -> Any:
     """Plain data for strict JSON: NaN and infinity become null, what is absent {"absent": why}."""
-    if isinstance(value, Absent):
+    if isinstance(value, RunRecord):
+        value = value.plain
+    elif isinstance(value, Absent):
         value = {"absent": value.why}
     elif is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in fields(value)}
+        named = {f.name: getattr(value, f.name) for f in fields(value)}
+        left_out = {f.name for f in fields(value) if f.metadata == ONLY_IF_ASKED and named[f.name] is None}
+        value = {name: one for name, one in named.items() if name not in left_out}
     elif isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):

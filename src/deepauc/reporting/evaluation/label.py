@@ -33,6 +33,7 @@ from deepauc.metrics.operating_points import (
     specificities,
     threshold_at_specificity,
 )
+from deepauc.metrics.partial import Region, chance_and_most, partial_auroc_interval
 from deepauc.metrics.recalibration import TemperatureScaling, fit_temperature
 from deepauc.reporting.evaluation.findings import (
     Absent,
@@ -42,9 +43,9 @@ from deepauc.reporting.evaluation.findings import (
     Counts,
     Curves,
     Histogram,
-    Interval,
     LabelEvaluation,
     OperatingRow,
+    PartialAuc,
     Resamples,
 )
 from deepauc.reporting.evaluation.resamples import fewer_told, resamples_of
@@ -91,19 +92,21 @@ def evaluate_label(
     probabilities: bool = False,
     curves: bool = True,
     tell_resamples: bool = True,
+    region: Region | None = None,
 ) -> LabelEvaluation:
     """All of it for one label; what cannot be had is `Absent` with the reason, never an exception.
 
     validation: where thresholds and recalibration come from. probabilities: the scores are probabilities already, not
     a network's raw output. curves: also curves, histograms and bands (the slow half). tell_resamples: a caution where
-    fewer bootstrap samples than usual are drawn; of several labels one has it for all.
+    fewer bootstrap samples than usual are drawn; of several labels one has it for all. region: also the partial AUC
+    there.
     """
     counts = count_rows(sample)
     resamples, fewer = resamples_of(counts), fewer_told(counts) if tell_resamples else None
     sample = sample.labelled()
     obstacle = _obstacle(sample, part)
     if obstacle is not None:
-        return _nothing(name, part, counts, obstacle)
+        return _nothing(name, part, counts, obstacle, region)
     held_out = _usable_validation(validation)
     fewest = counts.negatives if isinstance(held_out, Absent) else min(counts.negatives, _negatives(held_out))
     auc = attempt(lambda: _auc(sample, counts, resamples))
@@ -121,6 +124,7 @@ def evaluate_label(
         decision=_decision(sample, held_out),
         cautions=(*_cautions(counts), *_backwards(auc), *thresholds, *(() if fewer is None else (fewer,))),
         resamples=resamples,
+        partial_auc=None if region is None else attempt(lambda: _partial_auc(sample, counts, resamples, region)),
     )
 
 
@@ -132,15 +136,10 @@ def attempt(compute: Callable[[], T]) -> T | Absent:
         return Absent(" ".join(str(error).split()))
 
 
-def interval(estimate: Estimate) -> Interval:
-    """A metric's estimate for (N,) inputs."""
-    return Interval(float(estimate.value), float(estimate.low), float(estimate.high))
-
-
-def part_interval(sample: Sample) -> Interval:
+def part_interval(sample: Sample) -> Estimate[float]:
     """AUC with DeLong's interval, clustered by patient where a patient has several rows."""
     clustered = sample.groups is not None and np.unique(sample.groups).size < len(sample.groups)
-    return interval(auroc_with_limits(sample.scores, sample.labels, groups=sample.groups if clustered else None))
+    return auroc_with_limits(sample.scores, sample.labels, groups=sample.groups if clustered else None)
 
 
 def count_rows(sample: Sample) -> Counts:
@@ -176,7 +175,7 @@ def _obstacle(sample: Sample, part: str) -> Absent | None:
     return None
 
 
-def _nothing(name: str, part: str, counts: Counts, why: Absent) -> LabelEvaluation:
+def _nothing(name: str, part: str, counts: Counts, why: Absent, region: Region | None) -> LabelEvaluation:
     return LabelEvaluation(
         name=name,
         part=part,
@@ -189,6 +188,7 @@ def _nothing(name: str, part: str, counts: Counts, why: Absent) -> LabelEvaluati
         decision=why,
         cautions=(),
         resamples=resamples_of(counts),
+        partial_auc=None if region is None else why,
     )
 
 
@@ -202,20 +202,34 @@ def _usable_validation(validation: Sample | Absent) -> Sample | Absent:
 def _auc(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
     scores, labels = sample.scores, sample.labels
     groups = sample.groups if counts.clustered else None
-    by_patient = None if groups is None else interval(auroc_with_limits(scores, labels, groups=groups))
+    by_patient = None if groups is None else auroc_with_limits(scores, labels, groups=groups)
     return AucResult(
-        delong=interval(auroc_with_limits(scores, labels)),
+        delong=auroc_with_limits(scores, labels),
         delong_by_patient=by_patient,
-        bootstrap=interval(
-            auroc_with_limits(scores, labels, method="bootstrap", groups=groups, n_resamples=resamples.auc, seed=0)
+        bootstrap=auroc_with_limits(
+            scores, labels, method="bootstrap", groups=groups, n_resamples=resamples.auc, seed=0
         ),
         average_precision=float(average_precision(scores, labels)),
         average_precision_interval=attempt(
-            lambda: interval(
-                average_precision_interval(scores, labels, groups=groups, n_resamples=resamples.others, seed=0)
-            )
+            lambda: average_precision_interval(
+                scores, labels, groups=groups, n_resamples=resamples.others, seed=0
+            ).floats()
         ),
     )
+
+
+def _partial_auc(sample: Sample, counts: Counts, resamples: Resamples, region: Region) -> PartialAuc:
+    area = partial_auroc_interval(
+        sample.scores,
+        sample.labels,
+        max_fpr=region.max_fpr,
+        min_tpr=region.min_tpr,
+        groups=sample.groups if counts.clustered else None,
+        n_resamples=resamples.others,
+        seed=0,
+    )
+    chance, most = chance_and_most(region.max_fpr, region.min_tpr)
+    return PartialAuc(region=region, area=area.floats(), chance=chance, most=most)
 
 
 def _curves(sample: Sample, resamples: Resamples) -> Curves:
@@ -281,10 +295,10 @@ def _operating_points(
         return OperatingRow(
             asked_specificity=specificity,
             threshold=cut,
-            sensitivity=interval(point.sensitivity),
-            specificity=interval(point.specificity),
-            positive_predictive_value=interval(point.positive_predictive_value),
-            negative_predictive_value=interval(point.negative_predictive_value),
+            sensitivity=point.sensitivity.floats(),
+            specificity=point.specificity.floats(),
+            positive_predictive_value=point.positive_predictive_value.floats(),
+            negative_predictive_value=point.negative_predictive_value.floats(),
             true_positives=int(point.true_positives),
             false_positives=int(point.false_positives),
             true_negatives=int(point.true_negatives),
@@ -325,10 +339,10 @@ def _calibration_state(
     )
     return CalibrationState(
         brier=float(brier_score(probabilities, labels)),
-        brier_interval=limits if isinstance(limits, Absent) else interval(limits.brier),
+        brier_interval=limits if isinstance(limits, Absent) else limits.brier.floats(),
         expected_calibration_error=float(expected_calibration_error(probabilities, labels, bins=CALIBRATION_BINS)),
         expected_calibration_error_interval=(
-            limits if isinstance(limits, Absent) else interval(limits.calibration_error)
+            limits if isinstance(limits, Absent) else limits.calibration_error.floats()
         ),
         mean_prediction=float(probabilities.mean()),
         observed_share=float(labels.mean()),

@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from deepauc.reporting.evaluation.scores_file import ScoreTable, Strings
+from deepauc.training.run.scores import Scores, Strings
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pairing:
     """Two score tables row by row, and how the rows found each other."""
 
-    a: ScoreTable
-    b: ScoreTable
+    a: Scores
+    b: Scores
     how: str
 
 
-def pair_rows(a: ScoreTable, b: ScoreTable, *, common: bool = False) -> Pairing:
+def pair_rows(a: Scores, b: Scores, *, common: bool = False) -> Pairing:
     """The same samples of two tables, in the order of `a`: joined on ids where both have them, else row by row.
 
     `common` keeps the samples that both have; without it a sample that only one of them has is an error. Labels must
@@ -41,7 +41,7 @@ def pair_rows(a: ScoreTable, b: ScoreTable, *, common: bool = False) -> Pairing:
     return pairing
 
 
-def _joined(a: ScoreTable, b: ScoreTable, ids_a: Strings, ids_b: Strings, *, common: bool) -> Pairing:
+def _joined(a: Scores, b: Scores, ids_a: Strings, ids_b: Strings, *, common: bool) -> Pairing:
     for table, ids in ((a, ids_a), (b, ids_b)):
         values, counts = np.unique(ids, return_counts=True)
         if (counts > 1).any():
@@ -61,7 +61,7 @@ def _joined(a: ScoreTable, b: ScoreTable, ids_a: Strings, ids_b: Strings, *, com
     return Pairing(a=a.rows(rows_a[order]), b=b.rows(rows_b[order]), how=f"joined on {len(both)} ids{kept}")
 
 
-def _same_labels(a: ScoreTable, b: ScoreTable) -> ScoreTable:
+def _same_labels(a: Scores, b: Scores) -> Scores:
     if len(a.label_names) == len(b.label_names) == 1 or a.label_names == b.label_names:
         return replace(b, label_names=a.label_names)
     if set(a.label_names) != set(b.label_names):

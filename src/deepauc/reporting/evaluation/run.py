@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from deepauc.names import Alike, count_possible_leaks, find_alike, group_word
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.partial import Region
+from deepauc.names import Alike, count_possible_leaks, find_alike
 from deepauc.reporting.evaluation.findings import (
     Absent,
     AucResult,
     BaselineFinding,
     Case,
     History,
-    Interval,
     LeakFinding,
     Paired,
     PartCounts,
@@ -27,15 +27,15 @@ from deepauc.reporting.evaluation.findings import (
     StageFinding,
 )
 from deepauc.reporting.evaluation.kept_stage import FOLDER as LAST_STAGE
-from deepauc.reporting.evaluation.kept_stage import baseline_stage, copies_of, kept_stage, stage_objectives
 from deepauc.reporting.evaluation.label import attempt, count_rows
-from deepauc.reporting.evaluation.scores_file import ScoreTable, read_scores
 from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
 from deepauc.reporting.evaluation.table import compare_tables, evaluate_part, sample_of
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
+from deepauc.training.run.record import RunRecord
 from deepauc.training.run.run import Run
+from deepauc.training.run.scores import Scores, read_run_scores
 
 NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."
 OWN_BASELINE = "the network that was kept is the baseline's own, that of {}."
@@ -54,6 +54,7 @@ def evaluate_run(
     metadata: Metadata | None = None,
     cases: int = 0,
     force: bool = False,
+    region: Region | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RunFindings:
     """Judge a finished run on its test part, or on validation where there is none.
@@ -61,7 +62,8 @@ def evaluate_run(
     baseline: another run on the same samples, for the paired test; by default the run's own first stage, where training
     has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
     negatives and lowest-scored positives to name by id (ids may name patients: none by default). force: judge a
-    scores.csv that is not the run's own, with a caution. progress: called with (labels judged, labels in all).
+    scores.csv that is not the run's own, with a caution. region: also the partial AUC there; a run that was trained for
+    one has it without being asked. progress: called with (labels judged, labels in all).
     """
     run = Run(Path(run_dir))
     record = run.record
@@ -69,9 +71,14 @@ def evaluate_run(
         baseline = run.path / FIRST_STAGE
     RunFolder(run.path).require_classifier()
     cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
-    table = _scores_of(run.path / "scores.csv", record)
+    table = _scores_of(run.path, record)
     part = next((name for name in ("test", "validation") if name in table.part_names), None)
-    labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False, progress=progress)
+    region = region or trained_region(record)
+    labels = (
+        ()
+        if part is None
+        else evaluate_part(table, part, curves=True, probabilities=False, region=region, progress=progress)
+    )
     aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
     judged = None if part is None else table.part(part)
     subgroups: Any = Absent(NO_METADATA)
@@ -80,11 +87,10 @@ def evaluate_run(
         subgroups = Absent(_part_note(None)) if judged is None else find_subgroups(judged, metadata)
         if not isinstance(subgroups, Absent):
             categories = metadata.alike(dict.fromkeys(one.column for one in subgroups))
-    task = _mapping(record.get("task"))
     return RunFindings(
         run=run.path.resolve().name,
-        task=str(task.get("name", "")),
-        kind=str(task.get("kind", "")),
+        task=record.task.name,
+        kind=record.task.kind,
         label_names=table.label_names,
         judged_part=part,
         part_note=_part_note(part),
@@ -95,9 +101,9 @@ def evaluate_run(
         ),
         labels=labels,
         mean_auc=float(np.mean(aucs)) if len(labels) > 1 and aucs else None,
-        baseline=_baseline(run, table, part, None if baseline is None else Path(baseline)),
-        not_kept=_not_kept(run, table, part),
-        kept_objective=(stage_objectives(record) or [""])[kept_stage(record)],
+        baseline=_baseline(run, table, part, None if baseline is None else Path(baseline), region),
+        not_kept=_not_kept(run, table, part, region),
+        kept_objective=(record.objectives or [""])[record.kept_stage],
         stages=_stages(record),
         subgroups=subgroups,
         history=_history(run, record),
@@ -109,23 +115,23 @@ def evaluate_run(
     )
 
 
-def _scores_of(path: Path, record: Mapping[str, Any]) -> ScoreTable:
-    table = read_scores(path, other_labels_missing=True)
-    if table.parts is None:
-        raise ValueError(f"{path} has no column 'part'; `deepauc evaluate` reads any csv of scores.")
-    names = _label_names(table, _mapping(record.get("task")))
-    # The file holds float32 in nine digits: as such, thresholds are those of the bundle to the bit.
-    column = _mapping(record.get("data")).get("group_column")
-    word = group_word(None if column is None else str(column))
-    return replace(table, label_names=names, group_word=word, scores=table.scores.astype(np.float32).astype(np.float64))
-
-
-def _label_names(table: ScoreTable, task: Mapping[str, Any]) -> tuple[str, ...]:
+def _scores_of(folder: Path, record: RunRecord) -> Scores:
     """A binary scores.csv calls its label `label`; the record knows its name."""
-    names = task.get("labels")
-    if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == len(table.label_names):
-        return tuple(str(name) for name in names)
-    return table.label_names
+    table, names = read_run_scores(folder), record.task.labels
+    names = names if len(names) == len(table.label_names) else table.label_names
+    return replace(table, label_names=names, group_word=record.data.group_word)
+
+
+def trained_region(record: RunRecord) -> Region | None:
+    """The region of the ROC curve that the kept stage was trained for, where that was a part of it."""
+    objective = record.stages[record.kept_stage].plain.get("objective") if record.stages else None
+    if not isinstance(objective, Mapping) or objective.get("type") != "PartialAUC":
+        return None
+    limits = [objective.get(name) for name in ("max_fpr", "min_tpr")]
+    if not all(isinstance(limit, float | int) for limit in limits):
+        return None
+    found = attempt(lambda: Region.asked(*limits))
+    return None if isinstance(found, Absent) or found == Region() else found
 
 
 def _part_note(part: str | None) -> str:
@@ -142,52 +148,60 @@ def _part_note(part: str | None) -> str:
     )
 
 
-def _baseline(run: Run, table: ScoreTable, part: str | None, path: Path | None) -> BaselineFinding | Absent:
+def _baseline(
+    run: Run, table: Scores, part: str | None, path: Path | None, region: Region | None
+) -> BaselineFinding | Absent:
     record = run.record
-    first = baseline_stage(record)
-    if len(stage_objectives(record)) > 1 and kept_stage(record) == first:
+    first = record.baseline_stage
+    if len(record.stages) > 1 and record.kept_stage == first:
         own = {run.path.resolve(), (run.path / FIRST_STAGE).resolve()}
         if path is None or path.resolve() in own:
             return Absent(OWN_BASELINE.format(f"stage {first + 1}"))
     if path is None:
         return Absent(NO_BASELINE)
     other = Run(path)
-    theirs = _scores_of(path / "scores.csv", other.record)
+    their_record = other.record
+    theirs = _scores_of(path, their_record)
     cautions = []
-    if _mapping(record.get("identity")).get("data") != _mapping(other.record.get("identity")).get("data"):
+    if record.identity.data != their_record.identity.data:
         cautions.append("The two runs were trained on different data (their hashes differ).")
-    own_copies, their_copies = copies_of(record), copies_of(other.record)
-    if own_copies != their_copies:
+    if record.tta != their_record.tta:
         cautions.append(
-            f"Scores are means over copies of an image ({own_copies:,} here, {their_copies:,} there; 0: the image as "
-            "it is): part of the difference is how the networks are asked, not what they have learnt."
+            f"Scores are means over copies of an image ({record.tta:,} here, {their_record.tta:,} there; 0: the image "
+            "as it is): part of the difference is how the networks are asked, not what they have learnt."
         )
-    objective = ", then ".join(stage_objectives(other.record)[: kept_stage(other.record) + 1])
-    return _compared(table, theirs, part, name=path.resolve().name, objective=objective, cautions=cautions)
+    objective = ", then ".join(their_record.objectives[: their_record.kept_stage + 1])
+    return _compared(table, theirs, part, region, name=path.resolve().name, objective=objective, cautions=cautions)
 
 
-def _not_kept(run: Run, table: ScoreTable, part: str | None) -> BaselineFinding | Absent | None:
+def _not_kept(run: Run, table: Scores, part: str | None, region: Region | None) -> BaselineFinding | Absent | None:
     """The last stage, where the guard kept an earlier one: on validation it was worse, here is what it is on test."""
-    record, path = run.record, run.path / LAST_STAGE / "scores.csv"
-    objectives = stage_objectives(record)
-    if not objectives or kept_stage(record) == len(objectives) - 1:
+    record, folder = run.record, run.path / LAST_STAGE
+    if not record.stages or record.kept_stage == len(record.stages) - 1:
         return None
-    if not path.is_file():
+    if not (folder / SCORES).is_file():
         return Absent(NO_LAST_SCORES)
-    theirs = attempt(lambda: _scores_of(path, record))
+    theirs = attempt(lambda: _scores_of(folder, record))
     if isinstance(theirs, Absent):
         return theirs
-    return _compared(table, theirs, part, name=LAST_STAGE, objective=objectives[-1], cautions=())
+    return _compared(table, theirs, part, region, name=LAST_STAGE, objective=record.objectives[-1], cautions=())
 
 
 def _compared(
-    table: ScoreTable, theirs: ScoreTable, part: str | None, *, name: str, objective: str, cautions: Sequence[str]
+    table: Scores,
+    theirs: Scores,
+    part: str | None,
+    region: Region | None,
+    *,
+    name: str,
+    objective: str,
+    cautions: Sequence[str],
 ) -> BaselineFinding | Absent:
     if part is None:
         return Absent("a paired test needs a test or validation part.")
     if part not in theirs.part_names:
         return Absent(f"the baseline has no {part} part.")
-    found = attempt(lambda: compare_tables(table, theirs, part=part))
+    found = attempt(lambda: compare_tables(table, theirs, part=part, region=region))
     if isinstance(found, Absent):
         return found
     pairs = [one for one in found.labels if isinstance(one, Paired)]
@@ -205,26 +219,26 @@ def _compared(
     )
 
 
-def _stages(record: Mapping[str, Any]) -> tuple[StageFinding, ...]:
-    guard = _mapping(_mapping(record.get("results")).get("guard"))
-    names, tests = stage_objectives(record), _mapping(guard.get("last_minus_stage"))
-    found = []
-    for key, value in _mapping(guard.get("validation_auc")).items():
-        number, test = int(key), _mapping(tests.get(key))
+def _stages(record: RunRecord) -> tuple[StageFinding, ...]:
+    names, guard, found = record.objectives, record.results.guard, list[StageFinding]()
+    if guard is None:
+        return ()
+    for number, value in guard.validation_auc.items():
+        test = guard.last_minus_stage.get(number)
         found.append(
             StageFinding(
                 number=number,
                 objective=names[number] if number < len(names) else "?",
-                validation_auc=float(value),
-                kept=guard.get("winner") == number,
-                last_minus_this=Interval(test["difference"], test["low"], test["high"]) if test else None,
-                p_value=float(test["p_value"]) if test else None,
+                validation_auc=value,
+                kept=guard.winner == number,
+                last_minus_this=None if test is None else Estimate(test.difference, test.low, test.high).floats(),
+                p_value=None if test is None else float(test.p_value),
             )
         )
     return tuple(found)
 
 
-def _history(run: Run, record: Mapping[str, Any]) -> History | Absent:
+def _history(run: Run, record: RunRecord) -> History | Absent:
     try:
         rows = run.history
     except OSError:
@@ -240,11 +254,11 @@ def _history(run: Run, record: Mapping[str, Any]) -> History | Absent:
             columns["test_auc"] = np.array(values)
     stages = columns.pop("stage", np.zeros(len(rows)))
     return History(
-        stages=tuple(int(s) for s in np.nan_to_num(stages)), objectives=tuple(stage_objectives(record)), columns=columns
+        stages=tuple(int(s) for s in np.nan_to_num(stages)), objectives=tuple(record.objectives), columns=columns
     )
 
 
-def _leaks(table: ScoreTable, record: Mapping[str, Any]) -> LeakFinding:
+def _leaks(table: Scores, record: RunRecord) -> LeakFinding:
     patients, both, possible = None, None, 0
     if table.groups is not None and table.parts is not None:
         numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, table.parts)]
@@ -255,45 +269,22 @@ def _leaks(table: ScoreTable, record: Mapping[str, Any]) -> LeakFinding:
     return LeakFinding(
         patients=patients,
         patients_in_two_parts=both,
-        recorded=_recorded_leaks(record.get("leaks")),
+        recorded=record.leaks,
         group_word=table.group_word,
         possible=possible,
     )
 
 
-def _names_alike(table: ScoreTable, record: Mapping[str, Any]) -> list[str]:
+def _names_alike(table: Scores, record: RunRecord) -> list[str]:
     """Cautions on names of rows (images are called by their files, and copies found by pixels) and of categories."""
-    data, found = _mapping(record.get("data")), list[Alike | None]()
-    if table.ids is not None and data.get("id_column"):
-        found.append(find_alike(table.ids.tolist(), what="id", column=str(data["id_column"])))
-    with suppress(AttributeError, KeyError, TypeError, ValueError):  # a damaged record is no reason for no report
-        found += [
-            Alike(
-                what="category",
-                column=str(one["column"]),
-                count=int(one["count"]),
-                examples=tuple(tuple(map(str, names)) for names in one["examples"]),
-            )
-            for one in data.get("alike") or ()
-            if one["what"] == "category"
-        ]
+    found = list[Alike | None]()
+    if table.ids is not None and record.data.id_column:
+        found.append(find_alike(table.ids.tolist(), what="id", column=record.data.id_column))
+    found += [one for one in record.data.alike if one.what == "category"]
     return [one.text() for one in found if one is not None]
 
 
-def _recorded_leaks(found: Any) -> Mapping[str, int] | None:
-    """run.json's `leaks`: a list with one entry a leak ({"what": kind, ...} or text), or counts by kind."""
-    if isinstance(found, Mapping):
-        return {str(kind): int(count) for kind, count in found.items() if isinstance(count, int) and count}
-    if not isinstance(found, list):
-        return None
-    counts: dict[str, int] = {}
-    for leak in found:
-        kind = str(leak.get("what", "leak")) if isinstance(leak, Mapping) else str(leak).split(" ", 1)[0]
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
-
-
-def _cases(table: ScoreTable, count: int) -> tuple[Case, ...]:
+def _cases(table: Scores, count: int) -> tuple[Case, ...]:
     found = []
     for number, label in enumerate(table.label_names):
         scores, labels = table.scores[:, number], table.labels[:, number]
@@ -313,7 +304,3 @@ def _number(cell: str | None) -> float:
         return float(cell) if cell else float("nan")
     except ValueError:
         return float("nan")
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

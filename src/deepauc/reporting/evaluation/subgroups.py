@@ -15,7 +15,7 @@ from deepauc.data.table.rows import read_rows
 from deepauc.names import find_alike, one_form
 from deepauc.reporting.evaluation.findings import Absent, SubgroupFinding, SubgroupRow
 from deepauc.reporting.evaluation.label import Sample, attempt, part_interval
-from deepauc.reporting.evaluation.scores_file import MISSING, ScoreTable, table_header
+from deepauc.training.run.scores import MISSING, Scores, table_header
 
 Strings = npt.NDArray[np.str_]
 
@@ -84,7 +84,7 @@ def read_metadata(
     return Metadata(cells.columns[id_column], {name: cells.pointed(name) for name in chosen})
 
 
-def find_subgroups(table: ScoreTable, metadata: Metadata) -> tuple[SubgroupFinding, ...] | Absent:
+def find_subgroups(table: Scores, metadata: Metadata) -> tuple[SubgroupFinding, ...] | Absent:
     """The AUC of each label in each group of each column; a column that names single rows is left out."""
     if table.ids is None:
         return Absent("scores.csv has no id column, so metadata cannot be joined to it.")
@@ -146,7 +146,7 @@ def _text(value: Any) -> str:
     return "" if value is None or value != value else one_form(str(value))  # noqa: PLR0124  (NaN alone differs)
 
 
-def _row(table: ScoreTable, number: int, name: str, chosen: npt.NDArray[np.bool_]) -> SubgroupRow:
+def _row(table: Scores, number: int, name: str, chosen: npt.NDArray[np.bool_]) -> SubgroupRow:
     groups = None if table.groups is None else table.groups[chosen]
     sample = Sample(scores=table.scores[chosen, number], labels=table.labels[chosen, number], groups=groups).labelled()
     return SubgroupRow(

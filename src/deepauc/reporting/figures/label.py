@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.metrics.decisions import DecisionCurve
+from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.blocks import Picture, shown
 from deepauc.reporting.evaluation.findings import (
     Absent,
@@ -17,7 +18,6 @@ from deepauc.reporting.evaluation.findings import (
     Curves,
     Floats,
     Histogram,
-    Interval,
     OperatingRow,
     Paired,
 )
@@ -235,7 +235,7 @@ def ranges_text(ranges: Sequence[tuple[float, float]]) -> str:
 
 
 def forest_picture(
-    name: str, rows: list[tuple[str, Interval]], *, overall: float | None, caption: str, alt: str
+    name: str, rows: list[tuple[str, Estimate[float]]], *, overall: float | None, caption: str, alt: str
 ) -> Picture:
     """Intervals one under the other, with a line where the whole stands."""
 
@@ -266,11 +266,11 @@ def _short_axes(which: str, end: float) -> str:
     return "" if end == 1 else f" {which} at {end:.2g}, not at 1."
 
 
-def figure_text(value: float, limits: Interval | Absent) -> str:
+def figure_text(value: float, limits: Estimate[float] | Absent) -> str:
     """A figure that may be small, with its interval, where there is one."""
     return small_text(value) if isinstance(limits, Absent) else small_text(limits.value, limits.low, limits.high)
 
 
-def interval_text(one: Interval) -> str:
+def interval_text(one: Estimate[float]) -> str:
     """`0.876 [0.841, 0.904]`."""
     return auc_text(one.value, one.low, one.high)

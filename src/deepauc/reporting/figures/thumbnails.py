@@ -84,10 +84,13 @@ def thumbnails_section(run_dir: str | Path, findings: RunFindings, table: ImageT
     return Section(anchor="thumbnails", title="Images of the largest errors", blocks=tuple(blocks))
 
 
-def side_by_side(image: Pixels, heat: npt.NDArray[np.floating[Any]]) -> bytes:
-    """A small PNG: the image (H, W, C), a transparent gap, the image tinted by its map (H, W) in [0, 1]."""
+def side_by_side(image: Pixels, heat: npt.NDArray[np.floating[Any]], *, side: int = SIDE) -> bytes:
+    """A small PNG: the image (H, W, C), a transparent gap, the image tinted by its map (H, W) in [0, 1].
+
+    side: pixels of the longer side of each of the two.
+    """
     height, width = image.shape[:2]
-    scale = SIDE / max(height, width)
+    scale = side / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     colour = image if image.shape[2] == 3 else np.repeat(image[..., :1], 3, axis=2)
     # Few pixels stay visible as such; many are averaged.
@@ -117,12 +120,10 @@ def _outline(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 
 def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: ImageTable) -> Pixels:
     """The cases' images (n, H, W, C) at the network's size."""
-    data = Run(folder).record.get("data") or {}
-    column = table.image_column or data.get("image_column")
+    data = Run(folder).record.data
+    column = table.image_column or data.image_column
     if not column:
-        why = (
-            "was trained on a packed set, which has no columns" if data.get("packed") else "does not record its columns"
-        )
+        why = "was trained on a packed set, which has no columns" if data.packed else "does not record its columns"
         raise ValueError(f"{folder} {why}: name that of the images, --image-column COLUMN.")
     cells = read_rows(Path(table.path), [column])
     files = {one_form(cell): (cell, line) for cell, line in zip(cells.columns[column], cells.lines, strict=True)}

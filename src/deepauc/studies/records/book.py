@@ -10,15 +10,17 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.metrics.intervals import Estimate
 from deepauc.studies.records.file import append, parsed, read_runs, whole
-from deepauc.training.run.folder import made_by
 from deepauc.training.run.run import Run
+from deepauc.training.run.scores import read_run_scores
 
 Record = dict[str, Any]
 BINS = 40
@@ -148,27 +150,27 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
     validation AUC of each epoch; the recipe without what is at its default (`identity` has the hash of the whole).
     """
     found = run.record
-    results = found["results"]
+    results = found.results
     history = run.history
-    record: Record = {**about, "phase": phase, "identity": found["identity"], "task": found["task"]}
-    record["recipe"] = found["recipe"] if phase == "final" else None
+    record: Record = {**about, "phase": phase, "identity": asdict(found.identity), "task": found.plain["task"]}
+    record["recipe"] = found.plain["recipe"] if phase == "final" else None
     record["history"] = {
         column: [_rounded(row[column]) for row in history if row.get(column)]
         for column in KEPT_COLUMNS
         if any(row.get(column) for row in history)
     }
     part = "test" if phase == "final" else "validation"
-    (auc,) = results["auc"].get(part, {None: [math.nan] * 3}).values()
-    record["auc"] = {part: [round(value, 6) for value in auc]}
+    (auc,) = results.auc.get(part, {"": Estimate(math.nan, math.nan, math.nan)}).values()
+    record["auc"] = {part: [round(value, 6) for value in (auc.value, auc.low, auc.high)]}
     shares = [float(row["alpha_zero_share"]) for row in history if row.get("alpha_zero_share")]
     record["alpha_zero_share"] = round(sum(shares) / len(shares), 6) if shares else None
     if phase == "final":
         record |= _curves(run)
-        record["score_histogram"] = _histograms(run.path / "scores.csv")
+        record["score_histogram"] = _histograms(run)
     record["steps"] = sum(_stage_steps(history).values())
-    record["seconds"] = round(results["seconds"] / packed, 3)
+    record["seconds"] = round((results.seconds or 0.0) / packed, 3)
     record["packed"] = packed
-    return record | made_by(found)
+    return record | found.made_by
 
 
 def validation_curve(record: Record) -> tuple[float, ...]:
@@ -216,16 +218,15 @@ def _running_epochs(rows: Sequence[Mapping[str, str]], history: Sequence[Mapping
     return [int(row["epoch"]) + 1 + sum(n for s, n in lengths.items() if s < int(row["stage"])) for row in rows]
 
 
-def _histograms(path: Path) -> dict[str, Record]:
-    """By part, in one reading of scores.csv. The tasks of studies have one label: id, part, group, label, score."""
-    with path.open(newline="", encoding="utf-8") as file:
-        _, *rows = csv.reader(file)
-    parts = np.array([row[1] for row in rows])
-    labels, scores = np.array([row[3:5] for row in rows], dtype=np.float32).T
-    return {str(part): _histogram(scores[parts == part], labels[parts == part]) for part in np.unique(parts)}
+def _histograms(run: Run) -> dict[str, Record]:
+    """By part, in one reading of scores.csv. The tasks of studies have one label."""
+    table = read_run_scores(run.path)
+    found = {name: table.part(name) for name in sorted(table.part_names)}
+    scores = {name: (rows.scores[:, 0].astype(np.float32), rows.labels[:, 0]) for name, rows in found.items()}
+    return {name: _histogram(*both) for name, both in scores.items()}
 
 
-def _histogram(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> Record:
+def _histogram(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float64]) -> Record:
     """Counts of the raw scores of either class in BINS bins of equal width; the outer ones hold what lies beyond, too.
 
     The bins reach over the middle of either class, all but a hundredth at each end: one score far out (a network may

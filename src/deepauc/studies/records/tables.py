@@ -28,7 +28,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from deepauc.metrics.mean_interval import MeanInterval, mean_interval
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.mean_interval import mean_interval
 from deepauc.studies.records.book import Record, RecordBook
 from deepauc.studies.records.score_histograms import binned_auc
 from deepauc.studies.study import StudySet
@@ -122,7 +123,7 @@ class Line:
         return [] if self.row.versus is None else self.book.final(self.row.versus)
 
     @property
-    def difference(self) -> MeanInterval | None:
+    def difference(self) -> Estimate[float] | None:
         return between(self.final, self.versus)
 
 
@@ -203,19 +204,19 @@ def differences(first: Sequence[Record], second: Sequence[Record]) -> dict[int, 
     return {seed: a[seed] - b[seed] for seed in common if networks[0][seed] == networks[1][seed]}
 
 
-def between(first: Sequence[Record], second: Sequence[Record]) -> MeanInterval | None:
+def between(first: Sequence[Record], second: Sequence[Record]) -> Estimate[float] | None:
     """Mean paired difference with its 95 % t-interval; None with fewer than two sets in common."""
     pairs = differences(first, second)
     return mean_interval(list(pairs.values())) if len(pairs) > 1 else None
 
 
-def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> MeanInterval | None:
+def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Estimate[float] | None:
     """The same of other values by set or fold."""
     common = sorted(first.keys() & second.keys())
     return mean_interval([first[one] - second[one] for one in common]) if len(common) > 1 else None
 
 
-def judged(interval: MeanInterval) -> Verdict:
+def judged(interval: Estimate[float]) -> Verdict:
     """Of a claim that a difference is above 0, by its interval."""
     if interval.low > 0:
         return "confirmed"
@@ -228,7 +229,7 @@ def mean_text(values: Sequence[float], digits: int = 3) -> str:
     return f"{fmean(values):.{digits}f}{spread}"
 
 
-def interval_text(found: MeanInterval | None, digits: int = 3) -> str:
+def interval_text(found: Estimate[float] | None, digits: int = 3) -> str:
     """`+0.012 [-0.003, +0.027]`."""
     if found is None:
         return "-"
@@ -315,11 +316,11 @@ def figures_of(records: Sequence[Record]) -> Figures:
     return found | ({"alpha_zero": fmean(shares)} if shares else {})
 
 
-def interval_figures(found: MeanInterval) -> Figures:
+def interval_figures(found: Estimate[float]) -> Figures:
     return {"mean": found.value, "low": found.low, "high": found.high}
 
 
-def counted(intervals: Iterable[MeanInterval]) -> dict[str, int]:
+def counted(intervals: Iterable[Estimate[float]]) -> dict[str, int]:
     """How many differences lie above 0, hold it, or lie below it."""
     names: dict[Verdict, str] = {"confirmed": "above", "open": "level", "refuted": "below"}
     found = [names[judged(one)] for one in intervals]

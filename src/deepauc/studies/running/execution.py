@@ -87,7 +87,7 @@ def packed(
 
 def scoring_seconds(folder: Path) -> float:
     """What the final scores of a finished run took; runs of earlier versions do not say."""
-    return float(RunFolder(folder).record()["results"].get("scoring_seconds", 0.0))
+    return RunFolder(folder).record().results.scoring_seconds or 0.0
 
 
 def _train_pack(

@@ -18,6 +18,7 @@ from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.checkpoint import load_state
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import TrainingStopped
+from deepauc.training.run.record import RunRecord
 from deepauc.training.run.run import Run
 
 FOLDER = "first-stages"
@@ -104,14 +105,14 @@ class FirstStages:
         return key in self._known and RunFolder(self._known[key]).done
 
 
-def begun_with(recipe: Recipe, record: dict[str, Any], runs: Path) -> Recipe | None:
+def begun_with(recipe: Recipe, record: RunRecord, runs: Path) -> Recipe | None:
     """The recipe as the run folder with this run.json has it, the place of its first stage included; None: elsewhere.
 
     The place is part of a folder's identity, but not of a study's records: `run_id` goes by the recipe as declared.
     """
     if not shares_first_stage(recipe):
         return recipe
-    begun = (record.get("recipe") or {}).get("stages", [{}])[0].get("start_from")
+    begun = record.stages[0].start_from if record.stages else None
     if begun is None or Path(begun).parent != runs / FOLDER:
         return None
     return after_first_stage(recipe, begun)
@@ -119,13 +120,13 @@ def begun_with(recipe: Recipe, record: dict[str, Any], runs: Path) -> Recipe | N
 
 def told_of(run: Run) -> dict[str, Any] | None:
     """What a record says of the first stage that a run started from: its name, epochs, steps and device seconds."""
-    begun = run.record["recipe"]["stages"][0].get("start_from")
+    begun = run.record.stages[0].start_from
     if begun is None or Path(begun).parent.name != FOLDER or not RunFolder(Path(begun)).done:
         return None
     first = Run(Path(begun))
     last = first.history[-1]
     share = first.path / SHARE_FILE
-    seconds = float(share.read_text()) if share.exists() else float(first.record["results"]["seconds"])
+    seconds = float(share.read_text()) if share.exists() else first.record.results.seconds or 0.0
     return {
         "name": first.path.name,
         "rows": int(last["rows"]),
@@ -145,9 +146,9 @@ def _began(job: Job, error: Exception) -> bool:
     named = getattr(error, "run_dir", None)
     if named is None:
         return False
-    identity = RunFolder(Path(named)).record()["identity"]
+    identity = RunFolder(Path(named)).record().identity
     first = recipe_hash(first_stage_recipe(job.recipe))
-    return bool(identity["seed"] == job.seed and identity["recipe"] == first)
+    return identity.seed == job.seed and identity.recipe == first
 
 
 def _key(job: Job) -> str:

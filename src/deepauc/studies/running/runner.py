@@ -327,7 +327,7 @@ def _goes_on(folder: Path, run: MissingRun, place: Place) -> bool:
     """Whether an unfinished run can be resumed: not if code with other options, or in another place, has begun it."""
     record = RunFolder(folder).record()
     begun = begun_with(run.recipe, record, place.runs)
-    return begun is not None and bool(record["identity"]["recipe"] == recipe_hash(begun))
+    return begun is not None and record.identity.recipe == recipe_hash(begun)
 
 
 def _packed_with(folder: Path) -> int:

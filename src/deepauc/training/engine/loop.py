@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder, surroundings
 from deepauc.training.run.interrupt import InterruptFlag, stopped_at
+from deepauc.training.run.record import Identity
 from deepauc.training.run.run import Run, finish_run
 
 Engine = Literal["auto", "plain", "fast"]
@@ -70,7 +72,7 @@ def _train(
     if not ranks.alone:
         if engine == "fast":
             raise ValueError("engine='fast' captures the steps of one process: with several ranks leave engine out.")
-        ranks.require_same("recipe, data or seed", json.dumps(run_identity(recipe, task, seed)))
+        ranks.require_same("recipe, data or seed", json.dumps(asdict(run_identity(recipe, task, seed))))
         notes = {"ranks": ranks.size, **(notes or {})}
     folder = RunFolder(run_dir)
     if ranks.by_leader(lambda: claim_folder(recipe, task, seed=seed, run_dir=run_dir, device=device, notes=notes).done):
@@ -144,9 +146,9 @@ def made_current(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def run_identity(recipe: Recipe, task: Task, seed: int) -> dict[str, Any]:
+def run_identity(recipe: Recipe, task: Task, seed: int) -> Identity:
     """What tells a run from others."""
-    return {"recipe": recipe_hash(recipe), "data": task.data_hash(), "seed": seed}
+    return Identity(recipe=recipe_hash(recipe), data=task.data_hash(), seed=seed)
 
 
 def claim_folder(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from deepauc.labels import scale_free_array
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling
 from deepauc.models.fusion import Scale, ensemble
-from deepauc.training.predict.predict import Scores
+from deepauc.training.predict.predict import ScoreArray
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.run import Run
 
@@ -56,11 +55,11 @@ class GivenAverage:
     scale: Scale
     recalibrations: Sequence[LabelwiseScaling]
 
-    def scores(self, members: Sequence[Scores]) -> Scores:
+    def scores(self, members: Sequence[ScoreArray]) -> ScoreArray:
         """(n, L), of raw scores (n, L) of each run."""
         return ensemble(members, scale=self.scale, weights=self.shares) if len(members) > 1 else members[0]
 
-    def probabilities(self, members: Sequence[Scores]) -> npt.NDArray[np.float64]:
+    def probabilities(self, members: Sequence[ScoreArray]) -> npt.NDArray[np.float64]:
         """(n, L)."""
         return mean_probability(self.recalibrations, members, self.shares)
 
@@ -76,7 +75,7 @@ class GivenAverage:
 
 
 def mean_probability(
-    recalibrations: Sequence[LabelwiseScaling], members: Sequence[Scores], shares: Sequence[float]
+    recalibrations: Sequence[LabelwiseScaling], members: Sequence[ScoreArray], shares: Sequence[float]
 ) -> npt.NDArray[np.float64]:
     """p = Σ_m w_m r_m(h_m), of raw scores h_m (n, L) of M runs, each with its recalibration r_m and share w_m."""
     each = [recalibrate.apply(scores) for recalibrate, scores in zip(recalibrations, members, strict=True)]
@@ -119,7 +118,7 @@ def _is_flat(scaling: TemperatureScaling | IsotonicScaling) -> bool:
 
 def _validation_prevalence(folder: Path, labels: int) -> npt.NDArray[np.float64] | None:
     """The share of positives in the run's validation part by label, (L,); None for a bundle without its scores.csv."""
-    with suppress(OSError, ValueError, LookupError, TypeError, csv.Error):  # damage there is no reason to stop
+    with suppress(OSError, ValueError):  # damage there is no reason to stop
         known = Run(folder).scores("validation")[1].astype(np.float64)
         known = known.reshape(len(known), -1)
         positives, negatives = ((known == value).sum(axis=0) for value in (1, 0))

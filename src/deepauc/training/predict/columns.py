@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
+from deepauc.training.run.record import DataRecord
 
 
 def input_columns(
@@ -17,20 +17,21 @@ def input_columns(
     if image_column is not None or feature_columns:
         return image_column, tuple(feature_columns)
     known, own = _recorded_data(folder), _recorded_features(folder, bundle)
-    if known.get("image_column") or own:
-        return known.get("image_column"), own
+    if known.image_column or own:
+        return known.image_column, own
     wanted = "--image-column" if len(bundle.shape) == 3 else f"its {bundle.shape[0]} columns in order, --feature-column"
     raise ValueError(f"{folder} does not record its columns: name them ({wanted}).")
 
 
-def _recorded_data(folder: Path) -> dict[str, Any]:
+def _recorded_data(folder: Path) -> DataRecord:
     """What run.json says of the table; nothing for a bundle alone."""
-    return (RunFolder(folder).record().get("data") or {}) if (folder / "run.json").exists() else {}
+    run = RunFolder(folder)
+    return run.record().data if run.record_path.exists() else DataRecord()
 
 
 def _recorded_features(folder: Path, bundle: Bundle) -> tuple[str, ...]:
     """The columns of numbers in order, as run.json or an exported bundle has them."""
-    return tuple(_recorded_data(folder).get("feature_columns") or ()) or bundle.features
+    return _recorded_data(folder).feature_columns or bundle.features
 
 
 def require_own_inputs(

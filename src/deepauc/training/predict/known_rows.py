@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,30 +10,34 @@ from pathlib import Path
 import numpy as np
 
 from deepauc.data.task import PART_NAMES, Array, Task
-from deepauc.names import one_form
-from deepauc.training.plan.choice import Choice
+from deepauc.training.plan.decision import Decision, Fact
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.run import Run
+from deepauc.training.run.scores import Scores, read_run_scores
 
 NO_PART = "none"
 
 
 def known_parts(run: Path) -> dict[str, str]:
     """id -> part of the rows that a run has scored; ids in one form, in which an older run may not have them."""
-    parts: dict[str, str] = {}
-    with (run / "scores.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            parts.setdefault(one_form(str(row.get("id"))), str(row.get("part")))  # train comes before the other parts
-    return parts
+    return part_by_id(read_run_scores(run))
+
+
+def part_by_id(scores: Scores) -> dict[str, str]:
+    """The part of each row; of an id that stands in several, the first."""
+    if scores.ids is None or scores.parts is None:
+        raise ValueError(f"{scores.source} has no columns 'id' and 'part': nothing says which rows these are.")
+    known: dict[str, str] = {}
+    for name, part in zip(scores.ids.tolist(), scores.parts.tolist(), strict=True):
+        known.setdefault(name, part)  # train comes before the other parts
+    return known
 
 
 def names_rows(run: Path) -> bool:
     """Whether a run calls its rows by names (ids, files), not by their lines; False if nothing says."""
     with suppress(OSError, ValueError):
-        data = RunFolder(run).record().get("data") or {}
-        packed = data.get("packed") or {}
-        return bool(data.get("id_column") or data.get("image_column") or packed.get("named_rows"))
+        return RunFolder(run).record().data.names_rows
     return False
 
 
@@ -71,7 +74,7 @@ def known_rows(runs: Sequence[Path], ids: Sequence[str], *, named: bool) -> Know
     for run in runs:
         parts: dict[str, str] = {}
         if not numbers or (named and names_rows(run)):
-            with suppress(OSError, ValueError, csv.Error):  # damage there is no reason to withhold scores of new rows
+            with suppress(OSError, ValueError):  # damage there is no reason to withhold scores of new rows
                 parts = known_parts(run)
         found.append(parts)
     each = [[parts[name] for parts in found if name in parts] for name in ids]
@@ -92,7 +95,7 @@ def _conflict(runs: Sequence[Path], found: Sequence[dict[str, str]], name: str, 
     )
 
 
-def split_like(task: Task, run: Path) -> tuple[Task, Choice]:
+def split_like(task: Task, run: Path) -> tuple[Task, Decision]:
     """The task with its rows in the parts that they had in a finished run; rows it has not scored are in none."""
     Run(run)  # refused, where it is none
     RunFolder(run).require_classifier()
@@ -113,9 +116,12 @@ def split_like(task: Task, run: Path) -> tuple[Task, Choice]:
             f"first: {task.ids[lost][0]}). Take the table that it was trained on."
         )
     left, gone = int((parts == NO_PART).sum()), len(known.keys() - set(task.ids.tolist()))
-    reason = f"each row as in {run}"
-    reason += f"; {left:,} rows that it has not scored are in no part" if left else ""
-    reason += f"; {gone:,} of its rows are not in this table" if gone else ""
     task = task.with_parts({name: rows for name in PART_NAMES if len(rows := np.flatnonzero(parts == name))})
-    counts = ", ".join(f"{part} {len(task.labelled(part)):,}" for part in task.parts)
-    return task, Choice(name="parts", value=counts, reason=reason)
+    reason = ("of a run", *(("not scored",) if left else ()), *(("gone",) if gone else ()))
+    return task, parts_decision(task, reason, {"run": str(run), "left": left, "gone": gone})
+
+
+def parts_decision(task: Task, reason: tuple[str, ...], facts: Mapping[str, Fact]) -> Decision:
+    """How many labelled rows each part of the task has, and why."""
+    counts = {part: len(task.labelled(part)) for part in task.parts}
+    return Decision(name="parts", value=counts, reason=reason, rests_on=facts)

@@ -26,7 +26,7 @@ from deepauc.training.scoring import require_finite
 from deepauc.training.test_time import Copies, passes, score_copies, shifted_progress
 
 Progress = Callable[[int, int], None]
-Scores = npt.NDArray[np.floating[Any]]
+ScoreArray = npt.NDArray[np.floating[Any]]
 
 
 def predict(
@@ -42,7 +42,7 @@ def predict(
     device: str | torch.device | None = None,
     force: bool = False,
     progress: Progress | None = None,
-) -> Scores:
+) -> ScoreArray:
     """Scores of the task's rows (all by default), (n,) or (n, L).
 
     One run gives the network's raw output, and has no scale to name; several are averaged per label after a sigmoid (by
@@ -91,7 +91,7 @@ def files_used(*, learned: bool, parts: bool = False) -> tuple[str, ...]:
 
 def _average(
     folders: Sequence[Path], names: tuple[str, ...], scale: Scale, weights: Sequence[float] | Literal["learned"] | None
-) -> Callable[[Sequence[Scores]], Scores]:
+) -> Callable[[Sequence[ScoreArray]], ScoreArray]:
     if isinstance(weights, str):
         return validation_weights(weights, folders, names).scores
     return partial(ensemble, scale=scale, weights=weights)
@@ -143,7 +143,7 @@ def _predict_one(
     seed: int,
     device: torch.device,
     progress: Progress | None,
-) -> Scores:
+) -> ScoreArray:
     encoded = not task.metadata and tuple(task.source.shape) == bundle.shape
     if bundle.metadata is not None and not encoded:
         task, _ = metadata_task(task, MetadataEncoder.from_dict(bundle.metadata))
@@ -169,8 +169,8 @@ def kept_augment(folder: Path) -> Augment | None:
             "it comes from, or pass augment=Augment(...)."
         )
     record = Run(folder).record
-    guard = record["results"].get("guard")
-    stage = record["recipe"]["stages"][guard["winner"] if guard else -1]
-    if stage["augment"] is None or stage.get("views", 1) > 1:
+    stage = record.stages[record.kept_stage] if record.stages else None
+    if stage is None or stage.augment is None or stage.views > 1:
         return None
-    return from_plain({**stage["augment"], "mixup": 0.0})
+    augment = from_plain({**stage.augment, "mixup": 0.0})
+    return augment if isinstance(augment, Augment) else None

@@ -22,7 +22,7 @@ from deepauc.training.predict.average import GivenAverage, recalibration, shares
 from deepauc.training.predict.columns import input_columns, require_own_inputs
 from deepauc.training.predict.known_rows import known_rows
 from deepauc.training.predict.predict import (
-    Scores,
+    ScoreArray,
     averaging_scale,
     files_used,
     predict,
@@ -54,7 +54,7 @@ class TablePrediction:
     groups: Array | None
     labels: Mapping[str, npt.NDArray[np.float64]]  # column -> (n,), NaN where empty
     label_names: tuple[str, ...]
-    scores: Scores  # (n, L)
+    scores: ScoreArray  # (n, L)
     meaning: str
     skipped: tuple[int, ...]
     probabilities: npt.NDArray[np.float64] | None = None  # (n, L), where they were asked for

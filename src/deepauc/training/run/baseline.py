@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 
 from deepauc.data.task import Task
 from deepauc.training.engine.loop import chosen_device
-from deepauc.training.plain import from_plain, recipe_hash, to_plain
-from deepauc.training.recipe import Recipe
+from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.run.bundle import Bundle, load_weights, save_weights
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.operating import calibrations, thresholds
-from deepauc.training.run.own_files import KEY, digests
-from deepauc.training.run.run import Run
-from deepauc.training.scoring import part_auc
+from deepauc.training.run.record import Results
+from deepauc.training.run.run import Run, aucs_of, finished
+from deepauc.training.run.scores import write_run_scores
 
 FOLDER = "baseline"
 
@@ -27,15 +26,15 @@ def baseline_run(run: Run, task: Task, *, device: str | torch.device | None = No
     recipe cut after that stage.
     """
     record = run.record
-    recipe: Recipe = from_plain(record["recipe"])
+    recipe = record.recipe()
     number = next((i for i, stage in enumerate(recipe.stages) if not stage.on_views), len(recipe.stages))
     weights = RunFolder(run.path).stage_path(number)
     if number >= len(recipe.stages) - 1 or not weights.exists():
         return None
     alone = replace(recipe, stages=recipe.stages[: number + 1], guard=False)
-    kept = {name: value for name, value in record.items() if name not in ("results", "plan", KEY)}
-    identity = {**record["identity"], "recipe": recipe_hash(alone)}
-    folder = RunFolder.claim(run.path / FOLDER, identity, {**kept, "identity": identity, "recipe": to_plain(alone)})
+    identity = replace(record.identity, recipe=recipe_hash(alone))
+    kept = record.changed(identity=asdict(identity), recipe=to_plain(alone), results=None, plan=None, sha256=None)
+    folder = RunFolder.claim(run.path / FOLDER, identity, kept.plain)
     if folder.done:
         return Run(folder.path)
     target = chosen_device(device)
@@ -44,7 +43,7 @@ def baseline_run(run: Run, task: Task, *, device: str | torch.device | None = No
     load_weights(weights, model)
     scores = bundle.scores(model, task, target)
     save_weights(folder.model_path, model)
-    folder.write_scores(task, scores)
+    write_run_scores(folder.path, task, scores)
     folder.write_rows("history.csv", [row for row in run.history if int(row["stage"]) <= number])
     validation = scores.get("validation")
     replace(
@@ -52,10 +51,4 @@ def baseline_run(run: Run, task: Task, *, device: str | torch.device | None = No
         thresholds={} if validation is None else thresholds(task, validation),
         calibration={} if validation is None else calibrations(task, validation),
     ).save(folder.path)
-    auc = {
-        part: {name: [e.value, e.low, e.high] for name, e in part_auc(task, part, values).items()}
-        for part, values in scores.items()
-    }
-    folder.write_record({**folder.record(), "results": {"auc": auc}, **digests(folder.path)})
-    folder.finish()
-    return Run(folder.path)
+    return finished(folder, Results(auc=aucs_of(task, scores)))

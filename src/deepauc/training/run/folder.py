@@ -8,18 +8,17 @@ import json
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 import deepauc
-from deepauc.data.task import Task
 from deepauc.training.run.output_file import write_atomically
+from deepauc.training.run.record import Identity, RunRecord
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "scikit-learn", "safetensors")
 # Goes up when a change of the code can alter the results of a run, and then the changelog says so. `study status` flags
@@ -34,20 +33,23 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def claim(cls, path: str | Path, identity: Mapping[str, Any], record: Mapping[str, Any]) -> RunFolder:
-        """A new folder with this identity, or the one that holds it already; any other content is refused."""
+    def claim(cls, path: str | Path, identity: Identity, entries: Mapping[str, Any]) -> RunFolder:
+        """A new folder with this identity, or the one that holds it already; any other content is refused.
+
+        entries: of run.json besides.
+        """
         folder = cls(Path(path))
         folder.path.mkdir(parents=True, exist_ok=True)
         if not folder.record_path.exists():
             if any(p for p in folder.path.iterdir() if not p.name.startswith(".")):
                 raise ValueError(f"{folder.path} is not empty and holds no run: choose another folder.")
-            folder.write_record({"identity": dict(identity), **record})
+            folder.write_record(RunRecord.of({"identity": asdict(identity), **entries}))
             return folder
-        saved = folder.record().get("identity")
-        if not isinstance(saved, dict):
+        saved = folder.record().identity
+        if saved == Identity():
             raise ValueError(f"{folder.record_path} is damaged: it has no identity. Choose another folder.")
         if saved != identity:
-            differs = ", ".join(k for k in identity if saved.get(k) != identity[k])
+            differs = ", ".join(f.name for f in fields(saved) if getattr(saved, f.name) != getattr(identity, f.name))
             raise ValueError(
                 f"{folder.path} holds another run (different {differs}). Choose another folder; nothing was changed."
             )
@@ -81,19 +83,19 @@ class RunFolder:
                 "them, in a stage with start_from set to this folder."
             )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RunRecord:
         if not self.record_path.is_file():  # opening a pipe would wait for ever
             raise ValueError(f"{self.path} holds no run: run.json is not there.")
         try:
-            record = json.loads(self.record_path.read_text(encoding="utf-8"))
+            plain = json.loads(self.record_path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError, OSError) as error:
             raise ValueError(f"{self.record_path} is damaged: {error}.") from None
-        if not isinstance(record, dict):
+        if not isinstance(plain, dict):
             raise ValueError(f"{self.record_path} is damaged: it is no record of a run.")
-        return record
+        return RunRecord.of(plain)
 
-    def write_record(self, record: Mapping[str, Any]) -> None:
-        write_atomically(self.record_path, (json.dumps(record, indent=2) + "\n").encode())
+    def write_record(self, record: RunRecord) -> None:
+        write_atomically(self.record_path, (json.dumps(record.plain, indent=2) + "\n").encode())
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """A csv whose columns are the keys of the rows, in the order they come up."""
@@ -103,25 +105,6 @@ class RunFolder:
         writer.writeheader()
         writer.writerows(rows)
         write_atomically(self.path / name, text.getvalue().encode())
-
-    def write_scores(self, task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """scores.csv: id, part, group, label, score; for several labels label:NAME and score:NAME."""
-        names = [""] if task.kind == "binary" else [f":{name}" for name in task.label_names]
-        text = io.StringIO()  # a row at a time: as Python objects a million rows would take a gigabyte
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["id", "part", "group", *(kind + name for name in names for kind in ("label", "score"))])
-        for part, values in scores.items():
-            for row, score in zip(task.labelled(part), values.reshape(len(values), -1), strict=True):
-                label = task.labels[row].reshape(-1)
-                line = [
-                    task.ids[row] if task.ids is not None else int(row),
-                    part,
-                    task.groups[row] if task.groups is not None else "",
-                ]
-                for y, s in zip(label, score, strict=True):
-                    line += ["" if np.isnan(y) else f"{y:.9g}", f"{s:.9g}"]  # nine digits hold a float32 exactly
-                writer.writerow(line)
-        write_atomically(self.path / "scores.csv", text.getvalue().encode())
 
     def finish(self) -> None:
         """DONE last; then what a killed process may have left behind in the middle of a write goes too."""
@@ -144,15 +127,6 @@ def surroundings(device: torch.device) -> dict[str, Any]:
         on_cuda = device.type == "cuda"
         hardware = torch.cuda.get_device_name(device) if on_cuda else f"{platform.machine()}, {device.type}"
     return {"versions": versions, "hardware": hardware, "commit": git_commit(), "numerics": NUMERICS_VERSION}
-
-
-def made_by(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of `surroundings` in the record of a run; one from before them was made by numerics version 1."""
-    return {
-        **{name: record[name] for name in ("hardware", "versions")},
-        "commit": record.get("commit"),
-        "numerics": record.get("numerics", 1),
-    }
 
 
 def code_text(record: Mapping[str, Any]) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,8 @@ from deepauc.training.run.bundle import Bundle, load_weights, save_weights
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.operating import calibrations, thresholds
 from deepauc.training.run.own_files import digests
+from deepauc.training.run.record import Aucs, Guard, Results, RunRecord
+from deepauc.training.run.scores import read_run_scores, write_run_scores
 from deepauc.training.scoring import mean_auc, part_auc
 
 
@@ -34,7 +35,7 @@ class Run:
             raise ValueError(f"{self.path} holds no finished run: train it (again) to finish it.")
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RunRecord:
         """run.json."""
         return RunFolder(self.path).record()
 
@@ -44,26 +45,20 @@ class Run:
         with (self.path / "history.csv").open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
-    def auc(self, part: str) -> dict[str, Estimate]:
+    def auc(self, part: str) -> dict[str, Estimate[float]]:
         """AUC with interval by label, as recorded."""
-        found = self.record["results"]["auc"]
+        found = self.record.results.auc
         if part not in found:
             raise ValueError(f"{self.path} has no scores of a {part} part (there are {', '.join(found)}).")
-        return {name: Estimate(*values) for name, values in found[part].items()}
+        return dict(found[part])
 
     def scores(self, part: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Scores and labels of a part from scores.csv, (n,) each, or (n, L) for several labels."""
-        with (self.path / "scores.csv").open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            rows = [row for row in reader if row["part"] == part]
-            columns = reader.fieldnames or []
-
-        def values(kind: str) -> npt.NDArray[np.float32]:
-            names = [c for c in columns if c == kind or c.startswith(f"{kind}:")]
-            table = np.array([[float(row[c] or "nan") for c in names] for row in rows], dtype=np.float32)
-            return table.reshape(len(rows), len(names))[:, 0] if names == [kind] else table
-
-        return values("score"), values("label")
+        table = read_run_scores(self.path, other_labels="kept")
+        chosen = table.rows(np.asarray(table.parts == part))
+        scores, labels = chosen.scores.astype(np.float32), chosen.labels.astype(np.float32)
+        single = self.record.task.kind == "binary"
+        return (scores[:, 0], labels[:, 0]) if single else (scores, labels)
 
 
 def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
@@ -75,27 +70,27 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     folder, recipe, task = trainer.folder, trainer.recipe, trainer.task
     began = trainer.seconds()
 
-    def seconds() -> dict[str, float]:
-        """Of the whole run, and of these scores."""
+    def results(aucs: Aucs, guard: Guard | None = None) -> Results:
+        """With the seconds of the whole run, and of these scores."""
         now = trainer.seconds()
-        return {"seconds": round(now, 3), "scoring_seconds": round(now - began, 3)}
+        return Results(auc=aucs, seconds=round(now, 3), scoring_seconds=round(now - began, 3), guard=guard)
 
     if results_only:
         parts = [part for part in ("validation", "test") if part in task.parts]
-        aucs = _aucs(task, {part: trainer.scores(part, final=True) for part in parts})
-        return _finished(folder, {"auc": aucs, **seconds()})
+        aucs = aucs_of(task, {part: trainer.scores(part, final=True) for part in parts})
+        return finished(folder, results(aucs))
     if recipe.stages[-1].on_views:
         save_weights(folder.model_path, trainer.model, classifier=False)
-        return _finished(folder, {"auc": {}, **seconds()})
+        return finished(folder, results({}))
     scores = {part: trainer.scores(part, final=True) for part in task.parts}
     guard = None
     if recipe.guard and "validation" in task.parts:
         guard = _guard(trainer, scores["validation"])
-        if guard["winner"] != len(recipe.stages) - 1:
+        if guard.winner != len(recipe.stages) - 1:
             scores = {part: trainer.scores(part, final=True) for part in task.parts}
-    found = _aucs(task, scores)  # first: rows without a score are refused before anything is written
+    found = aucs_of(task, scores)  # first: rows without a score are refused before anything is written
     save_weights(folder.model_path, trainer.model)
-    folder.write_scores(task, scores)
+    write_run_scores(folder.path, task, scores)
     validation = scores.get("validation")
     Bundle(
         model=recipe.model,
@@ -109,23 +104,22 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         copies=recipe.copies,
         window=getattr(task.source, "window", None),
     ).save(folder.path)
-    return _finished(folder, {"auc": found, **seconds()} | ({"guard": guard} if guard else {}))
+    return finished(folder, results(found, guard))
 
 
-def _aucs(task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, dict[str, list[float]]]:
-    return {
-        part: {name: [float(e.value), float(e.low), float(e.high)] for name, e in part_auc(task, part, values).items()}
-        for part, values in scores.items()
-    }
+def aucs_of(task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> Aucs:
+    """By part and label, of scores (n, L) by part."""
+    return {part: part_auc(task, part, values) for part, values in scores.items()}
 
 
-def _finished(folder: RunFolder, results: dict[str, Any]) -> Run:
-    folder.write_record({**folder.record(), "results": results, **digests(folder.path)})
+def finished(folder: RunFolder, results: Results) -> Run:
+    """The run, its results and the hashes of its files written down; DONE comes last."""
+    folder.write_record(folder.record().changed(results=results.to_plain(), **digests(folder.path)))
     folder.finish()
     return Run(folder.path)
 
 
-def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, Any]:
+def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> Guard:
     """Which stage's network is best on validation, with the paired test against the last; leaves it in the trainer."""
     folder, task, model = trainer.folder, trainer.task, trainer.model
     rows = task.labelled("validation")
@@ -144,12 +138,8 @@ def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> dict[str, 
         labels, groups = task.labels[rows[known]], None if task.groups is None else task.groups[rows[known]]
         for number in earlier if _can_be_tested(labels, groups) else ():
             both = last_scores[known, 0], scores[number][known, 0]
-            tests[str(number)] = asdict(compare_auroc(*both, labels, groups=groups))
-    return {
-        "winner": winner,
-        "validation_auc": {str(number): value for number, value in sorted(aucs.items())},
-        "last_minus_stage": tests,
-    }
+            tests[number] = compare_auroc(*both, labels, groups=groups)
+    return Guard(winner=winner, validation_auc=aucs, last_minus_stage=tests)
 
 
 def _can_be_tested(labels: Array, groups: Array | None) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepauc.reporting.evaluation.scores_file import read_scores
+from deepauc.training.run.scores import read_scores
 
 TESTS = 3  # share the reader's budget
 FUZZ = settings(
@@ -61,7 +61,7 @@ def outcome(path, **options):
 def every_way(path):
     return [
         outcome(path),
-        outcome(path, other_labels_missing=True),
+        outcome(path, other_labels="missing"),
         outcome(path, label_columns=["label"], score_columns=["score"], positive="1", group_column="group"),
     ]
 

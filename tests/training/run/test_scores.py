@@ -7,7 +7,7 @@ import pytest
 
 from deepauc.data.table import compact
 from deepauc.reporting.evaluation.pairing import pair_rows
-from deepauc.reporting.evaluation.scores_file import read_scores
+from deepauc.training.run.scores import read_scores
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_bad_files_are_refused_with_a_remedy(write, text, message):
 
 
 def test_other_labels_of_a_run_count_as_missing(write):
-    table = read_scores(write("label,score\n-1,1\n0.7,2\n1,3\n0,4\n"), other_labels_missing=True)
+    table = read_scores(write("label,score\n-1,1\n0.7,2\n1,3\n0,4\n"), other_labels="missing")
     assert np.isnan(table.labels[:2]).all()
     assert "2 labels" in table.notes[0]
 

@@ -1,35 +1,43 @@
-"""Any csv with scores and labels, from any program: read, checked and cut into parts."""
+"""Scores and labels of rows: the scores.csv of a run folder, written and read, and any such file of other programs."""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.table.compact import NumberColumn
 from deepauc.data.table.rows import read_rows, separator_of
+from deepauc.data.task import Task
 from deepauc.labels import NO_NAME
 from deepauc.names import find_alike, group_word, loose_form, one_form
+from deepauc.training.run.output_file import write_atomically
+from deepauc.training.run.own_files import SCORES
 
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]
 
 ID, PART, GROUP = "id", "part", "group"  # the names of a run folder's scores.csv
+OtherLabels = Literal["refused", "missing", "kept"]
 _TRUE, _FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})  # in lower case, a cell that says nothing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ScoreTable:
-    """n rows, L labels. labels: 0, 1, NaN where missing; scores: as they came, so NaN and infinity are possible."""
+class Scores:
+    """n rows, L labels. labels: 0, 1, NaN where missing; in a run's own file also soft and uncertain ones, as written.
+
+    scores: as they came, so NaN and infinity are possible.
+    """
 
     source: str
     label_names: tuple[str, ...]
@@ -50,7 +58,7 @@ class ScoreTable:
         """Parts in the order they first come up."""
         return () if self.parts is None else tuple(dict.fromkeys(self.parts.tolist()))
 
-    def rows(self, chosen: npt.NDArray[Any]) -> ScoreTable:
+    def rows(self, chosen: npt.NDArray[Any]) -> Scores:
         """Some rows, by mask or by number."""
         return replace(
             self,
@@ -62,7 +70,7 @@ class ScoreTable:
             groups=None if self.groups is None else self.groups[chosen],
         )
 
-    def part(self, name: str) -> ScoreTable:
+    def part(self, name: str) -> Scores:
         """The rows of a part; a ValueError names the parts there are."""
         if name not in self.part_names or self.parts is None:
             there = ", ".join(self.part_names) or "it has no part column"
@@ -91,14 +99,14 @@ def read_scores(
     part_column: str | None = None,
     id_column: str | None = None,
     positive: str | None = None,
-    other_labels_missing: bool = False,
-) -> ScoreTable:
+    other_labels: OtherLabels = "refused",
+) -> Scores:
     """Read a .csv, .tsv (both also .gz) or .parquet of scores and labels.
 
     Without names the columns are those of a run folder: `label` and `score`, or `label:NAME` and `score:NAME`; `id`,
     `part` and `group` where they are there. Labels are 0 and 1 (or true and false, yes and no); `positive` names the
-    positive class where they are words or class numbers. Anything else is refused, or, in the records of a run, where
-    it marks an uncertain or a soft label, counted as missing (`other_labels_missing`).
+    positive class where they are words or class numbers. other_labels: what becomes of any other, which in
+    a run's own file marks an uncertain or a soft label.
     """
     path, positive = Path(path), None if positive is None else one_form(positive)
     header = table_header(path)
@@ -119,7 +127,7 @@ def read_scores(
     notes: list[str] = []
     if not asked and (alone := [c for c in header if c.startswith("score:") and c not in score_columns]):
         notes.append(f"{', '.join(alone)}: there is no column of labels for it, so it is not judged.")
-    labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels_missing, notes) for c in label_columns]
+    labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels, notes) for c in label_columns]
     scores = [_scores(path, c, cells.numbers(c), lines) for c in score_columns]
     columns = {name: None if column is None else cells.columns[column].names() for name, column in extra.items()}
     word = group_word(extra["groups"])
@@ -131,7 +139,7 @@ def read_scores(
         raise ValueError(
             f"{path}: column {group_column!r} is empty in every row: leave --group-column out, or fill it in."
         )
-    return ScoreTable(
+    return Scores(
         source=str(path),
         label_names=names,
         labels=np.stack(labels, axis=1),
@@ -143,6 +151,39 @@ def read_scores(
         group_word=word,
         notes=tuple(notes),
     )
+
+
+def read_run_scores(folder: Path, *, other_labels: OtherLabels = "missing") -> Scores:
+    """The scores.csv of a run folder, whichever version wrote it."""
+    path = folder / SCORES
+    found = read_scores(path, other_labels=other_labels)
+    if found.parts is None:
+        raise ValueError(f"{path} has no column 'part'; `deepauc evaluate` reads any csv of scores.")
+    # The file holds float32 in nine digits: as such, thresholds are those of the bundle to the bit.
+    return replace(found, scores=found.scores.astype(np.float32).astype(np.float64))
+
+
+def write_run_scores(folder: Path, task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """scores.csv: id, part, group, label, score; for several labels label:NAME and score:NAME.
+
+    scores: (n, L) by part, of its labelled rows.
+    """
+    names = [""] if task.kind == "binary" else [f":{name}" for name in task.label_names]
+    text = io.StringIO()  # a row at a time: as Python objects a million rows would take a gigabyte
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([ID, PART, GROUP, *(kind + name for name in names for kind in ("label", "score"))])
+    for part, values in scores.items():
+        for row, score in zip(task.labelled(part), values.reshape(len(values), -1), strict=True):
+            label = task.labels[row].reshape(-1)
+            line = [
+                task.ids[row] if task.ids is not None else int(row),
+                part,
+                task.groups[row] if task.groups is not None else "",
+            ]
+            for y, s in zip(label, score, strict=True):
+                line += ["" if np.isnan(y) else f"{y:.9g}", f"{s:.9g}"]  # nine digits hold a float32 exactly
+            writer.writerow(line)
+    write_atomically(folder / SCORES, text.getvalue().encode())
 
 
 def table_header(path: Path) -> list[str]:
@@ -210,7 +251,7 @@ def _labels(
     cells: Sequence[str],
     lines: npt.NDArray[np.int64],
     positive: str | None,
-    other_labels_missing: bool,
+    other_labels: OtherLabels,
     notes: list[str],
 ) -> Floats:
     values = np.full(len(cells), np.nan)
@@ -221,7 +262,10 @@ def _labels(
         if value is not None:
             values[row] = value
         elif text.lower() not in MISSING:
-            if not other_labels_missing:
+            if other_labels == "kept" and (soft := _any_number(text)) is not None:
+                values[row] = soft
+                continue
+            if other_labels != "missing":
                 raise ValueError(
                     f"{path}, line {lines[row]}: the label {text[:60]!r} in column {column!r} is neither 0 nor 1. "
                     "Name the positive class with --positive, for example --positive malignant."
@@ -289,6 +333,13 @@ def _scores_of(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray
                 "Name the column of scores with --score-column."
             ) from None
     return values
+
+
+def _any_number(text: str) -> float | None:
+    try:
+        return _number(text)
+    except ValueError:
+        return None
 
 
 def _same_number(text: str, other: str) -> bool:

@@ -1,0 +1,151 @@
+"""From settings to a job, which is all that training needs: the data checked and split, a recipe, and why it is so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+from deepauc.names import group_word
+from deepauc.pipeline.events import Listener, Reading, Timing, ignore
+from deepauc.training.config import Settings
+from deepauc.training.engine.distributed import agreed
+from deepauc.training.plan.decision import Decision, DeviceKind
+from deepauc.training.plan.inputs import Fingerprint, PlanOptions
+from deepauc.training.plan.make import Plan, make_plan
+from deepauc.training.plan.timing import Pace, fit_into, measure_pace
+from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
+from deepauc.training.prepare import Prepared, prepare, require_complete
+from deepauc.training.recipe import Recipe
+from deepauc.training.run.folder import RunFolder
+from deepauc.training.tuning import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be trained, and all that was decided on the way.
+
+    plan: None where the settings hold a complete recipe. untuned: the recipe before tuning, which `trials` are of.
+    pace: how fast this machine is, where minutes were named.
+    """
+
+    settings: Settings
+    prepared: Prepared
+    device: torch.device
+    plan: Plan | None
+    recipe: Recipe
+    untuned: Recipe
+    decisions: tuple[Decision, ...]
+    unlabelled: UnlabelledRows
+    pace: Pace | None = None
+    trials: tuple[Trial, ...] = ()
+
+
+def device_kind(device: torch.device) -> DeviceKind:
+    """As plans tell devices apart."""
+    return "cuda" if device.type == "cuda" else "cpu"
+
+
+def check(settings: Settings, *, device: torch.device, listen: Listener = ignore) -> Prepared:
+    """Read, check and split the data; a TableError lists all that is wrong with a table."""
+    data = settings.data
+    require_complete(data)
+    source = str(data.table or data.packed)
+    listen(Reading(source=source))
+
+    def told(done: int, total: int) -> None:
+        listen(Reading(source=source, done=done, total=total))
+
+    return prepare(settings, device_kind(device), progress=told)
+
+
+def plan(settings: Settings, prepared: Prepared, *, device: torch.device) -> Job:
+    """The recipe of the settings, or one planned for these data and this kind of device; minutes have no say yet."""
+    if settings.recipe is not None:
+        complete = Decision(name="recipe", value="complete", reason=("in file",))
+        return _job(settings, prepared, device, recipe=settings.recipe, decisions=(complete,))
+    files = prepared.report.sizes if prepared.packed is None else None
+    fingerprint = Fingerprint.of(prepared.task, file_sizes=files)
+    options = replace(settings.plan, auc_stage="always") if settings.tune else settings.plan  # it tunes that stage
+    made = make_plan(fingerprint, options, device_kind(device))
+    return _job(settings, prepared, device, plan=made, recipe=made.recipe, decisions=made.decisions)
+
+
+def fit_minutes(job: Job, *, pace: Pace | None = None, listen: Listener = ignore) -> Job:
+    """The job shortened to the minutes of its settings, if they name any.
+
+    pace: an earlier measurement, used where it is of as many stages; else a few steps are timed now. Of several ranks
+    the first one's counts for all.
+    """
+    minutes, settings = job.settings.plan.minutes, job.settings
+    if job.plan is None or minutes is None:
+        return job
+    task = job.prepared.task
+    if pace is None or len(pace.step) != len(job.recipe.stages):
+        listen(Timing())
+        with cpu_threads(job.device):
+            pace = measure_pace(job.recipe, task, seed=settings.seed, device=job.device)
+    pace = agreed(pace)
+    made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune)
+    return _job(settings, job.prepared, job.device, plan=made, recipe=made.recipe, decisions=made.decisions, pace=pace)
+
+
+def recorded_pace(folder: RunFolder) -> Pace | None:
+    """What an earlier start of this run has measured."""
+    if not folder.record_path.exists():
+        return None
+    recorded = folder.record().plan.pace
+    known = set(recorded) | {"copy"} == {field.name for field in fields(Pace)}  # that one came later
+    return Pace(**recorded) if known else None
+
+
+def complete_settings(job: Job) -> Settings:
+    """Settings that leave nothing to plan: they give this job on any machine."""
+    data, shape = job.settings.data, job.prepared.task.source.shape
+    size = (shape[0], shape[1]) if len(shape) == 3 and data.packed is None else None
+    return replace(job.settings, recipe=job.recipe, plan=PlanOptions(), data=replace(data, image_size=size))
+
+
+@contextmanager
+def cpu_threads(device: torch.device) -> Iterator[None]:
+    """On a CPU one core is left to others, unless OMP_NUM_THREADS says how many to use.
+
+    OpenMP's threads wait for each other by spinning: where another program takes one of two cores, two threads were
+    measured to be eight times slower than one.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, before - 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _job(
+    settings: Settings,
+    prepared: Prepared,
+    device: torch.device,
+    *,
+    recipe: Recipe,
+    decisions: tuple[Decision, ...],
+    plan: Plan | None = None,
+    pace: Pace | None = None,
+) -> Job:
+    unlabelled = count_unlabelled(prepared.task, recipe)
+    without_label = unlabelled_decision(unlabelled, group_word=group_word(prepared.task.group_column))
+    every = (prepared.split, prepared.metadata, *decisions, without_label)
+    return Job(
+        settings=settings,
+        prepared=prepared,
+        device=device,
+        plan=plan,
+        recipe=recipe,
+        untuned=recipe,
+        decisions=tuple(one for one in every if one is not None),
+        unlabelled=unlabelled,
+        pace=pace,
+    )
