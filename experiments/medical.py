@@ -20,7 +20,7 @@ STUDIES = [
         for one in (studies.medical(), studies.melanoma(), studies.ddsm(), studies.pcam())
     ),
     *(
-        Entry(name=one.plan.name, title=one.plan.title, own=one, page=chest_page.PAGES[one.plan.name])
+        Entry(name=one.design.name, title=one.design.title, own=one, page=chest_page.PAGES[one.design.name])
         for one in chest.STUDIES
     ),
 ]

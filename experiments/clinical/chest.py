@@ -37,12 +37,12 @@ from deepauc.studies.sources import Place
 from deepauc.studies.study import chosen_names
 from deepauc.training.recipe import Recipe
 from experiments.clinical.chain import Link, Report, run_links
-from experiments.clinical.chest_plan import (
+from experiments.clinical.chest_design import (
     POLICIES,
     PRINTED_STAND_IN,
     REAL,
     STAND_IN,
-    ChestPlan,
+    ChestDesign,
     study_name,
     study_names,
     with_settings,
@@ -58,19 +58,19 @@ MASKED_SHARE = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class ChestStudy:
-    """A plan as a study of the catalogue: its runs by name, which of them are recorded, and all or some of it run."""
+    """A design as an entry of `STUDIES`: its runs by name, which of them are recorded, and all or some of it run."""
 
-    plan: ChestPlan
+    design: ChestDesign
     labels: tuple[str, ...]
-    load: Callable[[Place, ChestPlan], Task]
+    load: Callable[[Place, ChestDesign], Task]
 
     @property
     def names(self) -> tuple[str, ...]:
-        return study_names(self.plan, self.labels)
+        return study_names(self.design, self.labels)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return self.plan.seeds
+        return self.design.seeds
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -81,22 +81,22 @@ class ChestStudy:
         return "nothing is tuned there, and its runs wait for each other in this process."
 
     def path(self, results: Path) -> Path:
-        return results / f"{self.plan.records}.jsonl"
+        return results / f"{self.design.records}.jsonl"
 
     def chosen(self, cells: Sequence[str]) -> tuple[str, ...]:
         """Names that begin with one of these (`densenet121`, `R-all`), or fit it (`*-auc_m`)."""
-        return chosen_names(self.names, cells, f"run of {self.plan.name}")
+        return chosen_names(self.names, cells, f"run of {self.design.name}")
 
     def recorded(self, results: Path, cells: Sequence[str] = ()) -> dict[str, int]:
         """Final runs by name, those of the study's own settings and seeds."""
-        book = RecordBook.of(results, self.plan.records)
+        book = RecordBook.of(results, self.design.records)
         return {
-            name: sum(record["seed"] in self.plan.seeds for record in book.final(name)) for name in self.chosen(cells)
+            name: sum(record["seed"] in self.design.seeds for record in book.final(name)) for name in self.chosen(cells)
         }
 
     def with_other_settings(self, results: Path) -> dict[str, int]:
         """Final runs by the text that says what differs."""
-        path = results / self.plan.records
+        path = results / self.design.records
         books = {other: RecordBook(path, other=other) for other in RecordBook(path).others()}
         return {name: sum(len(book.final(study)) for study in book.studies()) for name, book in books.items()}
 
@@ -113,41 +113,41 @@ class ChestStudy:
         report: Report | None = None,
     ) -> dict[str, Any]:
         """cells: as in `chosen`; what they start from comes along. settings: as in `with_settings`."""
-        plan = with_settings(self.plan, settings or {})
+        design = with_settings(self.design, settings or {})
         if seeds is not None:
             if len(set(seeds)) != len(seeds) or min(seeds) < 0:
                 raise ValueError(f"seeds are distinct whole numbers of at least 0, not {seeds}.")
-            plan = replace(plan, seeds=seeds)
+            design = replace(design, seeds=seeds)
         # Before the images are read, and before days of training.
-        chosen_names(study_names(plan, self.labels), cells, f"run of {plan.name}")
+        chosen_names(study_names(design, self.labels), cells, f"run of {design.name}")
         given_readers(given_root(place), self.labels)
-        task = self.load(place, plan)
+        task = self.load(place, design)
         return run_chest(
-            plan, task, place, cells=cells, pack=pack, device=device, max_minutes=max_minutes, report=report
+            design, task, place, cells=cells, pack=pack, device=device, max_minutes=max_minutes, report=report
         )
 
 
-def chexpert_task(place: Place, plan: ChestPlan = REAL) -> Task:
-    """The download in the plan's views and size; the images of valid.csv are the test part."""
-    assert plan.views is not None
-    assert plan.size is not None
-    return decoded_once(load_chexpert(root_of(place), valid_part="test", views=plan.views, size=plan.size), place)
+def chexpert_task(place: Place, design: ChestDesign = REAL) -> Task:
+    """The download in the design's views and size; the images of valid.csv are the test part."""
+    assert design.views is not None
+    assert design.size is not None
+    return decoded_once(load_chexpert(root_of(place), valid_part="test", views=design.views, size=design.size), place)
 
 
-def nih_task(place: Place, plan: ChestPlan = STAND_IN) -> Task:
-    """The five competition labels; train and validation together, whatever the plan."""
-    del plan
+def nih_task(place: Place, design: ChestDesign = STAND_IN) -> Task:
+    """The five competition labels; train and validation together, whatever the design."""
+    del design
     return joined(load_nih_sheets(root_of(place) / "nih_cxr14_96.npz", labels=COMPETITION_FINDINGS))
 
 
-CHEST_STUDY = ChestStudy(plan=STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
-CHEST_PRINTED_STUDY = ChestStudy(plan=PRINTED_STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
-CHEXPERT_STUDY = ChestStudy(plan=REAL, labels=COMPETITION_LABELS, load=chexpert_task)
+CHEST_STUDY = ChestStudy(design=STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
+CHEST_PRINTED_STUDY = ChestStudy(design=PRINTED_STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
+CHEXPERT_STUDY = ChestStudy(design=REAL, labels=COMPETITION_LABELS, load=chexpert_task)
 STUDIES = (CHEST_STUDY, CHEST_PRINTED_STUDY, CHEXPERT_STUDY)
 
 
 def run_chest(
-    plan: ChestPlan,
+    design: ChestDesign,
     task: Task,
     place: Place,
     *,
@@ -163,15 +163,15 @@ def run_chest(
     """
     _require_both_classes(task)
     readers = given_readers(given_root(place), task.label_names)
-    links = chest_links(plan, task)
-    if plan.masked:
-        links += policy_links(plan, task)
-    names = chosen_names(tuple(dict.fromkeys(link.study for link in links)), cells, f"run of {plan.name}")
+    links = chest_links(design, task)
+    if design.masked:
+        links += policy_links(design, task)
+    names = chosen_names(tuple(dict.fromkeys(link.study for link in links)), cells, f"run of {design.name}")
     links = [link for link in links if link.study in names]
-    records = run_links(plan.records, links, place, device=device, pack=pack, max_minutes=max_minutes, report=report)
-    book = RecordBook.of(place.results, plan.records)
+    records = run_links(design.records, links, place, device=device, pack=pack, max_minutes=max_minutes, report=report)
+    book = RecordBook.of(place.results, design.records)
     every = [record for study in book.studies() for record in book.final(study)]
-    beaten = note_readers(plan.records, every, task.label_names, readers, place)
+    beaten = note_readers(design.records, every, task.label_names, readers, place)
     return {"runs": len(records), "left": len(links) - len(records), "readers": beaten}
 
 
@@ -186,31 +186,31 @@ def _require_both_classes(task: Task) -> None:
             )
 
 
-def chest_links(plan: ChestPlan, task: Task) -> list[Link]:
+def chest_links(design: ChestDesign, task: Task) -> list[Link]:
     """Stage 1 of each network and seed, then its second stages."""
     apart = {name: one_disease(task, name) for name in task.label_names}
-    about = {"changed": dict(plan.changed), **({} if plan.views is None else {"views": plan.views})}
+    about = {"changed": dict(design.changed), **({} if design.views is None else {"views": design.views})}
     links = []
-    for network in plan.networks:
-        for seed in plan.seeds:
-            first = Link(study=f"{network}-stage1-ce", seed=seed, recipe=_stage_1(plan, network), task=task,
-                         tta=plan.tta, about={"network": network, "labels": "all", **about})  # fmt: skip
+    for network in design.networks:
+        for seed in design.seeds:
+            first = Link(study=f"{network}-stage1-ce", seed=seed, recipe=_stage_1(design, network), task=task,
+                         tta=design.tta, about={"network": network, "labels": "all", **about})  # fmt: skip
             links.append(first)
-            for loss in plan.losses:
+            for loss in design.losses:
                 for labels, own in {"all": task, **apart}.items():
                     links.append(
                         Link(
                             study=study_name(network, labels, loss),
                             seed=seed,
-                            recipe=_stage_2(plan, network, loss, own),
+                            recipe=_stage_2(design, network, loss, own),
                             task=own,
                             parent=first,
-                            tta=plan.tta,
+                            tta=design.tta,
                             about={
                                 "network": network,
                                 "labels": labels,
                                 "loss": loss,
-                                "hard_policy": plan.policy,
+                                "hard_policy": design.policy,
                                 **about,
                             },
                         )
@@ -218,16 +218,16 @@ def chest_links(plan: ChestPlan, task: Task) -> list[Link]:
     return links
 
 
-def policy_links(plan: ChestPlan, task: Task) -> list[Link]:
+def policy_links(design: ChestDesign, task: Task) -> list[Link]:
     """CE then AUC-M on all diseases at once, with labels masked as uncertain by the run's seed, policy by policy."""
-    settings, links = arguments("auc_m", plan.settings), []
-    for seed in plan.seeds:
+    settings, links = arguments("auc_m", design.settings), []
+    for seed in design.seeds:
         masked = mask_labels(task, share=MASKED_SHARE, seed=seed)
         for policy in POLICIES:
             hard = HARDENED.get(policy, policy)
-            recipe = METHODS["auc_m"](**settings, network=plan.networks[0], uncertain=policy, hard=hard)
-            about = {"network": plan.networks[0], "labels": "all", "policy": policy, "masked_share": MASKED_SHARE}
-            about["changed"] = dict(plan.changed)
+            recipe = METHODS["auc_m"](**settings, network=design.networks[0], uncertain=policy, hard=hard)
+            about = {"network": design.networks[0], "labels": "all", "policy": policy, "masked_share": MASKED_SHARE}
+            about["changed"] = dict(design.changed)
             links.append(Link(study=f"policy-{policy}", seed=seed, recipe=recipe, task=masked, tta=0, about=about))
     return links
 
@@ -257,18 +257,18 @@ def one_disease(task: Task, name: str) -> Task:
     return replace(task, name=f"{task.name}, {name}", kind="binary", labels=labels, label_names=(name,), parts=parts)
 
 
-def _stage_1(plan: ChestPlan, network: str) -> Recipe:
-    smoothed = None if plan.policy is None else {name: SMOOTHED.get(c, c) for name, c in plan.policy.items()}
-    settings = {"network": network, "pretrained": plan.pretrained, "uncertain": smoothed}
-    return METHODS["ce"](**arguments("ce", plan.settings), **settings)
+def _stage_1(design: ChestDesign, network: str) -> Recipe:
+    smoothed = None if design.policy is None else {name: SMOOTHED.get(c, c) for name, c in design.policy.items()}
+    settings = {"network": network, "pretrained": design.pretrained, "uncertain": smoothed}
+    return METHODS["ce"](**arguments("ce", design.settings), **settings)
 
 
-def _stage_2(plan: ChestPlan, network: str, loss: str, task: Task) -> Recipe:
+def _stage_2(design: ChestDesign, network: str, loss: str, task: Task) -> Recipe:
     """One stage from the stage-1 network; `pretrained` is over, so the architecture alone is named."""
-    hard = None if plan.policy is None else {name: plan.policy[name] for name in task.label_names}
-    given = arguments(loss, plan.settings)
+    hard = None if design.policy is None else {name: design.policy[name] for name in task.label_names}
+    given = arguments(loss, design.settings)
     if loss in ONE_STAGE:
-        given |= {"epochs": plan.settings["auc_epochs"], "uncertain": hard}
+        given |= {"epochs": design.settings["auc_epochs"], "uncertain": hard}
     else:
         given["hard"] = hard
     recipe = METHODS[loss](**given, network=network)

@@ -20,11 +20,11 @@ from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
 from experiments.clinical import chain as medical_chain
 from experiments.clinical import chest as medical_chest
-from experiments.clinical import chest_plan as medical_chest_plan
+from experiments.clinical import chest_design as medical_chest_design
 from experiments.clinical.chain import run_links
 from experiments.clinical.chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links, run_chest
+from experiments.clinical.chest_design import STAND_IN, ChestDesign, study_names, with_settings
 from experiments.clinical.chest_page import PAGES
-from experiments.clinical.chest_plan import STAND_IN, ChestPlan, study_names, with_settings
 from experiments.clinical.packs import pack_of, side_by_side
 from experiments.clinical.readers import disease_ensembles
 from experiments.clinical.recipes import METHODS
@@ -36,7 +36,7 @@ ce = METHODS["ce"]
 NAMES = ("Edema", "Heart", "Water")
 SMALL = {**STAND_IN.settings, "epochs": 2, "auc_epochs": 1, "milestones": (2, 4), "precision": "float32",
          "batch_size": 32}  # fmt: skip
-PLAN = ChestPlan(
+DESIGN = ChestDesign(
     name="chest", networks=("S",), seeds=(0, 1), losses=("ce", "auc_m"), settings=SMALL, masked=True, tta=2,
     policy=dict.fromkeys(NAMES, "zeros"),
 )  # fmt: skip
@@ -51,7 +51,7 @@ def done(tmp_path_factory, spots_task):
     place = Place(data=root / "data", runs=root / "runs", results=root / "results")
     task = spots_task(label_names=NAMES, rows=240)
     told = []
-    return place, task, run_chest(PLAN, task, place, report=told.append), told
+    return place, task, run_chest(DESIGN, task, place, report=told.append), told
 
 
 def records_of(place):
@@ -64,7 +64,7 @@ def test_one_first_stage_for_all_second_ones(done):
     records = records_of(place)
     assert found["runs"] == len(records) == 2 * (1 + 2 * (1 + 3) + 5)
     assert any("seed 1: mean test AUC" in line for line in told)
-    runs = len(chest_links(PLAN, done[1])) + len(medical_chest.policy_links(PLAN, done[1]))
+    runs = len(chest_links(DESIGN, done[1])) + len(medical_chest.policy_links(DESIGN, done[1]))
     left = [line.rpartition(", ")[2] for line in told if "mean test AUC" in line]
     assert left[:-1] == [f"{number} run{'s' * (number > 1)} left" for number in range(runs - 1, 0, -1)]
     assert "left" not in left[-1]
@@ -101,7 +101,7 @@ def test_the_same_call_again_trains_nothing(done, monkeypatch):
     place, task, found, _ = done
     before = records_of(place)
     monkeypatch.setattr("experiments.clinical.chain.train", None)
-    assert run_chest(PLAN, task, place) == found
+    assert run_chest(DESIGN, task, place) == found
     assert records_of(place) == before
 
 
@@ -115,14 +115,14 @@ def test_a_lost_parent_is_trained_again_for_a_new_child(done, tmp_path):
     path.write_text(
         "".join(line for line in path.read_text().splitlines(keepends=True) if f'"run":"{lost}"' not in line)
     )
-    run_chest(replace(PLAN, masked=False), task, elsewhere)
+    run_chest(replace(DESIGN, masked=False), task, elsewhere)
     assert len(list((tmp_path / "runs").iterdir())) == 2  # the child and its parent
     assert ("S-Heart-auc_m", 0) in records_of(elsewhere)
 
 
 def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
     place, task, _, _ = done
-    links = [link for link in chest_links(PLAN, task) if link.seed == 0 and "auc_m" in link.study]
+    links = [link for link in chest_links(DESIGN, task) if link.seed == 0 and "auc_m" in link.study]
     told = []
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
     packed = run_links("chest", links, elsewhere, pack=4, report=told.append)
@@ -137,10 +137,10 @@ def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
 def test_what_there_is_no_time_for_is_left_to_the_next_call(done, tmp_path):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    plan = replace(PLAN, seeds=(0,), masked=False)
-    stopped = run_chest(plan, task, elsewhere, max_minutes=1e-4)
+    design = replace(DESIGN, seeds=(0,), masked=False)
+    stopped = run_chest(design, task, elsewhere, max_minutes=1e-4)
     assert stopped["left"] == 9 - stopped["runs"] > 0
-    assert run_chest(plan, task, elsewhere)["left"] == 0
+    assert run_chest(design, task, elsewhere)["left"] == 0
     mine, whole = records_of(elsewhere), records_of(place)
     assert len(mine) == 9
     for key, record in mine.items():
@@ -151,14 +151,14 @@ def test_a_run_that_was_at_its_end_when_the_time_was_up_is_the_last(done, tmp_pa
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
     monkeypatch.setattr(medical_chain, "time_limit", lambda deadline: nullcontext())  # it rang unheard
-    stopped = run_chest(replace(PLAN, seeds=(0,), masked=False), task, elsewhere, max_minutes=1e-9)
+    stopped = run_chest(replace(DESIGN, seeds=(0,), masked=False), task, elsewhere, max_minutes=1e-9)
     assert (stopped["runs"], stopped["left"]) == (1, 8)
 
 
 def test_a_pack_is_written_down_before_the_next_one_begins(done, tmp_path, monkeypatch):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    links = [link for link in chest_links(PLAN, task) if link.parent is None]
+    links = [link for link in chest_links(DESIGN, task) if link.parent is None]
     packs = []
 
     def fails_at_the_second(jobs, *, device):
@@ -176,7 +176,7 @@ def test_a_pack_is_written_down_before_the_next_one_begins(done, tmp_path, monke
 
 def test_packs_are_of_equal_size(done):
     _, task, _, _ = done
-    links = [link for link in chest_links(PLAN, task) if link.parent is None] * 5
+    links = [link for link in chest_links(DESIGN, task) if link.parent is None] * 5
     sizes = {pack: [len(some) for some in medical_chain._packs(links, pack)] for pack in (24, 9, 8, 4, 3)}
     assert sizes == {24: [10], 9: [5, 5], 8: [5, 5], 4: [4, 4, 2], 3: [3, 3, 3, 1]}
 
@@ -185,7 +185,7 @@ def test_runs_that_see_other_rows_of_one_task_are_not_packed_together(done):
     _, task, _, _ = done
     labels = task.labels.copy()
     labels[task.part("train")[:40]] = -1  # all of them: whoever ignores uncertain labels has these rows no more
-    links = policy_links(replace(PLAN, seeds=(0,)), task)
+    links = policy_links(replace(DESIGN, seeds=(0,)), task)
     uncertain = [replace(link, task=task.with_labels(labels)) for link in links]
     for some, expected in ((links, [["ignore", "zeros", "ones", "smooth_zeros", "smooth_ones"]]),
                            (uncertain, [["ignore"], ["zeros", "ones", "smooth_zeros", "smooth_ones"]])):  # fmt: skip
@@ -197,7 +197,7 @@ def test_no_run_of_a_pack_is_written_down_once_the_time_is_up(done, tmp_path, mo
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
     monkeypatch.setattr(medical_chain, "time_limit", lambda deadline: nullcontext())  # it rang at the pack's very end
-    links = [link for link in chest_links(PLAN, task) if link.parent is None]
+    links = [link for link in chest_links(DESIGN, task) if link.parent is None]
     assert len(run_links("chest", links, elsewhere, pack=2, max_minutes=1e-9)) == 1  # test-time augmentation takes long
     monkeypatch.setattr(medical_chain, "_train", lambda *_: pytest.fail("trained again"))
     records = run_links("chest", links, elsewhere, pack=2)
@@ -253,7 +253,7 @@ def test_a_label_with_one_class_in_test_is_refused_before_anything_is_trained(do
     labels[task.part("test"), NAMES.index("Water")] = 0
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
     with pytest.raises(ValueError, match="one class only of 'Water'"):
-        run_chest(PLAN, task.with_labels(labels), elsewhere)
+        run_chest(DESIGN, task.with_labels(labels), elsewhere)
     assert not (tmp_path / "runs").exists()
 
 
@@ -274,8 +274,8 @@ def test_masked_labels_are_half_positive_and_depend_on_the_seed_alone(spots_task
 
 
 def test_the_real_plan_is_the_papers(spots_task):
-    task = spots_task(label_names=medical_chest_plan.REAL.policy.keys(), rows=40)
-    links = chest_links(medical_chest_plan.REAL, task)
+    task = spots_task(label_names=medical_chest_design.REAL.policy.keys(), rows=40)
+    links = chest_links(medical_chest_design.REAL, task)
     assert len(links) == 5 * (1 + 4 * 6)
     first = links[0].recipe.stages[0]
     assert first.uncertain["Edema"] == "smooth_ones"
@@ -284,15 +284,15 @@ def test_the_real_plan_is_the_papers(spots_task):
     single = next(link for link in links if link.study == "densenet121-Pleural_Effusion-auc_m")
     assert single.recipe.stages[0].uncertain == {"Pleural Effusion": "zeros"}
     assert single.recipe.stages[0].objective.margin == 0.8
-    assert {link.recipe.model.name for link in links} == set(medical_chest_plan.CHEXPERT_NETWORKS)
+    assert {link.recipe.model.name for link in links} == set(medical_chest_design.CHEXPERT_NETWORKS)
 
 
 def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    study = ChestStudy(plan=PLAN, labels=NAMES, load=lambda place, plan: task)
+    study = ChestStudy(design=DESIGN, labels=NAMES, load=lambda place, design: task)
     assert study.names == tuple(
-        dict.fromkeys(link.study for link in chest_links(PLAN, task) + medical_chest.policy_links(PLAN, task))
+        dict.fromkeys(link.study for link in chest_links(DESIGN, task) + medical_chest.policy_links(DESIGN, task))
     )
     found = study.run(elsewhere, cells=["S-Heart-auc_m"], seeds=(1,))
     assert (found["runs"], found["left"]) == (1, 0)
@@ -323,7 +323,7 @@ def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
 def test_other_settings_have_records_of_their_own(done, tmp_path):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=place.runs, results=Path(shutil.copytree(place.results, tmp_path / "r")))
-    study = ChestStudy(plan=PLAN, labels=NAMES, load=lambda place, plan: task)
+    study = ChestStudy(design=DESIGN, labels=NAMES, load=lambda place, design: task)
     settings = {"gamma": 1 / 300, "losses": "auc_m"}
     found = study.run(elsewhere, cells=["S-all", "S-stage1"], seeds=(0,), settings=settings)
     assert found["runs"] == 2
@@ -339,12 +339,12 @@ def test_other_settings_have_records_of_their_own(done, tmp_path):
 
 
 def test_settings_that_the_study_takes():
-    real = medical_chest_plan.REAL
-    plan = with_settings(real, {"views": "all", "losses": ["ce"], "networks": "densenet121,densenet169", "lr": 1})
-    assert (plan.views, plan.losses, plan.networks) == ("all", ("ce",), ("densenet121", "densenet169"))
-    assert plan.settings["lr"] == 1.0
-    assert plan.records == "chexpert/lr=1,views=all"
-    assert study_names(plan, NAMES) == tuple(
+    real = medical_chest_design.REAL
+    design = with_settings(real, {"views": "all", "losses": ["ce"], "networks": "densenet121,densenet169", "lr": 1})
+    assert (design.views, design.losses, design.networks) == ("all", ("ce",), ("densenet121", "densenet169"))
+    assert design.settings["lr"] == 1.0
+    assert design.records == "chexpert/lr=1,views=all"
+    assert study_names(design, NAMES) == tuple(
         f"{network}-{rest}"
         for network in ("densenet121", "densenet169")
         for rest in ("stage1-ce", "all-ce", "Edema-ce", "Heart-ce", "Water-ce")
@@ -393,7 +393,7 @@ def test_large_images_are_not_packed():
 def test_a_pack_that_does_not_fit_is_halved(done, tmp_path, monkeypatch):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    links = [link for link in chest_links(PLAN, task) if link.parent is None]
+    links = [link for link in chest_links(DESIGN, task) if link.parent is None]
     packs = []
 
     def fits_alone(jobs, *, device):

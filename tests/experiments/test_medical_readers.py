@@ -70,15 +70,15 @@ def test_wrong_points_are_told_before_the_images_are_read(tmp_path, monkeypatch,
 
 
 def test_labels_that_nobody_has_read_are_not_in_the_mean(tmp_path, spots_task):
-    plan = medical_chest.with_settings(
+    design = medical_chest.with_settings(
         medical_chest.STAND_IN,
         {"networks": "S", "losses": "ce", "epochs": 1, "auc_epochs": 1, "precision": "float32", "tta": 0},
     )
-    plan = medical_chest.replace(plan, seeds=(0,), changed={}, masked=False)
+    design = medical_chest.replace(design, seeds=(0,), changed={}, masked=False)
     place = Place(data=tmp_path, runs=tmp_path / "runs", results=tmp_path / "results")
     task = spots_task(label_names=NAMES, rows=240)
     (tmp_path / "readers.csv").write_text(HEAD + "Edema,a,1.0,0.0\nEdema,b,0.0,1.0\n")
-    found = medical_chest.run_chest(plan, task, place, cells=["S-all"], device="cpu")
+    found = medical_chest.run_chest(design, task, place, cells=["S-all"], device="cpu")
     assert found["readers"]["ce, all at once"] == {"per_label": [1, None, None], "mean": 1.0}
     assert "1.0 of 2 (labels read: 1)" in PAGES["chest"].markdown(place.results)
     book = RecordBook(place.results / "chest")

@@ -14,7 +14,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
 from deepauc.training.engine.loop import train
 from experiments.clinical import studies
-from experiments.clinical.chest_plan import PRINTED_STAND_IN, REAL
+from experiments.clinical.chest_design import PRINTED_STAND_IN, REAL
 from experiments.clinical.recipes import CHEXPERT, DDSM, MELANOMA, METHODS, PCAM, arguments, network_of
 
 auc_m, ce = METHODS["auc_m"], METHODS["ce"]
@@ -130,7 +130,7 @@ def test_printed_networks_of_skin_inherit_from_the_first():
         )
 
 
-def test_the_printed_chest_plan_is_chexperts_but_for_epochs():
+def test_the_printed_chest_design_is_chexperts_but_for_epochs():
     same = ("networks", "seeds", "losses", "masked")
     assert all(getattr(PRINTED_STAND_IN, name) == getattr(REAL, name) for name in same)
     assert PRINTED_STAND_IN.settings.keys() == REAL.settings.keys()

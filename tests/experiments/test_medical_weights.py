@@ -13,7 +13,7 @@ from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
 from experiments.clinical import chain as medical_chain
 from experiments.clinical.chest import run_chest
-from experiments.clinical.chest_plan import STAND_IN
+from experiments.clinical.chest_design import STAND_IN
 from experiments.clinical.recipes import METHODS
 
 ce = METHODS["ce"]
@@ -35,13 +35,13 @@ def cache(monkeypatch):
 
 def test_all_networks_have_their_weights_before_the_first_is_trained(cache, tmp_path, monkeypatch, spots_task):
     monkeypatch.setattr(medical_chain, "_train", lambda *_: pytest.fail("something was trained"))
-    plan = replace(STAND_IN, networks=(HERE, NOT_HERE), pretrained=True, masked=False, seeds=(0,), losses=("ce",))
+    design = replace(STAND_IN, networks=(HERE, NOT_HERE), pretrained=True, masked=False, seeds=(0,), losses=("ce",))
     place = Place(data=tmp_path, runs=tmp_path / "runs", results=tmp_path / "results")
     task = spots_task(label_names=("a", "b"), rows=120)
     with pytest.raises(ValueError, match=f"the weights of {NOT_HERE} are not on this machine"):
-        run_chest(plan, task, place)
+        run_chest(design, task, place)
     with pytest.raises(ValueError, match="timm has no network named 'test_resnt'"):
-        run_chest(replace(plan, networks=("test_resnt",), pretrained=False), task, place)
+        run_chest(replace(design, networks=("test_resnt",), pretrained=False), task, place)
 
 
 def test_a_file_of_weights_that_is_not_there_is_told(tmp_path):

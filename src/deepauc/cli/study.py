@@ -171,7 +171,7 @@ def run_study(
     if seeds is not None:
         chosen = tuple(replace(one, seeds=_declared(one, _numbers(seeds))) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
-    output.say(_plan_text(entry, chosen))
+    output.say(_announcement(entry, chosen))
     for message in weights_not_here(chosen, results / entry.studies.name) if tasks is None else ():
         output.say(message)
     with telling(output.say), _told(output) as report:
@@ -235,7 +235,7 @@ def status(
             if any(one.cut for one in begun):
                 output.say("Cut: with less than is declared, or another option; `study table` says which.")
             if any(one.outdated for one in begun):
-                output.say("Outdated: records that the plan does not ask for (any more); they are in no other column.")
+                output.say("Outdated: records that no declared study asks for (any more); they are in no other column.")
         else:
             output.result(f"{entry.name}: no records in {results / entry.name}.jsonl")
     output.record(record)
@@ -310,7 +310,7 @@ def _options(given: list[str]) -> dict[str, Any]:
     return changes
 
 
-def _plan_text(entry: Entry, chosen: Sequence[Study]) -> str:
+def _announcement(entry: Entry, chosen: Sequence[Study]) -> str:
     from deepauc.studies.entry import tuning_and_final
 
     tuning, final = tuning_and_final(chosen)

@@ -1,4 +1,4 @@
-"""What is run on chest X-rays: the plans of CheXpert (D5) and of its stand-ins, with their settings and names."""
+"""What is run on chest X-rays: the designs of CheXpert (D5) and of its stand-ins, with their settings and names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHEXPERT_NETWORKS = ("densenet121", "densenet161", "densenet169", "densenet201",
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChestPlan:
+class ChestDesign:
     """What is run: networks x seeds x (all at once, each disease) x losses. policy: hard labels of stage 2.
 
     views, size: of CheXpert's images; None where there is no choice. changed: settings that are not the study's own.
@@ -43,7 +43,7 @@ class ChestPlan:
         return "/".join([self.name, *([_folder_name(self.changed)] if self.changed else [])])
 
 
-REAL = ChestPlan(
+REAL = ChestDesign(
     name="chexpert",
     title="CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
     networks=CHEXPERT_NETWORKS,
@@ -55,7 +55,7 @@ REAL = ChestPlan(
     size=320,
 )
 # 3,964 training images in batches of 32 are 123 steps an epoch: 738 in stage 2, 14 % and 57 % of which are 106 and 423.
-STAND_IN = ChestPlan(
+STAND_IN = ChestDesign(
     name="chest",
     title="Chest X-rays of NIH at 96 px for CheXpert: at once, by disease, uncertain labels, ensembles",
     settings={**CHEXPERT, "lr": 1e-3, "epochs": 12, "auc_epochs": 6, "milestones": (106, 423)},
@@ -63,7 +63,7 @@ STAND_IN = ChestPlan(
 )
 # D5 as printed but for task, size and epochs: stage 1 has 2,952 steps (two epochs of CheXpert: 12,000), stage 2, which
 # there is 24 times a network, 369. The paper's milestones lie beyond that. It names copies of test images for D6 alone.
-PRINTED_STAND_IN = ChestPlan(
+PRINTED_STAND_IN = ChestDesign(
     name="chest-printed",
     title="The same with CheXpert's settings as printed (D5), five networks",
     networks=CHEXPERT_NETWORKS,
@@ -73,18 +73,18 @@ PRINTED_STAND_IN = ChestPlan(
 )
 
 
-def with_settings(plan: ChestPlan, settings: Mapping[str, Any]) -> ChestPlan:
-    """The plan with other settings: of `plan.settings`, losses, networks, tta, pretrained; for CheXpert views and size.
+def with_settings(design: ChestDesign, settings: Mapping[str, Any]) -> ChestDesign:
+    """The design with others of its settings, losses, networks, tta, pretrained; for CheXpert views and size.
 
-    Losses and networks choose what is run; whatever else differs from the plan makes it another experiment, whose
+    Losses and networks choose what is run; whatever else differs from the design makes it another experiment, whose
     records name a set of their own.
     """
-    own: dict[str, Any] = {**plan.settings, "precision": plan.settings.get("precision", "bfloat16")}
-    own |= {name: getattr(plan, name) for name in ("losses", "networks", "tta", "pretrained")}
-    own |= {name: getattr(plan, name) for name in ("views", "size") if getattr(plan, name) is not None}
+    own: dict[str, Any] = {**design.settings, "precision": design.settings.get("precision", "bfloat16")}
+    own |= {name: getattr(design, name) for name in ("losses", "networks", "tta", "pretrained")}
+    own |= {name: getattr(design, name) for name in ("views", "size") if getattr(design, name) is not None}
     given = {}
     for name, value in settings.items():
-        given[name] = _like(own[valid_name(name, list(own), f"setting of {plan.name}")], value, name)
+        given[name] = _like(own[valid_name(name, list(own), f"setting of {design.name}")], value, name)
     for loss in given.get("losses", ()):
         valid_name(loss, list(METHODS), "loss")
     if given.get("views", "all") not in ("all", "frontal"):
@@ -93,12 +93,14 @@ def with_settings(plan: ChestPlan, settings: Mapping[str, Any]) -> ChestPlan:
     changed = {name: value for name, value in given.items() if value != own[name]}
     direct = {name: changed[name] for name in ("views", "size", "tta", "pretrained") if name in changed}
     inside = {name: value for name, value in changed.items() if name not in direct}
-    other = chosen.get("networks", plan.networks)[0] != plan.networks[0]  # the policies are of the study's own network
+    other = (
+        chosen.get("networks", design.networks)[0] != design.networks[0]
+    )  # the policies are of the study's own network
     return replace(
-        plan,
-        settings={**plan.settings, **inside},
-        changed={**plan.changed, **changed},
-        masked=plan.masked and not other,
+        design,
+        settings={**design.settings, **inside},
+        changed={**design.changed, **changed},
+        masked=design.masked and not other,
         **direct,
         **chosen,
     )
@@ -128,13 +130,13 @@ def _folder_name(changed: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={''.join(c for c in text if c not in '/() ')}" for name, text in shown.items())
 
 
-def study_names(plan: ChestPlan, labels: Sequence[str]) -> tuple[str, ...]:
-    """What the links of a plan are called, each once, in the order of `chest_links` and `policy_links`."""
+def study_names(design: ChestDesign, labels: Sequence[str]) -> tuple[str, ...]:
+    """What the links of a design are called, each once, in the order of `chest_links` and `policy_links`."""
     names = []
-    for network in plan.networks:
+    for network in design.networks:
         names.append(f"{network}-stage1-ce")
-        names += [study_name(network, which, loss) for loss in plan.losses for which in ("all", *labels)]
-    return (*names, *(f"policy-{policy}" for policy in POLICIES if plan.masked))
+        names += [study_name(network, which, loss) for loss in design.losses for which in ("all", *labels)]
+    return (*names, *(f"policy-{policy}" for policy in POLICIES if design.masked))
 
 
 def study_name(network: str, labels: str, loss: str) -> str:
