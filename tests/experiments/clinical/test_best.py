@@ -22,7 +22,7 @@ from experiments.clinical.studies import medical
 from experiments.search.levers import LEVERS, LOSSES, lever_name
 from experiments.search.recipe import best
 
-MEDICAL = str(Path(__file__).parents[2] / "experiments" / "medical.py")
+MEDICAL = str(Path(__file__).parents[3] / "experiments" / "medical.py")
 SMALL = {
     "network": "S",
     "epochs": 1,

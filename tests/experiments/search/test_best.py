@@ -439,7 +439,7 @@ def test_the_status_counts_what_the_page_counts(small):
 
 def test_no_more_is_recorded_of_the_search_than_it_asks_for():
     """A lever's number is in the name of its records: one that comes in between leaves those after it without any."""
-    whole, results = best_set(), Path(__file__).parents[2] / "results"
+    whole, results = best_set(), Path(__file__).parents[3] / "results"
     found = {one.study: one for one in status_of(whole, whole.studies, results)}
     assert list(found) == [study.name for study in whole.studies]
     assert sum(one.tuned for one in found.values()) > 500
