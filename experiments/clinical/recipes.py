@@ -11,7 +11,7 @@ start from ImageNet (`pretrained`; a learning rate of 1e-5 for two epochs makes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from deepauc.data.augment.batch import Augment
@@ -193,7 +193,9 @@ _UNUSED = {
     "auc_s": (*_FOCAL, "margin"),
     "auc_m": _FOCAL,
 }
-METHODS = {loss: named(loss, medical_recipe, "loss", *_UNUSED[loss], loss=loss) for loss in LOSSES}
+METHODS: Mapping[str, Callable[..., Recipe]] = {
+    loss: named(loss, medical_recipe, "loss", *_UNUSED[loss], loss=loss) for loss in LOSSES
+}
 
 
 def arguments(loss: str, settings: Mapping[str, Any]) -> dict[str, Any]:
