@@ -23,6 +23,8 @@ from deepauc.training.run.record import Aucs, Guard, Results, RunRecord
 from deepauc.training.run.scores import read_run_scores, write_run_scores
 from deepauc.training.scoring import mean_auc, part_auc
 
+LAST_STAGE = "last-stage"  # in a run's folder: scores.csv of the last stage, where an earlier one was kept
+
 
 @dataclass(frozen=True)
 class Run:
@@ -83,14 +85,17 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         save_weights(folder.model_path, trainer.model, classifier=False)
         return finished(folder, results({}))
     scores = {part: trainer.scores(part, final=True) for part in task.parts}
-    guard = None
+    guard, not_kept = None, None
     if recipe.guard and "validation" in task.parts:
         guard = _guard(trainer, scores["validation"])
         if guard.winner != len(recipe.stages) - 1:
-            scores = {part: trainer.scores(part, final=True) for part in task.parts}
+            not_kept, scores = scores, {part: trainer.scores(part, final=True) for part in task.parts}
     found = aucs_of(task, scores)  # first: rows without a score are refused before anything is written
     save_weights(folder.model_path, trainer.model)
     write_run_scores(folder.path, task, scores)
+    if not_kept is not None:  # for the comparison in the report, which need not make them again
+        (folder.path / LAST_STAGE).mkdir(exist_ok=True)
+        write_run_scores(folder.path / LAST_STAGE, task, not_kept)
     validation = scores.get("validation")
     Bundle(
         model=recipe.model,
