@@ -237,6 +237,19 @@ def test_a_figure_that_has_moved_on_is_rewritten(page, expected):
     assert figures.renewed(expected, SUMMARY) == expected
 
 
+def test_a_name_may_begin_with_a_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    (tmp_path / "some").mkdir()
+    record = {"auc": {"both, sigmoid": {"value": 0.8857, "low": 0.84, "high": 0.9}}, "seconds": 159.2}
+    (tmp_path / "some" / "run-64.json").write_text(json.dumps(record))
+    page = "took 1<!-- fig: some/run-64.seconds:.0f --> s: +.1 [-.1, +.2]<!-- fig: some/run-64.auc.both_sigmoid -->"
+    renewed = figures.renewed(page, {})
+    assert renewed.startswith("took 159<!--")
+    assert "s: +.886 [+.840, +.900]<!--" in renewed
+    with pytest.raises(ValueError, match=r"results/some/run-64.json has no 'auk' there"):
+        figures.renewed(".7<!-- fig: some/run-64.auk -->", {})
+
+
 @pytest.mark.parametrize(
     ("page", "message"),
     [
