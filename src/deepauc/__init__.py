@@ -22,7 +22,7 @@ from deepauc.metrics.streaming import distributed_auroc
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
-from deepauc.objectives.average_precision import AveragePrecisionLoss
+from deepauc.objectives.average_precision import AveragePrecision, AveragePrecisionLoss
 from deepauc.objectives.baselines import CrossEntropy, CrossEntropyLoss, Focal, FocalLoss
 from deepauc.objectives.contrastive import (
     Contrastive,
@@ -55,6 +55,7 @@ __all__ = [
     "AdamWSpec",
     "ArrayInputs",
     "Augment",
+    "AveragePrecision",
     "AveragePrecisionLoss",
     "BatchScoreNorm",
     "ClassQuotaSampler",

@@ -33,9 +33,13 @@ def other_value(cls, name):
     return 2.0 if value is None else value / 2 + 0.15
 
 
+def built(objective, prior=PRIOR):
+    return stage(objective).build_objective(prior=prior, num_rows=12)
+
+
 def key(objective):
     trainer = SimpleNamespace(
-        objective=objective.build(prior=PRIOR),
+        objective=built(objective),
         stream=SimpleNamespace(prior=PRIOR, batch_size=8),
         device=torch.device("cpu"),
         task=SimpleNamespace(source=SimpleNamespace(shape=(4, 4, 1)), num_labels=2),
@@ -48,11 +52,11 @@ def test_losses_that_differ_in_one_option_do_not_share_a_compiled_program(cls, n
     """The fast engine tells losses apart by their spec, whatever they print."""
     changed = replace(cls(), **{name: other_value(cls, name)})
     assert changed != cls()
-    loss_fn = changed.build(prior=PRIOR)
+    loss_fn = built(changed)
     if not isinstance(loss_fn, SaddleLoss):  # margin and prior are tensors that the program is given
-        assert repr(loss_fn) != repr(cls().build(prior=PRIOR))  # who prints a loss sees all its options
+        assert repr(loss_fn) != repr(built(cls()))  # who prints a loss sees all its options
         monkeypatch.setattr(type(loss_fn), "extra_repr", lambda _: "")
-        assert repr(loss_fn) == repr(cls().build(prior=PRIOR))
+        assert repr(loss_fn) == repr(built(cls()))
         assert key(changed) != key(cls())
         assert key(cls()) == key(cls())
 
@@ -63,8 +67,9 @@ def test_a_label_is_judged_by_its_own_entries(cls):
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(12, 2, generator=generator, dtype=torch.float64)
     labels = (torch.rand(12, 2, generator=generator) < 0.5).double()
-    both = cls().build(prior=PRIOR)(scores, labels)
-    each = [cls().build(prior=PRIOR[j : j + 1])(scores[:, j : j + 1], labels[:, j : j + 1]) for j in range(2)]
+    index = (torch.arange(12),) if stage(cls()).needs_index else ()
+    both = built(cls())(scores, labels, *index)
+    each = [built(cls(), PRIOR[j : j + 1])(scores[:, j : j + 1], labels[:, j : j + 1], *index) for j in range(2)]
     torch.testing.assert_close(both, torch.stack(each).mean())
 
 

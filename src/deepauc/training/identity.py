@@ -106,6 +106,10 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "surrogate": "squared_hinge",
         "margin": 1.0,
     },
+    "AveragePrecision": {
+        "margin": 1.0,
+        "memory": 0.9,
+    },
     "Contrastive": {
         "temperature": 0.2,
     },

@@ -13,6 +13,7 @@ from deepauc.data.augment.batch import Augment
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
+from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import PairwiseAUC
@@ -26,7 +27,7 @@ from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
 
 # What records and settings files may name; a new spec goes here and nowhere else.
 OBJECTIVES: tuple[type, ...] = (
-    *(AUCMargin, AUCSquare, CrossEntropy, Focal, PairwiseAUC, PartialAUC),
+    *(AUCMargin, AUCSquare, CrossEntropy, Focal, PairwiseAUC, PartialAUC, AveragePrecision),
     *(Contrastive, SupervisedContrastive, VICReg),
 )
 OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec)
@@ -96,6 +97,11 @@ def from_plain(value: Any) -> Any:
         if name not in given and default is not REQUIRED
     }
     return cls(**left_out, **given)
+
+
+def objective_type(name: str) -> type | None:
+    """The spec of this name in a record, by whichever of its names; None for one that is not of this package."""
+    return names_of(OBJECTIVES).get(name)
 
 
 def identity_text(recipe: Recipe) -> str:
