@@ -21,6 +21,7 @@ from deepauc.cli.options import (
     RareDevice,
     RareIdColumn,
     RareImageRoot,
+    RarePositive,
     RareSkipBad,
     RareWeightColumn,
     SplitColumn,
@@ -56,6 +57,7 @@ def train(
         str | None, typer.Option(metavar="N|COLUMN", help="Cross-validation; 0: one split (default: auto).")
     ] = None,
     weight_column: RareWeightColumn = None,
+    positive: RarePositive = None,
     id_column: RareIdColumn = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed (default: 0).")] = None,
@@ -124,6 +126,7 @@ def train(
         "split_column": split_column,
         "split_of": None if split_of is None else str(split_of),
         "weight_column": weight_column,
+        "positive": positive,
         "image_size": None if image_size is None else parse_size(image_size, option="--image-size"),
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,
