@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import torch
 
 ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, paths relative to the table.")]
+RareImageColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Image files (default: as in training).")
+]
 RareImageRoot = Annotated[
     Path | None,
     typer.Option(metavar="DIR", rich_help_panel=RARE, help="Folder of the image paths (default: the table's)."),
@@ -92,19 +95,6 @@ def parse_folds(text: str) -> int | str:
 
 def checked_device(name: str | None) -> torch.device:
     """The `--device` of this name, or what there is; a ValueError says which names there are."""
-    import torch
+    from deepauc.training import device
 
-    from deepauc.training.engine.loop import chosen_device
-
-    try:
-        device = chosen_device(name)
-    except RuntimeError:
-        raise ValueError(f"--device {name}: write cpu, cuda, or cuda:1 for the second GPU.") from None
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise ValueError(
-            f"--device {name}: there is no such GPU on this machine ({torch.cuda.device_count()} found); "
-            "without --device it takes what there is."
-        )
-    if device.type not in ("cpu", "cuda") and not (device.type == "mps" and torch.backends.mps.is_available()):
-        raise ValueError(f"--device {name}: there is no such device on this machine; write cpu, or cuda for a GPU.")
-    return device
+    return device.checked_device(name, option="--device")

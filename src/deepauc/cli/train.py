@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +62,7 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed (default: 0).")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with these options and more.")] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the complete config file; do not train.")
+        bool, typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train.")
     ] = False,
     minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training.")] = None,
     tune: Annotated[
@@ -172,19 +171,10 @@ def train(
 
 def _settings(config: Path | None, *, data: dict[str, Any], plan: dict[str, Any], top: dict[str, Any]) -> Settings:
     """The file's settings, with what the command line says instead where it says something."""
-    from deepauc.training.config import Settings, read_settings
+    from deepauc.training.config import Settings, read_settings, with_given
 
     settings = Settings() if config is None else read_settings(config)
-
-    def given(values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value is not None}
-
-    return replace(
-        settings,
-        data=replace(settings.data, **given(data)),
-        plan=replace(settings.plan, **given(plan)),
-        **given(top),
-    )
+    return with_given(settings, data=data, plan=plan, top=top)
 
 
 def command_line(context: typer.Context) -> str:

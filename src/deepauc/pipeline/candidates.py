@@ -28,10 +28,15 @@ _SHORT = {"CrossEntropy": "ce", "AUCMargin": "auc_m", "AUCSquare": "auc_s"}
 _AS_IT_IS = TemperatureScaling(slope=1.0, intercept=0.0)
 
 
+def short_name(objective: str) -> str:
+    """`ce`, `auc_m`."""
+    return _SHORT.get(objective, objective.lower())
+
+
 def network_names(recipe: Recipe) -> tuple[str, ...]:
     """The networks of a fold, `ce` and `ce_auc_m`: after the first stage with scores, and after the last, if another."""
     objectives = [type(stage.objective).__name__ for stage in recipe.stages if not stage.on_views]
-    short = [_SHORT.get(name, name.lower()) for name in objectives]
+    short = [short_name(name) for name in objectives]
     return (short[0],) if len(short) == 1 else (short[0], "_".join(short))
 
 

@@ -8,9 +8,7 @@ the average as one network (model.safetensors, bundle.json), the report, and DON
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +18,9 @@ import numpy as np
 import torch
 
 from deepauc.data.folds import Folds, fold_task
-from deepauc.data.task import Task, feature_columns
+from deepauc.data.task import Task
 from deepauc.pipeline.candidates import (
-    Chosen,
+    Floats,
     HeldOut,
     choose_candidate,
     default_candidate,
@@ -45,10 +43,11 @@ from deepauc.pipeline.fold_average import save_average
 from deepauc.pipeline.folding import Dealt
 from deepauc.pipeline.job import Job, cpu_threads, fit_minutes, plan, recorded_pace
 from deepauc.pipeline.stages import stage_lengths
+from deepauc.pipeline.trivial_baselines import FOLDER as TRIVIAL
+from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_names, trivial_seconds
 from deepauc.pipeline.train import State, folder_state, run_notes, train_run
 from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
-from deepauc.training.encoded_metadata import EncodedMetadata
 from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.plan.decision import Decision, replaced
 from deepauc.training.plan.timing import Pace, measure_pace, seconds_of
@@ -57,22 +56,13 @@ from deepauc.training.prepare import Rows, unsplit_rows
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.fold_record import FoldsRecord
 from deepauc.training.run.folder import RunFolder, surroundings
-from deepauc.training.run.output_file import write_atomically
 from deepauc.training.run.own_files import MODEL, SCORES, require_own
 from deepauc.training.run.record import Identity, Results
 from deepauc.training.run.run import Run, finished
-from deepauc.training.run.scores import ScoredRows, write_scored_rows
+from deepauc.training.run.scores import ScoredRows, read_run_scores, write_scored_rows
 from deepauc.training.scoring import part_auc
-from deepauc.training.trivial import fit_trivial, trivial_specs
 
 OOF = "oof"
-TRIVIAL = "trivial"  # the folder, in that of a fold
-TRIVIAL_RECORD = "trivial.json"  # written last
-TRIVIAL_NAMES = {
-    "logistic regression on 16 x 16 pixels": "logistic",
-    "logistic regression": "logistic",
-    "mean brightness": "brightness",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,25 +239,8 @@ def _train_folds(planned: FoldJob, out: Path, command: str, device: torch.device
         run = train_run(planned.fold(number), folder, state=folder_state(folder), command=command, listen=heard)
         with cpu_threads(device):
             baseline_run(run, task, device=device)
-            _fit_trivial(task, folder / TRIVIAL, seed=planned.job.settings.seed, device=device)
-
-
-def _fit_trivial(task: Task, folder: Path, *, seed: int, device: torch.device) -> None:
-    for title, spec in trivial_specs(task).items():
-        place = folder / TRIVIAL_NAMES[title]
-        if (place / TRIVIAL_RECORD).exists():
-            continue
-        place.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
-        fitted = fit_trivial(title, spec, task, seed=seed)
-        encoder = task.source.encoder.to_dict() if isinstance(task.source, EncodedMetadata) else None
-        bundle = replace(fitted.bundle, metadata=encoder, features=feature_columns(task.source))
-        replace(fitted, bundle=bundle).save(place)
-        rows = task.labelled("test")
-        scores = predict(place, task, rows=rows, device=device)
-        write_scored_rows(place, task, [ScoredRows(part="test", rows=rows, scores=scores)])
-        record = {"name": title, "strengths": fitted.strengths, "seconds": round(time.monotonic() - began, 3)}
-        write_atomically(place / TRIVIAL_RECORD, (json.dumps(record) + "\n").encode())
+            seed = planned.job.settings.seed
+            fit_trivial_baselines(task, folder / TRIVIAL, parts=("test",), seed=seed, device=device)
 
 
 def _finish(planned: FoldJob, whole: Task, folder: RunFolder, device: torch.device) -> None:
@@ -301,8 +274,8 @@ def _places(planned: FoldJob, out: Path) -> dict[str, list[Path]]:
     found = {names[-1]: each}
     if len(names) > 1:
         found = {names[0]: [one / "baseline" for one in each], **found}
-    for title in trivial_specs(planned.tasks[0]):
-        found[TRIVIAL_NAMES[title]] = [one / TRIVIAL / TRIVIAL_NAMES[title] for one in each]
+    for name in trivial_names(planned.tasks[0]):
+        found[name] = [one / TRIVIAL / name for one in each]
     return found
 
 
@@ -321,28 +294,23 @@ def _held_out(planned: FoldJob, names: Sequence[str], places: Mapping[str, Seque
     )
 
 
-def _scores(place: Path, task: Task) -> Any:
-    from deepauc.training.run.scores import read_run_scores
-
+def _scores(place: Path, task: Task) -> Floats:
     return read_run_scores(place, other_labels="kept").part("test").scores.reshape(-1, task.num_labels)
 
 
 def _seconds(planned: FoldJob, names: Sequence[str], out: Path) -> dict[str, float]:
     """What each network and trivial baseline has taken in all folds, as recorded; stages share by their steps."""
-    total = dict.fromkeys((*names, *(TRIVIAL_NAMES[title] for title in trivial_specs(planned.tasks[0]))), 0.0)
+    trivial = trivial_names(planned.tasks[0])
+    total = dict.fromkeys((*names, *trivial), 0.0)
     for number, task in enumerate(planned.tasks):
         folder = fold_folder(out, number)
         run = RunFolder(folder).record().results.seconds or 0.0
-        steps = [length.steps * length.rows_per_step for length in _lengths(planned, task)]
+        lengths = stage_lengths(planned.job.recipe, task, seed=planned.job.settings.seed)
+        steps = [length.steps * length.rows_per_step for length in lengths]
         last = steps[-1] / sum(steps) if len(names) > 1 else 1.0
         total[names[-1]] += run * last
         if len(names) > 1:
             total[names[0]] += run * (1 - last)
-        for title in trivial_specs(task):
-            path = folder / TRIVIAL / TRIVIAL_NAMES[title] / TRIVIAL_RECORD
-            total[TRIVIAL_NAMES[title]] += float(json.loads(path.read_text())["seconds"])
+        for name in trivial:
+            total[name] += trivial_seconds(folder / TRIVIAL, name)
     return total
-
-
-def _lengths(planned: FoldJob, task: Task) -> Any:
-    return stage_lengths(planned.job.recipe, task, seed=planned.job.settings.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -118,6 +118,22 @@ def read_settings(path: str | Path) -> Settings:
         raise ValueError(f"{path}: {error}") from None
     except RecursionError:
         raise ValueError(f"{path}: tables within tables, too deep to be settings.") from None
+
+
+def with_given(
+    settings: Settings, *, data: Mapping[str, Any], plan: Mapping[str, Any], top: Mapping[str, Any]
+) -> Settings:
+    """The settings with what is given, that is not None, in place of their own."""
+
+    def given(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value is not None}
+
+    return replace(
+        settings,
+        data=replace(settings.data, **given(data)),
+        plan=replace(settings.plan, **given(plan)),
+        **given(top),
+    )
 
 
 def _text(path: Path) -> str:

@@ -43,6 +43,7 @@ NO_LAST_SCORES = (
     "its scores are not in the run folder (the command deepauc train stores them, training from Python does not); its "
     "paired test on validation is in the table of stages."
 )
+FOLDS_NOTE = "Judged within the folds of cross-validation: each row by a network that was not trained on it."
 NO_METADATA = "no metadata were given. With them: deepauc report RUN --metadata table.csv --id-column COLUMN."
 
 
@@ -70,7 +71,7 @@ def evaluate_run(
         baseline = run.path / FIRST_STAGE
     RunFolder(run.path).require_classifier()
     cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
-    table = _scores_of(run.path, record)
+    table = scores_of(run.path, record)
     part = next((name for name in ("test", "validation") if name in table.part_names), None)
     region = region or trained_region(record)
     labels = (
@@ -92,7 +93,7 @@ def evaluate_run(
         kind=record.task.kind,
         label_names=table.label_names,
         judged_part=part,
-        part_note=_part_note(part),
+        part_note=_part_note(part) if record.folds is None or part is not None else FOLDS_NOTE,
         parts=tuple(
             PartCounts(part=name, label=label, counts=count_rows(sample_of(table.part(name), number)))
             for name in table.part_names
@@ -114,7 +115,7 @@ def evaluate_run(
     )
 
 
-def _scores_of(folder: Path, record: RunRecord) -> Scores:
+def scores_of(folder: Path, record: RunRecord) -> Scores:
     """A binary scores.csv calls its label `label`; the record knows its name."""
     table, names = read_run_scores(folder), record.task.labels
     names = names if len(names) == len(table.label_names) else table.label_names
@@ -160,7 +161,7 @@ def _baseline(
         return Absent(NO_BASELINE)
     other = Run(path)
     their_record = other.record
-    theirs = _scores_of(path, their_record)
+    theirs = scores_of(path, their_record)
     cautions = []
     if record.identity.data != their_record.identity.data:
         cautions.append("The two runs were trained on different data (their hashes differ).")
@@ -180,7 +181,7 @@ def _not_kept(run: Run, table: Scores, part: str | None, region: Region | None) 
         return None
     if not (folder / SCORES).is_file():
         return Absent(NO_LAST_SCORES)
-    theirs = attempt(lambda: _scores_of(folder, record))
+    theirs = attempt(lambda: scores_of(folder, record))
     if isinstance(theirs, Absent):
         return theirs
     return _compared(table, theirs, part, region, name=LAST_STAGE, objective=record.objectives[-1], cautions=())

@@ -82,6 +82,7 @@ class DataRecord:
     feature_columns: tuple[str, ...] = ()
     metadata_columns: tuple[str, ...] = ()
     category_columns: tuple[str, ...] = ()
+    positive: str | None = None  # the label that is positive, where labels are not 0 and 1
     rows: int | None = None
     labelled: int | None = None
     unlabelled: int | None = None
@@ -107,6 +108,7 @@ class DataRecord:
             feature_columns=_texts(found.get("feature_columns")),
             metadata_columns=_texts(found.get("metadata_columns")),
             category_columns=_texts(found.get("category_columns")),
+            positive=_text(found.get("positive")),
             rows=_count(found.get("rows")),
             labelled=_count(found.get("labelled")),
             unlabelled=_count(found.get("unlabelled")),
