@@ -24,6 +24,7 @@ from deepauc.cli.short_help import HELP_ALL, RARE
 if TYPE_CHECKING:
     from deepauc.metrics.intervals import Estimate
     from deepauc.reporting.evaluation.findings import LabelEvaluation
+    from deepauc.reporting.folds import FoldAuc
     from deepauc.training.run.scores import Scores
 
 LabelColumns = Annotated[
@@ -83,10 +84,13 @@ def evaluate(
         return
     if recalibrate or image_column or image_root:
         raise ValueError("--recalibrate, --image-column and --image-root need a run and --table: name both.")
+    from dataclasses import asdict
+
     import numpy as np
 
     from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import AucResult
+    from deepauc.reporting.folds import OOF, fold_aucs
     from deepauc.reporting.evaluation.table import evaluate_part
     from deepauc.training.run.own_files import require_own
     from deepauc.training.run.scores import read_scores
@@ -105,17 +109,26 @@ def evaluate(
     judged = table if part is None else table.part(part)
     judged.require_finite_scores()
     parts: tuple[str | None, ...] = (part,) if part is not None else table.part_names or (None,)
+    folds = fold_aucs(table) if OOF in parts and table.folds is not None else None
+    if folds is not None:  # scores of different networks are not pooled
+        parts = tuple(name for name in parts if name != OOF)
     within = bool(((judged.scores >= 0) & (judged.scores <= 1) | np.isnan(judged.labels)).all())
     found = [
         one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within, region=region)
     ]
-    if not any(isinstance(one.auc, AucResult) for one in found):
+    if not any(isinstance(one.auc, AucResult) for one in found) and not folds:
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
     notes = [*(f"Caution. {text}." for text in cautions), *all_notes(judged)]
     for note in notes:
         output.say(note)
-    _show(output, found, within=within)
-    output.record({"file": str(scores), "notes": notes, "results": [_record(one, within) for one in found]})
+    if folds is not None:
+        _show_folds(output, folds)
+    if found:
+        _show(output, found, within=within)
+    record: dict[str, object] = {"file": str(scores), "notes": notes}
+    if folds is not None:
+        record["folds"] = [asdict(one) for one in folds]
+    output.record({**record, "results": [_record(one, within) for one in found]})
 
 
 def _external(
@@ -176,6 +189,19 @@ def _external(
         if one.shift is not None:
             output.say(f"{one.name}: recalibrated by adding {one.shift:+.3f} to the log odds of each probability.")
     output.record({"run": str(run), **asdict(found)})
+
+
+def _show_folds(output: Output, found: Sequence[FoldAuc]) -> None:
+    from deepauc.reporting.figures.label import interval_text
+
+    rows = [
+        [one.label, f"{one.folds}", f"{one.rows:,}", f"{one.positives:,}", interval_text(one.auc)] for one in found
+    ]
+    header = ["label", "folds", "rows", "positives", "mean AUC within folds"]
+    output.table(header, rows, title="Held-out rows of cross-validation (part oof), with 95 % intervals")
+    if output.quiet:
+        for row in rows:
+            output.result(f"oof  {row[0]}  {row[4]}")
 
 
 def _share(value: Estimate[float]) -> str:

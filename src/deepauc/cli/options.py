@@ -61,10 +61,6 @@ RareSkipBad = Annotated[bool, typer.Option("--skip-bad", rich_help_panel=RARE, h
 RareDevice = Annotated[
     str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda (default: a GPU if there is one).")
 ]
-MaxFpr = Annotated[
-    float | None, typer.Option(metavar="RATE", help="Also the partial AUC up to this false positive rate.")
-]
-MinTpr = Annotated[float | None, typer.Option(metavar="RATE", help="Also the partial AUC above this sensitivity.")]
 RareMaxFpr = Annotated[
     float | None,
     typer.Option(metavar="RATE", rich_help_panel=RARE, help="Also the partial AUC up to this false positive rate."),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from deepauc.metrics.folds import auroc_by_fold
+from deepauc.metrics.folds import auroc_by_fold, fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.background_sections import leak_texts
 from deepauc.reporting.document.blocks import (
@@ -41,6 +41,33 @@ NAMES = {
     "logistic": "logistic regression",
     "brightness": "mean brightness",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldAuc:
+    """The mean AUC within folds of one label."""
+
+    label: str
+    folds: int
+    rows: int
+    positives: int
+    auc: Estimate[float]
+
+
+def fold_aucs(table: Scores) -> list[FoldAuc]:
+    """Of the held-out rows of a table, label by label; a label that no fold can judge is left out."""
+    rows = table.part(OOF)
+    assert rows.folds is not None
+    found = []
+    for j, label in enumerate(rows.label_names):
+        known = ~np.isnan(rows.labels[:, j])
+        scores, labels, folds = rows.scores[known, j], rows.labels[known, j], rows.folds[known]
+        if known.any() and labels_with_pairs(labels, folds).any():
+            groups = None if rows.groups is None else rows.groups[known]
+            auc = fold_auroc_interval(scores, labels, folds, groups=groups).floats()
+            count = len(np.unique(folds))
+            found.append(FoldAuc(label=label, folds=count, rows=len(labels), positives=int(labels.sum()), auc=auc))
+    return found
 
 
 def candidate_text(name: str) -> str:
