@@ -13,8 +13,8 @@ import tempfile
 import torch
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
+from deepauc import PESGSpec
 from deepauc.integrations.huggingface import AUCTrainer
-from deepauc.optim.pesg import PESGSpec
 
 BAD, GOOD = ["late", "dirty", "rude", "loud", "cold"], ["clean", "quiet", "friendly", "warm"]
 NEUTRAL = ["the", "patient", "room", "was", "meal", "nurse", "staff"]

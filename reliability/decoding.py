@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import io
+import struct
 import sys
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +40,24 @@ def deep_grey(generator: Generator) -> tuple[np.ndarray, bytes]:
     values, buffer = deep_values(generator), io.BytesIO()
     Image.fromarray(values).save(buffer, generator.choice(["png", "tiff"]))
     return values, buffer.getvalue()
+
+
+def deep_png(generator: Generator) -> tuple[np.ndarray, bytes]:
+    """16-bit grey with transparency, or colour, of which some bands may be constant."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    colour_type, bands = ((4, 2), (2, 3), (6, 4))[generator.integers(3)]
+    values = (
+        deep_values(generator)[..., None] // generator.choice([1, 16, 256], bands) * generator.integers(0, 2, bands)
+    )
+    height, width, _ = values.shape
+    lines = np.zeros((height, 1 + 2 * width * bands), dtype=np.uint8)  # each begins with 0: no filter
+    lines[:, 1:] = np.ascontiguousarray(values.astype(">u2")).view(np.uint8).reshape(height, -1)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(lines.tobytes()))
+    return values, b"\x89PNG\r\n\x1a\n" + header + body + chunk(b"IEND", b"")
 
 
 def floating(generator: Generator) -> tuple[np.ndarray, bytes]:
@@ -99,6 +119,7 @@ def survives(values: np.ndarray, content: bytes) -> tuple[bool, bool]:
 
 KINDS: dict[str, Callable[[Generator], tuple[np.ndarray, bytes]]] = {
     "16-bit grey": deep_grey,
+    "16-bit transparency and colour": deep_png,
     "floating TIFF": floating,
     "8 bits, transparency, palettes": eight_bits,
     "DICOM with extreme rescale and window": dicom,

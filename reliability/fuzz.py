@@ -36,7 +36,7 @@ READERS = {
     "TFRecord": ["tests/data/datasets/medical/test_tfrecord_fuzz.py"],
     "npz sheets": ["tests/data/datasets/test_sheets.py"],
     "packed sets": ["tests/data/packed/test_packed.py"],
-    "scores": ["tests/reporting/evaluation/test_scores_file_fuzz.py"],
+    "scores": ["tests/training/run/test_scores_fuzz.py"],
     "bundles": ["tests/training/run/test_bundle_fuzz.py"],
     "checkpoints": ["tests/training/run/test_checkpoint_fuzz.py"],
 }

@@ -4,8 +4,9 @@
 
 Each trial is a table of patients with two rows each, whose names a seeded draw has written in two ways. Looks the same:
 composed and decomposed letters, characters without width, other blanks and more of them, full-width digits. May be
-meant alike: capitals, Cyrillic letters that look Latin, a decimal point or zeros around a number. Writes
-results/reliability/ids.json; the exit code is 1 if a patient was torn apart, or not told of.
+meant alike: capitals, Cyrillic letters that look Latin, a decimal point or comma or zeros around a number, a number
+inside a name with another separator. Writes results/reliability/ids.json; the exit code is 1 if a patient was torn
+apart, or not told of.
 """
 
 from __future__ import annotations
@@ -66,9 +67,13 @@ def same_pair(number: int, draw: random.Random) -> Pair:
 
 def alike_pair(number: int, draw: random.Random) -> Pair:
     """Two names that may be meant alike."""
-    kind = draw.choice(("capitals", "Cyrillic", "number"))
+    kind = draw.choice(("capitals", "Cyrillic", "number", "number inside"))
     if kind == "number":
-        return str(number), draw.choice((f"{number}.0", f"00{number}", f"0{number}.", f"{number}.00"))
+        ways = (f"{number}.0", f"00{number}", f"0{number}.", f"{number}.00", f"{number},0", f"'{number}")
+        return str(number), draw.choice(ways)
+    if kind == "number inside":
+        ways = (f"P-{number}", f"P_{number}", f"P {number}", f"P0{number}", f"p-00{number}")
+        return f"P{number}", draw.choice(ways)
     name = f"P{name_of(number, draw)}"
     return name, name.swapcase() if kind == "capitals" else name.translate(CYRILLIC)
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-from types import FrameType
+import sys
+
+try:
+    import signal
+    from types import FrameType
+except KeyboardInterrupt:  # these take some milliseconds themselves
+    os.write(2, b"deepauc: interrupted.\n")
+    os._exit(130)
 
 
 def run() -> None:
@@ -12,6 +18,7 @@ def run() -> None:
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a script's background job ignores it
     if heard:
         signal.signal(signal.SIGINT, _leave)  # no exception: an import that catches it would go on, or print it
+    _open_what_is_closed()
     from deepauc.cli.main import run as run_command
 
     try:
@@ -23,6 +30,18 @@ def run() -> None:
     finally:
         if heard:
             signal.signal(signal.SIGINT, _leave_silently)  # all is said; what is left is the interpreter's own end
+
+
+def _open_what_is_closed() -> None:
+    """What was started with `>&-` speaks to nobody; else the next file that it opens would become its stdout."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.dup2(descriptor, number)
+            if descriptor > 2:
+                os.close(descriptor)
+            stream = os.fdopen(number, "w" if number else "r", closefd=False, encoding="utf-8")
+            setattr(sys, name, stream)
 
 
 def _leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> None:

@@ -22,7 +22,7 @@ def test_one_form_is_idempotent_and_has_nothing_unseen(text):
     formed = one_form(text)
     assert one_form(formed) == formed
     assert formed == unicodedata.normalize("NFKC", formed)
-    assert all(unicodedata.category(letter) != "Cf" for letter in formed)
+    assert all(unicodedata.category(letter) not in ("Cf", "Cc") for letter in formed)
     assert formed == formed.strip()
     assert "  " not in formed
 
@@ -44,6 +44,9 @@ def test_an_array_is_formed_entry_by_entry(texts):
         (" A\u00a01\t", "A 1"),
         ("１２", "12"),
         ("P1", "P1"),
+        ("P\x011", "P1"),
+        ("Jose\x01\u0301", "José"),
+        ("\x7f P1", "P1"),
     ],
 )
 def test_one_form(text, formed):
@@ -52,7 +55,24 @@ def test_one_form(text, formed):
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [("12", "12.0"), ("12", "0012"), ("100000", "1e+05"), ("P1", "p1"), ("P1", "Р1"), ("в1", "В1"), ("A-1", "A–1")],
+    [
+        ("12", "12.0"),
+        ("12", "0012"),
+        ("12", "12,0"),
+        ("12000", "12,000"),
+        ("12", "'12"),
+        ("100", "1OO"),
+        ("100000", "1e+05"),
+        ("P1", "p1"),
+        ("P1", "Р1"),
+        ("P1", "P001"),
+        ("P1", "P-1"),
+        ("P-1", "P 01"),
+        ("P_1_2", "P-1-2"),
+        ("2026-01-05", "2026-1-5"),
+        ("в1", "В1"),
+        ("A-1", "A–1"),
+    ],
 )
 def test_names_that_may_be_meant_alike(a, b):
     found = find_alike(["x", a, a, b, ""], what="group", column="patient")
@@ -68,7 +88,16 @@ def test_the_odd_letter_is_named():
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [("12", "13"), ("P1", "P01"), ("12345678901234567890", "12345678901234567891"), ("é", "e"), ("nan", "inf")],
+    [
+        ("12", "13"),
+        ("P1-12", "P11-2"),
+        ("1-2", "12"),
+        ("I1", "L1"),
+        ("P1.01", "P1.1"),
+        ("12345678901234567890", "12345678901234567891"),
+        ("é", "e"),
+        ("nan", "inf"),
+    ],
 )
 def test_names_that_differ(a, b):
     assert find_alike([a, b], what="group") is None

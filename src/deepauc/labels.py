@@ -125,11 +125,12 @@ def invalid_labels(labels: Tensor, *, soft: bool) -> Tensor:
     return (labels != 0) & (labels != 1) & (labels == labels)  # noqa: PLR0124  (NaN is missing, not invalid)
 
 
-def require_valid_labels(labels: Tensor, *, soft: bool = False) -> None:
+def require_valid_labels(labels: Tensor, *, soft: bool = False, may_be_soft: bool = True) -> None:
     """Raise ValueError, naming the remedy, unless every label is 0, 1 (in [0, 1] when soft) or NaN. Synchronises."""
     bad = invalid_labels(labels, soft=soft)
     if bad.any():
-        raise ValueError(label_message(labels[bad].detach().cpu().double().numpy(), soft=soft))
+        values = labels[bad].detach().cpu().double().numpy()
+        raise ValueError(label_message(values, soft=soft, may_be_soft=may_be_soft))
 
 
 def require_valid_arrays(

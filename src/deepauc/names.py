@@ -20,6 +20,11 @@ import numpy.typing as npt
 MOST_EXAMPLES = 3  # of sets, and of the names of one
 _LONGEST = 60  # letters of a name in a message
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:e[+-]?\d{1,3})?")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+")
+_LETTER_O = re.compile(r"(?<=\d)o+|o+(?=\d)")
+_SEPARATORS = re.compile(r"[\s_-]+")
+_BEFORE_NUMBER = re.compile(r"(?<=[^\W\d])-(?=\d)")
+_FIRST_ZEROS = re.compile(r"(?<![\d.,])0+(?=\d)")
 # Small Cyrillic and Greek letters by the Latin ones that they, or their capitals, look like; dashes and apostrophes.
 _LOOK_ALIKES = str.maketrans(
     "авекмнорстухіїјѕԛԝһԁӏ" + "αβεζηικμνορτυχ" + "ıɑɡ" + "‐‒–—―−" + "‘’‛′",
@@ -29,10 +34,11 @@ _LOOK_ALIKES = str.maketrans(
 
 
 def one_form(text: str) -> str:
-    """NFKC, without format characters (zero-width space, byte order mark, ...), blanks folded and stripped."""
-    if not text.isascii():
-        # Format characters first: one may stand between a letter and its accent, which NFKC then joins.
-        text = unicodedata.normalize("NFKC", "".join(c for c in text if unicodedata.category(c) != "Cf"))
+    """NFKC, without format and control characters (zero-width space, byte order mark, ...), blanks folded, stripped."""
+    if not (text.isascii() and text.isprintable()):
+        # Unseen characters first: one may stand between a letter and its accent, which NFKC then joins.
+        seen = (c for c in text if c.isspace() or unicodedata.category(c) not in ("Cf", "Cc"))
+        text = unicodedata.normalize("NFKC", "".join(seen))
     return " ".join(text.split())
 
 
@@ -53,12 +59,19 @@ def in_one_form(names: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def loose_form(name: str, *, numbers: bool = True) -> Hashable:
     """Equal for names that a person may have meant alike: `P1` and `p1`, with a Cyrillic Р too; as numbers 12 and 012.
 
-    name: in its `one_form`. numbers: whether those are compared by value.
+    name: in its `one_form`. numbers: whether those are compared by value, also inside a name (`P1`, `P-001`, `P_1`).
     """
     text = name.casefold()
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_LOOK_ALIKES))
-    return Decimal(text) if numbers and _NUMBER.fullmatch(text) else text
+    if not numbers:
+        return text
+    text = text.lstrip("'")  # '12 is how a spreadsheet is told that a number is text
+    text = _LETTER_O.sub(lambda found: "0" * len(found[0]), text)
+    with_point = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text.replace(",", ".", 1)
+    if _NUMBER.fullmatch(with_point):
+        return Decimal(with_point)
+    return _FIRST_ZEROS.sub("", _BEFORE_NUMBER.sub("", _SEPARATORS.sub("-", text)))
 
 
 @dataclass(frozen=True, kw_only=True)

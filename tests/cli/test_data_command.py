@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -250,9 +251,13 @@ def test_control_characters_reach_no_terminal(deepauc, tmp_path):
     assert "\x1b" not in out
     assert problem_lines(out)[0][2:] == (
         "patient in two splits",
-        r"p\x1b[31m p is in train here and in test in line 4",
+        "p[31m p is in train here and in test in line 4",
     )
-    assert r"leak: group p\x1b[31m p is in 2 parts" in out
+    assert "leak: group p[31m p is in 2 parts" in out  # a name has none of them; a path has
+    shutil.copy(tmp_path / "t.csv", tmp_path / "t\x1b.csv")
+    _, out, _ = deepauc("check", tmp_path / "t\x1b.csv", *options)
+    assert "\x1b" not in out
+    assert r"t\x1b.csv: 4 rows" in out
 
 
 # --- named data sets -------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_an_unfinished_run_goes_on_and_other_runs_do_not(made, tmp_path, monkeyp
     (folder / "run.json").write_text(json.dumps({**record, "command": here}))
     asked = []
     monkeypatch.setattr(training_run, "run_training", lambda *_, out, **__: asked.append((out / "run.json").exists()))
-    monkeypatch.setattr(demo_first_run, "_scored", lambda *_: None)
+    monkeypatch.setattr(demo_first_run, "_result", lambda *_: None)
     table = write_digits_table(out / demo_first_run.TABLE_FOLDER)
     run_first(out, table, SETTINGS, Output(quiet=True))
     run_first(out, table, FirstRunSettings(seed=1), Output(quiet=True))

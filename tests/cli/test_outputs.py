@@ -233,7 +233,26 @@ def test_edited_scores_are_refused(deepauc, predict, made, run, tmp_path):
         assert code == 0
         assert f"Caution. {run / 'scores.csv'} is not the file that this run wrote" in text
     assert "is not the file that this run wrote" in (out / "report.md").read_text()
-    assert predict(run, tmp_path / "scores.csv")[0] == 0  # which does not use them
+
+
+@pytest.mark.parametrize("name", ["scores.csv", "model.safetensors"])
+def test_what_a_command_does_not_use_is_told_of(deepauc, predict, made, run, tmp_path, name):
+    if name == "scores.csv":
+        edit_scores(run)
+        calls = [predict(run, tmp_path / "new.csv"), deepauc("export", run, "--bundle", tmp_path / "bundle")]
+    else:
+        shutil.copyfile(made / "two" / name, run / name)
+        calls = [
+            deepauc("report", run, "--out", tmp_path / "report"),
+            deepauc("evaluate", run / "scores.csv"),
+            deepauc("compare", made / "two" / "scores.csv", run / "scores.csv"),
+        ]
+        assert "is not the file that this run wrote" in (tmp_path / "report" / "report.md").read_text()
+    for code, text, _ in calls:
+        assert code == 0
+        assert text.count(f"{run / name} is not the file that this run wrote") == 1
+    shutil.copyfile(run / "scores.csv", run / "mine.csv")
+    assert "is not the file" not in deepauc("evaluate", run / "mine.csv")[1]
 
 
 def test_csv_files_beside_any_run_json_are_read(deepauc, made, tmp_path):
@@ -297,3 +316,18 @@ def test_a_data_set_is_exported_through_a_link(tmp_path):
     export_task(task, tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "empty" / "table.csv").is_file()
+
+
+@unix
+@pytest.mark.parametrize("command", [("pack",), ("pack", "--overwrite"), ("export",)])
+@pytest.mark.parametrize("there", ["pipe", "link to nowhere"])
+def test_data_sets_are_written_to_folders(deepauc, made, tmp_path, command, there):
+    out, words = tmp_path / "out", ["--label-column", "a", "--feature-column", "b"]
+    if there == "pipe":
+        os.mkfifo(out)
+    else:
+        out.symlink_to("nowhere")
+    code, _, err = deepauc("data", command[0], made / "new.csv", "--out", out, *words[: 4 * ("pack" in command)])
+    assert code == 2
+    assert f"--out {out} is a {'file' if there == 'pipe' else 'link'}" in err
+    assert not (tmp_path / "nowhere").exists()

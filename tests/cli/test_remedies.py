@@ -208,8 +208,8 @@ def test_one_positive_in_a_held_out_part_is_said_before_training_and_stops_nothi
     words = ("--table", table, *COLUMNS, "--group-column", "patient", "--split-column", "split", "--epochs", 1)
     code, text, errors = deepauc("train", *words, "--model", "small-cnn", "--out", tmp_path / "run")
     assert (code, errors) == (0, "")
-    assert "few: validation has 1 of a class of target" in text
-    assert text.index("few: test has 1 of a class") < text.index("stage 1 of 2")
+    assert 'Warning: validation has only 1 positive for "target". Its AUC means little.' in text
+    assert text.index("Warning: test has only 1 positive") < text.index("stage 1 of 2")
     found = json.loads((tmp_path / "run" / "run.json").read_text())["results"]
     assert found["auc"]["test"]["target"][1:] == [0.0, 1.0]
     assert found["guard"]["last_minus_stage"] == {}
@@ -233,7 +233,7 @@ def test_another_run_is_not_said_to_go_on(deepauc, trained, tmp_path):
     code, text, errors = deepauc(*words)
     assert code == 2
     assert "holds another run (different recipe, data)" in errors
-    assert "going on" not in text
+    assert "Resuming" not in text
     assert (tmp_path / "run" / "run.json").exists()
 
 

@@ -1,6 +1,7 @@
 """Ctrl-C at any moment, and a reader that goes away: the installed command, in a process of its own."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from deepauc.data.packed.sets import open_packed
 
 COMMAND = [sys.executable, "-m", "deepauc_command"]
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -87,3 +90,25 @@ def test_the_work_goes_on_without_a_reader(tmp_path):
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
     assert list(out.iterdir())
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(tmp_path, closed):
+    table = tmp_path / "t.csv"
+    table.write_text("age,ill\n" + "\n".join(f"{n},{int(n % 3 == 0)}" for n in range(60)))
+    words = [
+        "data",
+        "pack",
+        str(table),
+        "--out",
+        str(tmp_path / "p"),
+        "--feature-column",
+        "age",
+        "--label-column",
+        "ill",
+    ]
+    line = f"{shlex.join([*COMMAND, *words])} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, env=environment(), check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(b"\n") is (closed == "2>&-")
+    assert open_packed(tmp_path / "p", verify="full").shape == (1,)

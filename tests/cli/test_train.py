@@ -91,7 +91,7 @@ def test_from_one_csv_to_a_report_and_again_nothing_changes(deepauc, data, tmp_p
     }
     for choice in choices:
         assert f"{choice['name']}: {choice['value']}" in text
-        assert f"because: {choice['reason']}" in text
+        assert f"\n    {choice['reason']}\n" in text
     assert record["leaks"] == {}
     assert record["data"]["split"] == {"train": 0.7, "validation": 0.15, "test": 0.15, "seed": 0}
     assert record["data"]["image_column"] == "file"
@@ -127,7 +127,7 @@ def test_from_one_csv_to_a_report_and_again_nothing_changes(deepauc, data, tmp_p
     before = content(out)
     code, text, errors = deepauc(*words)
     assert (code, errors) == (0, "")
-    assert "finished: nothing was changed" in text
+    assert "is finished: nothing was changed" in text
     assert content(out) == before
 
 
@@ -173,7 +173,7 @@ def test_interrupted_it_is_saved_and_the_same_command_goes_on(deepauc, no_report
     assert not (out / "DONE").exists()
     code, text, _ = deepauc(*words, "--out", out)
     assert code == 0
-    assert "unfinished: going on" in text
+    assert "Resuming the unfinished run" in text
     assert scores(out) == scores(tmp_path / "whole")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
@@ -232,7 +232,7 @@ def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
     settings = tomllib.loads(text)
     assert settings["seed"] == 3
     assert settings["data"]["image_size"] == [8, 8]
-    assert "# network: small-cnn\n#   because: " in text
+    assert "# network: small-cnn\n#   You set it.\n" in text
     (tmp_path / "run.toml").write_text(text)
     assert deepauc("--config", tmp_path / "run.toml", "--out", tmp_path / "a")[0] == 0
     assert deepauc(*words, "--out", tmp_path / "b")[0] == 0
@@ -420,7 +420,7 @@ def test_several_labels_with_empty_cells_and_a_split_without_validation(
         *words, "--weight-column", "importance", "--out", tmp_path / "run", "--epochs", 1, "--image-size", "9x8"
     )
     assert (code, errors) == (0, "")
-    assert "validation is taken from its training part" in text
+    assert "Validation is drawn from its training part" in text
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["task"]["shape"] == [9, 8, 1]
     assert record["task"]["rows"]["test"] == sum(1 for n in range(90, 120) if n % 14)
@@ -446,7 +446,7 @@ def test_it_says_how_many_unlabelled_rows_join_a_first_stage_and_why_others_do_n
     code, text, errors = deepauc(*words, "--print-config")
     assert (code, errors) == (0, "")
     assert "# unlabelled rows: 0 of 5 join the self-supervised stage" in text
-    assert "2 could join one that does; 2 never join: their patient is in validation or test; 1 never join" in text
+    assert "2 could join one that does. 2 never join: their patient is in validation or test. 1 never join" in text
     first = """[[recipe.stages]]
 epochs = 1
 batch_size = 32
@@ -496,10 +496,10 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
     steps = record["plan"]["pace"]["per_epoch"]
     assert 0.2 * count * steps[0] <= 0.9 * 6 < 0.2 * (count + 1) * steps[0]
     assert re.search(rf"epochs: {count}\n", text)
-    assert "of the 0.1 min asked for" in text
-    assert "Cut: uncut, 50 epochs" in text
+    assert "of the 0.1 minutes that you allow" in text
+    assert "Shortened: the full 50 epochs" in text
     assert "stages: cross-entropy alone\n" in text
-    assert "0.1 minutes do not last for all of it and 3 epochs of an AUC stage" in text
+    assert "0.1 minutes would not be enough for all of cross-entropy and 3 epochs of an AUC stage" in text
     code, text, _ = deepauc(*words[:-2], "--minutes", 0.1, "--auc-stage", "always", "--print-config")
     assert code == 0
     counts = [int(n) for n in re.search(r"# epochs: (\d+) \+ (\d+)\n", text).groups()]
@@ -508,7 +508,7 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
     assert len(measured) == 3
     code, text, _ = deepauc(*words, "--minutes", 0.1)
     assert code == 0
-    assert "finished: nothing was changed" in text
+    assert "is finished: nothing was changed" in text
     assert len(measured) == 3  # read from the run's folder
     code, _, errors = deepauc(*words, "--minutes", 0.2)
     assert code == 2

@@ -104,7 +104,7 @@ def test_interrupted_in_the_first_stage_it_goes_on_to_the_bit(deepauc, no_report
     assert set(steps) == {0}
     code, text, _ = deepauc(*words, "--out", out)
     assert code == 0
-    assert "unfinished: going on" in text
+    assert "Resuming the unfinished run" in text
     for name in ("model.safetensors", "scores.csv"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     code, _, errors = deepauc(*words[:-4], "--epochs", 2, "--out", out)  # without the first stage it is another run
@@ -122,7 +122,7 @@ def test_minutes_leave_it_out_or_have_it_by_the_clock(deepauc, words, monkeypatc
         assert (code, errors) == (0, "")
         assert f"# epochs: {epochs}\n" in text
         assert text.count("[[recipe.stages]]") == epochs.count("+") + 1
-        assert ("0.2 minutes do not last for 50 epochs of one" in text) == (minutes == 0.2)
+        assert ("0.2 minutes would not be enough for 50 epochs of it" in text) == (minutes == 0.2)
     code, text, _ = deepauc(*words, "--minutes", 0.2, *FIRST, "--print-config")
     assert code == 0
     assert "# epochs: 42 + 21\n" in text
@@ -165,13 +165,13 @@ def test_numbers_and_config_files(deepauc, no_report, words, tmp_path, write_tab
     assert "change first_stage in the recipe itself" in errors
     code, text, _ = deepauc(*words, "--config", tmp_path / "plan.toml", "--first-stage", "none", "--print-config")
     assert text.count("[[recipe.stages]]") == 2
-    assert "# first stage: none\n#   because: asked for" in text
+    assert "# first stage: none\n#   You set it.\n" in text
 
 
 def test_tuned(deepauc, no_report, words, tmp_path):
     code, text, errors = deepauc(*words, *FIRST, "--epochs", 1, "--tune", 2, "--out", tmp_path / "run")
     assert (code, errors) == (0, "")
-    assert "best of 2 on validation" in text
+    assert "Best of 2 pairs on validation" in text
     with (tmp_path / "run" / "history.csv").open(newline="") as file:
         assert [row["stage"] for row in csv.DictReader(file)] == ["0", "1", "2"]
 

@@ -199,7 +199,7 @@ def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, d
     shutil.copytree(data / "split", tmp_path / "moved")  # the same rows, wherever they lie
     code, text, _ = deepauc("train", "--packed", tmp_path / "moved", *words[3:], "--out", out)
     assert code == 0
-    assert "unfinished: going on" in text
+    assert "Resuming the unfinished run" in text
     assert read(out / "scores.csv") == read(tmp_path / "whole" / "scores.csv")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
@@ -249,7 +249,7 @@ def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
     settings = tomllib.loads(text)["data"]
     assert settings["packed"] == str(data / "split")
     assert "image_size" not in settings
-    assert "# image size: 8 x 8\n#   because: that is how the images come\n" in text
+    assert "# image size: 8 x 8\n#   The images have this size.\n" in text
     (tmp_path / "run.toml").write_text(text)
     assert deepauc("train", "--config", tmp_path / "run.toml", "--out", tmp_path / "a")[0] == 0
     assert deepauc("train", "--packed", data / "split", *SHORT, "--out", tmp_path / "b")[0] == 0

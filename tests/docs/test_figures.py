@@ -108,10 +108,8 @@ def first_on_a_gpu() -> tuple[str, ...]:
 
 def first_on_a_cpu() -> tuple[str, ...]:
     """The minutes that are named."""
-    reasons = [planned_first(8000, 500, (28, 28, 1), "cpu")[0].reason,
-               planned_first(25_253, 253, (32, 32, 3), "cpu")[0].reason]  # fmt: skip
-    named = [re.search(r"; (--minutes [^;]+) would allow it", reason) for reason in reasons]
-    return tuple(found[1] for found in named if found)
+    found = (planned_first(8000, 500, (28, 28, 1), "cpu"), planned_first(25_253, 253, (32, 32, 3), "cpu"))
+    return tuple(" or ".join(decision.rests_on["options"]) for decision, _ in found)
 
 
 def lever(loss: str, name: str) -> Decision:

@@ -1,4 +1,4 @@
-"""How often nominal 95 % intervals of AP, Brier score and ECE hold the truth of the cohort they were drawn from."""
+"""How often nominal 95 % intervals of AP, partial AUC, Brier score and ECE hold the truth of the cohort."""
 
 import sys
 from statistics import NormalDist
@@ -8,6 +8,7 @@ import pytest
 
 from deepauc.metrics.average_precision import average_precision_interval
 from deepauc.metrics.calibration import calibration_intervals
+from deepauc.metrics.partial import partial_auroc_interval
 
 SHARE = 0.1  # of positives
 BINS = 10
@@ -152,3 +153,36 @@ def test_patients_with_several_images(capsys):
     for name in ("AP", "Brier"):
         assert 0.91 <= with_groups[name] <= 0.975
         assert without[name] < 0.88
+
+
+def partial_coverage(area, positives, negatives, samples, **limits):
+    """Of the partial AUC, with class counts that are fixed."""
+    shift = NormalDist().inv_cdf(area) * np.sqrt(2)
+    step = GRID[1] - GRID[0]
+    fpr, tpr = (np.cumsum(normal_pdf(GRID - at)[::-1]) * step for at in (0.0, shift))
+    heights = np.maximum(tpr - limits.get("min_tpr", 0.0), 0) * (fpr <= limits.get("max_fpr", 1.0))
+    truth = float(heights @ (normal_pdf(GRID)[::-1] * step))
+    labels, rng, held = np.array([1] * positives + [0] * negatives), np.random.default_rng(0), 0
+    for number in range(samples):
+        scores = rng.standard_normal(labels.size) + shift * labels
+        found = partial_auroc_interval(scores, labels, n_resamples=500, seed=number, **limits)
+        held += found.low <= truth <= found.high
+    return held / samples
+
+
+def test_partial_auc_of_fifty_positives():
+    assert 0.88 <= partial_coverage(0.8, 50, 450, 150, max_fpr=0.3) <= 0.99
+    assert 0.85 <= partial_coverage(0.8, 50, 450, 150, min_tpr=0.8) <= 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("positives", "least"), [(50, (0.93, 0.90)), (10, (0.92, 0.70))])
+@pytest.mark.parametrize("area", AREAS)
+def test_partial_auc(capsys, area, positives, least):
+    found = [
+        partial_coverage(area, positives, 9 * positives, 1000, **limits)
+        for limits in ({"max_fpr": 0.3}, {"min_tpr": 0.8})
+    ]
+    show(capsys, f"AUC {area}, {positives} positives: FPR <= .3 {found[0]}, TPR >= .8 {found[1]}")
+    assert all(share >= bound for share, bound in zip(found, least, strict=True)), found
+    assert max(found) <= 0.98

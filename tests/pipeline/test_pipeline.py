@@ -24,7 +24,7 @@ from deepauc.pipeline.job import check, complete_settings, fit_minutes, plan
 from deepauc.pipeline.run import planned, run
 from deepauc.pipeline.train import folder_state, train_run
 from deepauc.training.config import DataSettings, Settings
-from deepauc.training.plan.decision import Decision
+from deepauc.training.plan.decision import ASKED, Decision
 from deepauc.training.plan.inputs import PlanOptions
 
 CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def test_events_come_in_order_and_nothing_is_printed(settings, no_report, tmp_pa
     assert len(steps) == sum(length.steps for length in began.lengths)
     tuning = [event for event in told if isinstance(event, Tuning)]
     assert [event.done for event in tuning] == list(range(tuning[-1].total + 1))
-    assert [event.finished for event in tuning if event.finished][0] == "the stages before"
+    assert next(event.finished for event in tuning if event.finished) == "the stages before"
     assert first.state == "trained"
     assert first.kept.auc["test"]["ill"].value == first.run.auc("test")["ill"].value
     assert first.run.record["command"] == "mine"
@@ -99,7 +99,7 @@ def test_other_parts_of_the_same_rows_give_another_run_with_its_own_encoding(set
     prepared = check(settings, device=CPU)
     rows = np.arange(90)
     parts = {"train": rows[:60], "validation": rows[60:75], "test": rows[75:]}
-    fold = prepared.resplit(parts, Decision(name="parts", value="fold 1", reason="asked for"))
+    fold = prepared.resplit(parts, Decision(name="parts", value="fold 1", reason=ASKED))
     assert {name: found.tolist() for name, found in fold.task.parts.items()} == {
         name: found.tolist() for name, found in parts.items()
     }

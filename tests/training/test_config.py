@@ -12,7 +12,7 @@ from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpe
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy, Focal
-from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.config import _KINDS, DataSettings, Settings, SplitSettings, read_settings, settings_toml
@@ -57,7 +57,7 @@ STAGES = (
     ),
     Stage(objective=AUCSquare(), optimizer=AdamSpec(lr=1e-05), epochs=1, bound="l2", start_from="some/where"),
     Stage(objective=Focal(), optimizer=AdamWSpec(betas=(0.8, 0.9)), epochs=1, schedule=Cyclic(period=2)),
-    Stage(objective=Pairwise(), optimizer=SGDSpec(), epochs=1, uncertain="ignore"),
+    Stage(objective=PairwiseAUC(), optimizer=SGDSpec(), epochs=1, uncertain="ignore"),
 )
 
 

@@ -8,11 +8,12 @@ import pytest
 from deepauc.models.build import ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
+from deepauc.objectives.pairwise import Pairwise, PairwiseAUC
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.config import Settings, build, settings_toml
 from deepauc.training.identity import FROZEN, RENAMED
-from deepauc.training.plain import SPECS, from_plain, recipe_hash, run_id, to_plain
+from deepauc.training.plain import SPECS, from_plain, identity_text, recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.folder import NUMERICS_VERSION, by_other_numerics, git_commit
 from deepauc.training.run.record import RunRecord
@@ -85,6 +86,19 @@ def test_a_renamed_spec_keeps_its_hash_and_is_read_by_both_names(renamed):
     assert "ProximalSpec" in new_file
     for text in (old_file, new_file):
         assert build(Settings, tomllib.loads(text)).recipe == RECIPE
+
+
+def test_the_all_pairs_objective_is_read_by_its_first_name():
+    stage = Stage(objective=PairwiseAUC(margin=0.5), optimizer=SGDSpec(), epochs=1)
+    recipe = Recipe(model=ResNet20Spec(), stages=(stage,))
+    assert Pairwise is PairwiseAUC
+    assert '"type": "Pairwise"' in identity_text(recipe)  # what its runs are known by
+    plain = to_plain(recipe)
+    assert plain["stages"][0]["objective"]["type"] == "PairwiseAUC"
+    plain["stages"][0]["objective"]["type"] = "Pairwise"
+    assert from_plain(plain) == recipe
+    file = settings_toml(Settings(recipe=recipe)).replace('"PairwiseAUC"', '"Pairwise"')
+    assert build(Settings, tomllib.loads(file)).recipe == recipe
 
 
 def test_a_spec_of_a_user_goes_by_its_own_name_and_defaults():

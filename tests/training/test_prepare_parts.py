@@ -26,6 +26,7 @@ def test_parts_without_any_label_are_refused_rather_than_cut_anew(tmp_path):
 @pytest.mark.parametrize(("part", "count"), [("validation", 45), ("test", 40)])
 def test_a_part_without_labels_is_said_to_be_left_out(tmp_path, part, count):
     prepared = prepare(table(tmp_path, {part}), "cpu")
-    assert f"{count} rows of validation or test have no label and are left out" in prepared.split.reason
+    assert "unlabelled left out" in prepared.split.reason
+    assert prepared.split.rests_on["left_out"] == count
     own = "test" if part == "validation" else "validation"
     assert len(prepared.task.part(own)) == 85 - count

@@ -9,9 +9,11 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive, ScoreColumns, all_notes
-from deepauc.cli.options import AsJson, Force
+from deepauc.cli.options import AsJson, RareForce, RareMaxFpr, RareMinTpr
+from deepauc.cli.short_help import HELP_ALL
 
 if TYPE_CHECKING:
+    from deepauc.reporting.evaluation.table import TableComparison
     from deepauc.training.run.scores import Scores
 
 
@@ -29,14 +31,19 @@ def compare(
     id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="To join on; default: id, if there.")] = None,
     common: Annotated[bool, typer.Option("--common", help="Use the rows both have, leave out the rest.")] = False,
     positive: Positive = None,
-    force: Force = False,
+    max_fpr: RareMaxFpr = None,
+    min_tpr: RareMinTpr = None,
+    force: RareForce = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
     as_json: AsJson = False,
+    help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """The paired test of two AUCs on the same samples.
 
     DeLong's, clustered by groups (patients). Joined on ids, or else by order.
     """
+    del help_all  # it has shown itself by now
+    from deepauc.metrics.partial import Region
     from deepauc.reporting.document.sections import p_text, signed_text
     from deepauc.reporting.evaluation.findings import Absent, to_json
     from deepauc.reporting.evaluation.table import compare_tables
@@ -44,6 +51,7 @@ def compare(
     from deepauc.training.run.scores import read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
+    region = Region.asked(max_fpr, min_tpr)
     cautions = [text for path in (first, second) for text in require_own(path.parent, path.name, force=force)]
     tables = []
     for path, columns in ((first, score_column), (second, second_score_column or score_column)):
@@ -61,7 +69,7 @@ def compare(
     part = part or _shared_part(a, b)
     for table in (a, b):
         (table if part is None or table.parts is None else table.part(part)).require_finite_scores()
-    found = compare_tables(a, b, part=part, common=common)
+    found = compare_tables(a, b, part=part, common=common, region=region)
     if len(a.label_names) > 1 and all(isinstance(one, Absent) for one in found.labels):
         raise ValueError(f"{first}, {second}: {getattr(found.labels[0], 'why', 'nothing to compare.')}")
     notes = [f"Caution. {text}." for text in cautions]
@@ -92,11 +100,33 @@ def compare(
     output.table(
         ["label", "AUC of A", "AUC of B", "A - B [95 % interval]", "two-sided p"], rows, title=f"A {first}, B {second}"
     )
+    _show_partial(output, a.label_names, found)
     record = {name: value for name, value in to_json(found).items() if name != "labels"}
     labels = [
         {k: v for k, v in to_json(one).items() if k not in ("baseline_fpr", "baseline_tpr")} for one in found.labels
     ]
     output.record({"a": str(first), "b": str(second), "notes": notes, **record, "labels": labels})
+
+
+def _show_partial(output: Output, names: tuple[str, ...], found: TableComparison) -> None:
+    from deepauc.reporting.document.sections import p_text, signed_text
+    from deepauc.reporting.evaluation.findings import Absent, Paired
+
+    rows, regions = [], set()
+    for name, pair in zip(names, found.labels, strict=True):
+        partial = pair.partial if isinstance(pair, Paired) else None
+        if isinstance(partial, Absent):
+            output.result(f"{name}: partial AUC not compared, because {partial.why}")
+        elif partial is not None:
+            difference, p_value = signed_text(partial.difference), p_text(partial.p_value)
+            rows.append([name, f"{partial.area:.3f}", f"{partial.baseline_area:.3f}", difference, p_value])
+            regions.add(str(partial.region))
+            if output.quiet:
+                output.result(f"{name}  {difference}  {p_value}  ({partial.region})")
+    if rows:
+        over = f"{found.group_word}s" if found.clustered else "rows"
+        header = ["label", "partial AUC of A", "of B", "A - B [95 % interval]", "two-sided p"]
+        output.table(header, rows, title=f"Partial AUC ({regions.pop()}), by a bootstrap over {over}")
 
 
 def _shared_part(a: Scores, b: Scores) -> str | None:

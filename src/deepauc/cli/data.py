@@ -40,6 +40,7 @@ from deepauc.data.packed.sets import pack as pack_task
 from deepauc.data.table.problems import TableError
 from deepauc.data.table.read import check_table, read_table
 from deepauc.data.task import Kind, Task
+from deepauc.training.run.output_file import require_output_folder
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -193,6 +194,7 @@ def pack(
     """Decode a table or data set once, for fast training."""
     del help_all  # it has shown itself by now
     output = Output(as_json=as_json)
+    require_output_folder(out, f"--out {out}")
     if out.exists() and not overwrite:
         raise ValueError(f"--out {out} is there already; --overwrite replaces a packed set.")
     skipped: tuple[int, ...] = ()
@@ -268,6 +270,7 @@ def export(
     `deepauc train --table DIR/table.csv` reads them again.
     """
     output = Output(as_json=as_json)
+    require_output_folder(out, f"--out {out}")
     task = _named_task(name, root=root, imratio=imratio, seed=seed)
     with output.progress(f"Exporting {printable(task.name)}") as advance:
         exported = export_task(task, out, parts=part, progress=advance)

@@ -13,6 +13,7 @@ from deepauc.cli.console import Output
 if TYPE_CHECKING:
     from deepauc.data.export import Exported
     from deepauc.metrics.intervals import Estimate
+    from deepauc.pipeline.outcome import Outcome
     from deepauc.training.config import Settings
 
 TABLE_FOLDER, RUN_FOLDER = "digits-table", "first-run"
@@ -85,8 +86,8 @@ def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Ou
     output.say(f"$ {command}\n")
     # where only results or JSON were asked for, the demo says them itself
     inner = _Silent(as_json=True) if output.quiet or output.as_json else output
-    run_training(full, out=folder, device="cpu", output=inner, command=command + MARK)
-    return _scored(full, settings, command, folder)
+    outcome = run_training(full, out=folder, device="cpu", output=inner, command=command + MARK)
+    return _result(full, settings, command, outcome)
 
 
 def header() -> list[str]:
@@ -181,36 +182,19 @@ def _command(settings: Settings, folder: Path) -> str:
     return shlex.join([*words, "--device", "cpu"])
 
 
-def _scored(full: Settings, settings: FirstRunSettings, command: str, folder: Path) -> FirstRun:
-    """Both stages on validation and test, from the weights that were kept of each."""
-    import torch
+def _result(full: Settings, settings: FirstRunSettings, command: str, outcome: Outcome) -> FirstRun:
+    """Both stages on validation and test, as the run has scored them."""
+    from deepauc.training.run.scores import read_run_scores
 
-    from deepauc.training.prepare import prepare
-    from deepauc.training.run.bundle import Bundle, load_weights
-    from deepauc.training.run.folder import RunFolder
-    from deepauc.training.run.run import Run
-    from deepauc.training.scoring import part_auc
-    from deepauc.training.test_time import score_copies
-
-    run = Run(folder)
-    stages = [_NAMES[name] for name in run.record.objectives]
-    task = prepare(full, "cpu").task
-    (label,) = task.label_names
-    bundle = Bundle.load(folder)
-    model = bundle.network(folder)
-    auc: dict[str, dict[str, Estimate[float]]] = {}
-    for number, stage in enumerate(stages):
-        load_weights(RunFolder(folder).stage_path(number), model)
-        for part in PARTS:
-            given = (model, task, task.labelled(part), bundle.preprocessing, torch.device("cpu"))
-            scores = score_copies(*given, copies=bundle.copies)  # as the run's own are made
-            auc.setdefault(stage, {})[part] = part_auc(task, part, scores)[label]
-    labels = {part: task.labels[rows] for part, rows in task.parts.items()}
+    folder, networks = outcome.run.path, sorted(outcome.networks, key=lambda network: network.stage)
+    (label,) = outcome.run.record.task.labels
+    scores = read_run_scores(folder)
+    labels = {part: scores.part(part).labels for part in scores.part_names}
     return FirstRun(
         settings=settings,
         command=command,
-        auc=auc,
-        kept=stages[run.record.kept_stage],
+        auc={_NAMES[one.objective]: {part: one.auc[part][label] for part in PARTS} for one in networks},
+        kept=_NAMES[outcome.kept.objective],
         counts={p: {"positives": int((y == 1).sum()), "negatives": int((y == 0).sum())} for p, y in labels.items()},
         table=Path(str(full.data.table)),
         report=folder / "report.html",

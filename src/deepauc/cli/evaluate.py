@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.options import AsJson, Force
+from deepauc.cli.options import AsJson, Force, MaxFpr, MinTpr
 
 if TYPE_CHECKING:
     from deepauc.reporting.evaluation.findings import LabelEvaluation
@@ -33,6 +33,8 @@ def evaluate(
     part_column: PartColumn = None,
     part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part; default: each.")] = None,
     positive: Positive = None,
+    max_fpr: MaxFpr = None,
+    min_tpr: MinTpr = None,
     force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
     as_json: AsJson = False,
@@ -44,12 +46,14 @@ def evaluate(
     """
     import numpy as np
 
+    from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import AucResult
     from deepauc.reporting.evaluation.table import evaluate_part
     from deepauc.training.run.own_files import require_own
     from deepauc.training.run.scores import read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
+    region = Region.asked(max_fpr, min_tpr)
     cautions = require_own(scores.parent, scores.name, force=force)
     table = read_scores(
         scores,
@@ -63,7 +67,9 @@ def evaluate(
     judged.require_finite_scores()
     parts: tuple[str | None, ...] = (part,) if part is not None else table.part_names or (None,)
     within = bool(((judged.scores >= 0) & (judged.scores <= 1) | np.isnan(judged.labels)).all())
-    found = [one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within)]
+    found = [
+        one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within, region=region)
+    ]
     if not any(isinstance(one.auc, AucResult) for one in found):
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
     notes = [*(f"Caution. {text}." for text in cautions), *all_notes(judged)]
@@ -105,6 +111,7 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
         if output.quiet:
             output.result(f"{one.part}  {one.name}  {interval_text(one.auc.headline)}")
     _show_aucs(output, judged, found[0].counts.group_word)
+    _show_partial_aucs(output, judged)
     _show_operating_points(output, judged)
     if within:
         _show_calibration(output, judged)
@@ -133,6 +140,25 @@ def _show_aucs(output: Output, judged: list[LabelEvaluation], group_word: str) -
             ]
         )
     output.table(header, rows, title="AUC with 95 % intervals")
+
+
+def _show_partial_aucs(output: Output, judged: list[LabelEvaluation]) -> None:
+    from deepauc.reporting.evaluation.findings import Absent
+    from deepauc.reporting.figures.label import interval_text
+
+    rows = []
+    for one in judged:
+        found = one.partial_auc
+        if isinstance(found, Absent):
+            output.say(f"{one.part}, {one.name}: no partial AUC, because {found.why}")
+        elif found is not None:
+            cells = (interval_text(found.area), f"{found.chance:.3f}", f"{found.most:.3f}")
+            rows.append([one.part, one.name, str(found.region), *cells])
+            if output.quiet:
+                output.result(f"{one.part}  {one.name}  {interval_text(found.area)}  ({found.region})")
+    if rows:
+        header = ["part", "label", "region", "partial AUC [bootstrap]", "chance", "at most"]
+        output.table(header, rows, title="Partial AUC with 95 % intervals")
 
 
 def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> None:
@@ -181,4 +207,5 @@ def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:
 
     operating = ("operating_points", "operating_points_left_out")
     kept = ("name", "part", "counts", "auc", "resamples", *operating, "cautions", *(("calibration",) if within else ()))
+    kept = (*kept, *(("partial_auc",) if one.partial_auc is not None else ()))
     return {name: to_json(getattr(one, name)) for name in kept}

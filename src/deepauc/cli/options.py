@@ -11,39 +11,52 @@ from deepauc.cli.short_help import RARE
 if TYPE_CHECKING:
     import torch
 
-ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, relative to the table.")]
+ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, paths relative to the table.")]
 LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1; repeatable.")
 FeatureColumns = Annotated[
     list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
 ]
 CategoryColumns = Annotated[
     list[str] | None,
-    typer.Option("--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata that are no numbers."),
+    typer.Option("--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata to read as categories."),
 ]
-GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients, customers: what rows belong to.")]
+GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients or customers; kept in one part.")]
 IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Ids of rows of numbers; default: line numbers.")]
 RareIdColumn = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Ids of rows of numbers; default: line numbers."),
+    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Row ids for numbers (default: line numbers)."),
 ]
 SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
 WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
 RareWeightColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="How much a row counts in training.")
+    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Weight of each row in training.")
 ]
 MetadataColumns = Annotated[
     list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="To be kept as well; repeatable.")
 ]
 MetadataInputs = Annotated[
-    list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="Age, sex, site instead; repeatable.")
+    list[str] | None,
+    typer.Option("--metadata-column", metavar="COLUMN", help="Age, sex, site; no images; repeatable."),
 ]
 AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may lie outside the table's folder.")]
 RareAllowOutside = Annotated[
-    bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Images may lie outside the table's folder.")
+    bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Allow images outside the table's folder.")
 ]
-RareSkipBad = Annotated[bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave rows with a problem out.")]
+RareSkipBad = Annotated[bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave out rows with a problem.")]
 RareDevice = Annotated[
-    str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda; default: what there is.")
+    str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda (default: a GPU if there is one).")
+]
+MaxFpr = Annotated[
+    float | None, typer.Option(metavar="RATE", help="Also the partial AUC up to this false positive rate.")
+]
+MinTpr = Annotated[float | None, typer.Option(metavar="RATE", help="Also the partial AUC above this sensitivity.")]
+RareMaxFpr = Annotated[
+    float | None,
+    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Also the partial AUC up to this false positive rate."),
+]
+RareMinTpr = Annotated[
+    float | None,
+    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Also the partial AUC above this sensitivity."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Force = Annotated[bool, typer.Option("--force", help="Go on though a file is not the run's own.")]

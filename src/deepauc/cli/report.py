@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.options import AllowOutside, AsJson, Force, ImageColumn
+from deepauc.cli.options import AsJson, ImageColumn, RareAllowOutside, RareForce, RareMaxFpr, RareMinTpr
+from deepauc.cli.short_help import HELP_ALL, RARE
 from deepauc.cli.train import command_line
 
 if TYPE_CHECKING:
@@ -36,21 +37,24 @@ def report(
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Show them, with Grad-CAM: patients' images!")
     ] = False,
-    examples: Annotated[
-        bool, typer.Option("--examples", help="Write examples.html: best, worst, borderline images.")
-    ] = False,
+    examples: Annotated[bool, typer.Option("--examples", help="Write examples.html, with patients' images.")] = False,
     table: Annotated[Path | None, typer.Option(metavar="FILE", help="For images: the run's table.")] = None,
     image_column: ImageColumn = None,
-    allow_outside: AllowOutside = False,
+    allow_outside: RareAllowOutside = False,
+    max_fpr: RareMaxFpr = None,
+    min_tpr: RareMinTpr = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: the run's folder.")] = None,
-    force: Force = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the report is.")] = False,
+    force: RareForce = False,
+    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the report is.")] = False,
     as_json: AsJson = False,
+    help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Write the report of a finished run: html, markdown, json.
 
     Without --baseline the paired test is against RUN/baseline, its first stage.
     """
+    del help_all  # it has shown itself by now
+    from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import Absent, to_json
     from deepauc.reporting.evaluation.subgroups import read_metadata
     from deepauc.reporting.examples import write_examples
@@ -80,6 +84,7 @@ def report(
     if examples and table is None and (image_column or allow_outside):
         raise ValueError("--image-column and --allow-outside are about a table: name it with --table.")
     output = Output(quiet=quiet, as_json=as_json)
+    region = Region.asked(max_fpr, min_tpr)
     images = None
     if table is not None:
         images = ImageTable(path=table, image_column=image_column, allow_outside=allow_outside)
@@ -91,6 +96,7 @@ def report(
             metadata=columns,
             cases=cases or 0,
             thumbnails=images if thumbnails else None,
+            region=region,
             out=out,
             command=command_line(context),
             force=force,

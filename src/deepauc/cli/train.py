@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 def train(
     context: typer.Context,
-    table: Annotated[Path | None, typer.Option(metavar="FILE", help="A csv, tsv or parquet file.")] = None,
+    table: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")] = None,
     packed: Annotated[
-        Path | None, typer.Option(metavar="DIR", rich_help_panel=RARE, help="Instead: what `deepauc data pack` wrote.")
+        Path | None,
+        typer.Option(metavar="DIR", rich_help_panel=RARE, help="Packed set (`deepauc data pack`), no --table."),
     ] = None,
     image_column: ImageColumn = None,
     label_column: Annotated[list[str] | None, LABELS] = None,
@@ -45,47 +46,52 @@ def train(
     group_column: GroupColumn = None,
     split_column: SplitColumn = None,
     split_of: Annotated[
-        Path | None, typer.Option(metavar="RUN", rich_help_panel=RARE, help="Parts as in this run, by the rows' names.")
+        Path | None,
+        typer.Option(metavar="RUN", rich_help_panel=RARE, help="Use the split of this run (matched by row name)."),
     ] = None,
     weight_column: RareWeightColumn = None,
     id_column: RareIdColumn = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of the run; default: 0.")] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="All of this as TOML, and more.")] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print that file; do not train.")] = False,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.01, metavar="M", help="Train no longer than about this.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed (default: 0).")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with these options and more.")] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the complete config file; do not train.")
+    ] = False,
+    minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training.")] = None,
     tune: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Try N margins and gammas first.")
+        int | None,
+        typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="First try N pairs of margin and gamma."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp, or timm's.")
+        str | None,
+        typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp, or a network of timm."),
     ] = None,
     image_size: Annotated[
-        str | None, typer.Option(metavar="HxW", rich_help_panel=RARE, help="Resize images; 224 is 224x224.")
+        str | None, typer.Option(metavar="HxW", rich_help_panel=RARE, help="Resize images; 224 means 224x224.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Of each stage.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Epochs per stage.")
+    ] = None,
     first_stage: Annotated[
         str | None,
-        typer.Option(metavar="KIND", rich_help_panel=RARE, help="contrastive or none; default: as the plan has it."),
+        typer.Option(metavar="KIND", rich_help_panel=RARE, help="contrastive or none (default: the plan decides)."),
     ] = None,
     auc_stage: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none; default: if time is left for it."),
+        typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none (default: if there is time for it)."),
     ] = None,
     tta: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Score the mean of N changed copies of an image."),
+        typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Test-time augmentation: average N copies."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Rows a step.")
+        int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Batch size.")
     ] = None,
     device: RareDevice = None,
     skip_bad: RareSkipBad = False,
     allow_outside: RareAllowOutside = False,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="At the end, curves to DIR/tensorboard.")
+        bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="Write curves to DIR/tensorboard at the end.")
     ] = False,
     examples: Annotated[
         bool,
@@ -93,15 +99,15 @@ def train(
             "--examples", rich_help_panel=RARE, help="Write examples.html: images of patients, with Grad-CAM."
         ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only the results.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the results.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=RARE, help="Print the result as JSON and nothing else.")
+        bool, typer.Option("--json", rich_help_panel=RARE, help="Print the result as JSON only.")
     ] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Train on a table of images or numbers, and write a report.
 
-    The same command goes on with an unfinished run.
+    Run the same command again to resume.
     """
     del help_all  # it has shown itself by now
     given_data = {
@@ -137,13 +143,13 @@ def train(
         for option, given in (("--json", as_json), ("--tensorboard", tensorboard), ("--examples", examples)):
             if given:
                 raise ValueError(
-                    f"{option} is for the training, which --print-config leaves out, and not for the file it prints "
-                    "(TOML): leave out one of the two."
+                    f"{option} needs a training run, and --print-config only prints a config file (TOML): leave out "
+                    "one of the two."
                 )
         print_settings(settings, device=device)
         return
     if out is None:
-        raise ValueError("where to? Name a folder for the run: --out runs/first.")
+        raise ValueError("--out is required, for example --out runs/first.")
     from deepauc.training.run.tensorboard import summary_writer, write_events
 
     if tensorboard:

@@ -131,9 +131,9 @@ class Narrator:
             case Decided():
                 show_decisions(self.output, event.decisions)
             case AlreadyFinished():
-                self.output.say(f"{event.out} holds this run, finished: nothing was changed.")
+                self.output.say(f"The run in {event.out} is finished: nothing was changed.")
             case Resumed():
-                self.output.say(f"{event.out} holds this run, unfinished: going on.")
+                self.output.say(f"Resuming the unfinished run in {event.out}.")
             case TrainingBegan():
                 drawn = not (self.output.quiet or self.output.as_json) and sys.stdout.isatty()
                 bar = self._bars.enter_context(progress_bar()) if drawn else None

@@ -15,17 +15,19 @@ from deepauc.cli.training_progress import Narrator
 from deepauc.cli.training_summary import show_outcome
 from deepauc.data.table.problems import TableError
 from deepauc.pipeline.job import complete_settings
+from deepauc.pipeline.outcome import Outcome
 from deepauc.pipeline.run import planned, run
 from deepauc.reporting.examples import write_examples
 from deepauc.reporting.figures.thumbnails import ImageTable
 from deepauc.training.config import Settings, settings_toml
 from deepauc.training.engine.distributed import join_ranks
+from deepauc.training.plan.wording import told
 from deepauc.training.run.interrupt import TrainingStopped
 
 
 def run_training(
     settings: Settings, *, out: Path, device: str | None, output: Output, command: str, examples: bool = False
-) -> None:
+) -> Outcome:
     """From settings to a finished run folder with its report, all of it told; typer.Exit where that was not to be.
 
     examples: also examples.html, with images of the settings' table.
@@ -53,6 +55,7 @@ def run_training(
         images = ImageTable(path=settings.data.table, allow_outside=settings.data.allow_outside)
         page = write_examples(out, table=images)
     show_outcome(output, outcome, examples=page)
+    return outcome
 
 
 def print_settings(settings: Settings, *, device: str | None) -> None:
@@ -62,8 +65,8 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
     except TableError as error:
         _refuse_table(error, settings, Output(quiet=True))
     comments = [
-        "All that `deepauc train --config THIS_FILE --out DIR` does. Paths are relative to where it is run.",
-        *(f"{one.name}: {one.value}\n  because: {one.reason}" for one in job.decisions),
+        "All settings of `deepauc train --config THIS_FILE --out DIR`. Paths are relative to the folder you run it in.",
+        *(f"{one.name}: {one.value}\n  {one.reason}" for one in map(told, job.decisions)),
     ]
     write_file(settings_toml(complete_settings(job), comments=comments))
 

@@ -13,6 +13,7 @@ from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork
 from deepauc.reporting.document.sections import p_text
 from deepauc.reporting.figures.label import interval_text
 from deepauc.training.plan.decision import Decision
+from deepauc.training.plan.wording import told
 from deepauc.training.prepare import Prepared
 from deepauc.training.run.record import plain_aucs
 
@@ -41,18 +42,16 @@ def show_data(output: Output, prepared: Prepared) -> None:
             f"  images: {shown}{', ...' if len(sizes) > 3 else ''}, {'grey' if report.channels == 1 else 'colour'}"
         )
     if report.skipped:
-        output.say(f"  left out for a problem: {len(report.skipped):,} rows ({lists})")
+        output.say(f"  left out because of a problem: {len(report.skipped):,} rows ({lists})")
     if report.duplicates and report.sizes:
         sets = f"{len(report.duplicates):,} set{'s' * (len(report.duplicates) != 1)}"
         disputed = f", {len(report.disputed):,} WITH DIFFERENT LABELS" if report.disputed else ""
         output.say(f"  identical images: {sets}{disputed} ({lists})")
     outside = report.labelled - sum(len(task.labelled(part)) for part in task.parts)
     if prepared.packed is not None and outside:
-        output.say(f"  in no part: {outside:,} of the labelled rows, neither trained on nor judged")
-    for part, name, few in _too_few(task):
-        output.say(
-            f"  few: {part} has {few} of a class of {name}; an AUC's interval needs two of each, and many to be narrow"
-        )
+        output.say(f"  in no part: {outside:,} labelled rows, used neither for training nor for evaluation")
+    for one in _too_few(task):
+        output.say(f"  Warning: {one} Its AUC means little.")
     for alike in report.alike:
         output.say(f"  caution: {alike.text(word)}")
     for kind, count in prepared.leaks.items():
@@ -70,23 +69,24 @@ def show_data(output: Output, prepared: Prepared) -> None:
         )
 
 
-def _too_few(task: Task) -> list[tuple[str, str, int]]:
-    """(part, label, rows of its rarer class) wherever a held-out part has fewer than two rows of a class."""
+def _too_few(task: Task) -> list[str]:
+    """A sentence for each label of a held-out part with fewer than two rows of a class."""
     found = []
     for part in task.parts:
         labels = task.labels[task.labelled(part)].reshape(-1, task.num_labels)
         for name, column in zip(task.label_names, labels.T, strict=True):
-            fewest = min(int((column == 0).sum()), int((column == 1).sum()))
-            if part != "train" and fewest < 2:
-                found.append((part, name, fewest))
+            negatives, positives = int((column == 0).sum()), int((column == 1).sum())
+            count, what = (positives, "positive") if positives <= negatives else (negatives, "negative")
+            if part != "train" and count < 2:
+                found.append(f'{part} has {f"only 1 {what}" if count else f"no {what}"} for "{name}".')
     return found
 
 
 def show_decisions(output: Output, decisions: Sequence[Decision]) -> None:
     """What will be done, and why."""
     output.say("Plan:")
-    for decision in decisions:
-        output.say(f"  {decision.name}: {decision.value}\n    because: {decision.reason}")
+    for one in map(told, decisions):
+        output.say(f"  {one.name}: {one.value}\n    {one.reason}")
 
 
 def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = None) -> None:
@@ -106,7 +106,7 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
     if copies := record.tta:
         output.say(
             f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after "
-            "each epoch was of the images as they are."
+            "each epoch is that of the unchanged images."
         )
     kept, other = outcome.kept, outcome.not_kept
     if other is not None and record.results.guard is not None:

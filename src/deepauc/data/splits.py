@@ -28,11 +28,11 @@ def k_fold(task: Task, *, folds: int = 5, seed: int = 0, outside: npt.ArrayLike 
     With groups no patient is in train and validation (scikit-learn's StratifiedGroupKFold). `outside` are rows of the
     training part that are only ever trained on, such as another clinic's images.
     """
-    pool, others = _pool(task, outside, taken=("validation",))
+    pool, others = pool_rows(task, outside, taken=("validation",))
     number = fold_numbers(
         task.labels[pool], folds=folds, seed=seed, groups=None if task.groups is None else task.groups[pool]
     )
-    return tuple(_held_out(task, pool, others, {"validation": number == fold}) for fold in range(folds))
+    return tuple(held_out_task(task, pool, others, {"validation": number == fold}) for fold in range(folds))
 
 
 def split_by_fractions(
@@ -49,7 +49,7 @@ def split_by_fractions(
     shares = np.array([fractions[name] for name in names], dtype=np.float64)
     if not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
         raise ValueError(f"fractions must be positive and add up to 1, not {dict(fractions)}.")
-    pool, others = _pool(task, outside, taken=names[1:])
+    pool, others = pool_rows(task, outside, taken=names[1:])
     strata = _strata(task.labels[pool])
     if task.groups is None:
         number = _cut_rows(strata, shares, seed=seed)
@@ -65,7 +65,30 @@ def split_by_fractions(
             f"the {name} part",
             "Label more rows of that class, or give the part a larger fraction (`[split]` of a settings file).",
         )
-    return _held_out(task, pool, others, {name: number == index for index, name in enumerate(names) if index})
+    return held_out_task(task, pool, others, {name: number == index for index, name in enumerate(names) if index})
+
+
+def inseparable(groups: Array | None, digests: Array | None) -> Array | None:
+    """(N,) what must not be torn apart: patients, joined with those they share an identical input with.
+
+    digests: of the inputs, as `input_digests` gives them; None where no two are known to be identical.
+    """
+    if digests is None:
+        return groups
+    groups = np.arange(len(digests)).astype(str) if groups is None else groups
+    names, codes = np.unique(groups, return_inverse=True)
+    owner = np.arange(len(names))
+
+    def root(code: int) -> int:
+        while owner[code] != code:
+            code = int(owner[code])
+        return code
+
+    for rows in equal_sets(digests):
+        first = root(int(codes[rows[0]]))
+        for row in rows[1:]:
+            owner[root(int(codes[row]))] = first
+    return np.array([names[root(int(code))] for code in codes])
 
 
 def trainable_rows(task: Task) -> Indices:
@@ -118,7 +141,7 @@ def _group_fold_numbers(strata: Indices, groups: Array, *, folds: int, seed: int
     return number
 
 
-def _pool(task: Task, outside: npt.ArrayLike, *, taken: Iterable[str]) -> tuple[Indices, Indices]:
+def pool_rows(task: Task, outside: npt.ArrayLike, *, taken: Iterable[str]) -> tuple[Indices, Indices]:
     """Rows of the training part that may be held out, and those that may not."""
     for name in taken:
         if name in task.parts:
@@ -134,7 +157,8 @@ def _pool(task: Task, outside: npt.ArrayLike, *, taken: Iterable[str]) -> tuple[
     return pool, np.sort(train[~np.isin(train, pool)])
 
 
-def _held_out(task: Task, pool: Indices, others: Indices, held: Mapping[str, npt.NDArray[np.bool_]]) -> Task:
+def held_out_task(task: Task, pool: Indices, others: Indices, held: Mapping[str, npt.NDArray[np.bool_]]) -> Task:
+    """These rows of the pool held out, the others trained on, save unlabelled ones of a patient who is held out."""
     out = np.logical_or.reduce(list(held.values()))
     if task.groups is not None:
         others = others[~np.isin(task.groups[others], task.groups[pool[out]])]

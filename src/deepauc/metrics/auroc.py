@@ -18,9 +18,22 @@ def auroc(scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = N
     weights each pair counts w_i w_j. Pairs are counted in integers, so without weights the value is the correctly
     rounded quotient, whatever the scores' scale or order. Scores are taken as they are: any real type, no sigmoid.
 
-    scores, labels: (N,) gives a float, (N, L) an array (L,); NumPy, torch or lists; a CUDA tensor is worked on where
-    it lies. Labels are 0/1, NaN where missing (dropped for that label alone). weights: (N,) or (N, L), not negative.
-    NaN or infinite scores, other labels, or a label with one class only: ValueError.
+    Args:
+        scores: (N,) or (N, L); NumPy, torch or lists. A CUDA tensor is worked on where it lies.
+        labels: The same shape: 0/1, NaN where missing (dropped for that label alone).
+        weights: (N,) or (N, L), not negative.
+
+    Returns:
+        A float for (N,), an array (L,) for (N, L).
+
+    Raises:
+        ValueError: NaN or infinite scores, other labels, or a label with one class only.
+
+    Examples:
+        >>> auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+        0.75
+        >>> auroc([[0.1, 0.9], [0.4, 0.2], [0.8, 0.3]], [[0, 1], [0, 0], [1, float("nan")]])
+        array([1., 1.])
     """
     if isinstance(scores, Tensor) and scores.is_cuda:
         return _auroc_on_device(scores, labels, weights)

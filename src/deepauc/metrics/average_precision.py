@@ -15,6 +15,10 @@ def average_precision(scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLik
     """AP = Σ_k (R_k - R_{k-1}) P_k over descending distinct scores, tied samples taken together.
 
     Its chance level is the share of positives, not one half. (N,) gives a float, (N, L) an array (L,).
+
+    Examples:
+        >>> round(average_precision([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
+        0.8333
     """
     columns = read_columns(scores, labels, weights=weights)
     return columns.collect([_average_precision_of(column) for column in columns])

@@ -41,7 +41,12 @@ class CalibrationIntervals:
 
 
 def brier_score(probabilities: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None) -> FloatOrArray:
-    """The mean of (p - y)² (Brier, 1950) over labelled rows; (N,) gives a float, (N, L) an array (L,)."""
+    """The mean of (p - y)² (Brier, 1950) over labelled rows; (N,) gives a float, (N, L) an array (L,).
+
+    Examples:
+        >>> round(brier_score([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
+        0.1581
+    """
     columns = read_probabilities(probabilities, labels, weights=weights)
     return columns.collect([_brier_of(column) for column in columns])
 
@@ -58,6 +63,10 @@ def expected_calibration_error(
 
     Bins hold equally many rows: at 1 % positives, bins of equal width (`equal_width=True`, the older convention) put
     almost all rows into the first one. Equal predictions are never parted. (N,) gives a float, (N, L) an array (L,).
+
+    Examples:
+        >>> round(expected_calibration_error([0.1, 0.2, 0.7, 0.9], [0, 0, 1, 1], bins=2), 4)
+        0.175
     """
     columns = read_probabilities(probabilities, labels, weights=weights)
     return columns.collect([_calibration_error_of(column, bins, equal_width) for column in columns])

@@ -37,6 +37,22 @@ def compare_auroc(
     Two scores that rank all pairs alike differ by 0 with certainty: limits 0, p-value 1. Where the variance is
     estimated as 0 although the areas differ (a perfect ranking against a reversed or constant one), the k pairs that
     share no sample (patient) decide: the sign test's p-value 2^(1 - k), and limits from the two areas' own exact ones.
+
+    Args:
+        scores_a: (N,) or (N, L), as in `auroc`.
+        scores_b: Of the same rows.
+        labels: The same shape: 0/1, NaN where missing.
+        groups: (N,) the patient of each row.
+        level: The interval's confidence level.
+
+    Returns:
+        AUC(a) - AUC(b), its limits and the two-sided p-value; arrays (L,) for (N, L).
+
+    Examples:
+        >>> labels = [0, 0, 0, 1, 1, 1]
+        >>> found = compare_auroc([0.1, 0.4, 0.2, 0.3, 0.8, 0.6], [0.5, 0.4, 0.2, 0.3, 0.8, 0.1], labels)
+        >>> print(f"{found.difference:.3f} [{found.low:.3f}, {found.high:.3f}], p = {found.p_value:.2f}")
+        0.444 [-0.172, 1.000], p = 0.16
     """
     require_interval_options(level)
     columns_a = read_columns(scores_a, labels, groups=groups)

@@ -93,7 +93,15 @@ class _Descending:
 def roc_curve(
     scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
 ) -> RocCurve | tuple[RocCurve, ...]:
-    """The ROC curve of (N,) scores, or one a label of (N, L) scores; labels 0/1, NaN where missing."""
+    """The ROC curve of (N,) scores, or one a label of (N, L) scores; labels 0/1, NaN where missing.
+
+    Examples:
+        >>> curve = roc_curve([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+        >>> curve.fpr
+        array([0. , 0. , 0.5, 0.5, 1. ])
+        >>> curve.tpr
+        array([0. , 0.5, 0.5, 1. , 1. ])
+    """
     columns = read_columns(scores, labels, weights=weights)
     curves = tuple(roc_of(column) for column in columns)
     return curves[0] if columns.scores.ndim == 1 else curves

@@ -30,6 +30,11 @@ def decision_curve(
 
     t is the probability at which a patient would be indifferent between acting and not. It only means that for
     calibrated probabilities: recalibrate raw scores first. Default thresholds are .01, .02, ..., .99.
+
+    Examples:
+        >>> curve = decision_curve([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], thresholds=[0.2, 0.5])
+        >>> curve.model.round(4), curve.treat_all.round(4)
+        (array([0.4375, 0.25  ]), array([0.375, 0.   ]))
     """
     columns = read_probabilities(probabilities, labels, weights=weights)
     t = np.arange(1, 100) / 100 if thresholds is None else np.asarray(thresholds, dtype=np.float64)

@@ -63,6 +63,23 @@ def auroc_interval(
         10 positives,  90 negatives: delong .941 / .925 / .912, bootstrap .935 / .921 / .905
         10 positives, 990 negatives: delong .930 / .910 / .871, bootstrap .923 / .899 / .855
     so with ten positives read the interval as too narrow.
+
+    Args:
+        scores: (N,) or (N, L), as in `auroc`.
+        labels: The same shape: 0/1, NaN where missing.
+        method: "delong" or "bootstrap".
+        level: The interval's confidence level.
+        groups: (N,) the patient of each row; rows of one patient are not independent.
+        n_resamples: Samples of the bootstrap.
+        seed: Of the bootstrap.
+
+    Returns:
+        The AUROC with its limits; arrays (L,) for (N, L).
+
+    Examples:
+        >>> estimate = auroc_interval([0.1, 0.4, 0.35, 0.8, 0.6, 0.2], [0, 0, 1, 1, 1, 0])
+        >>> print(f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]")
+        0.889 [0.261, 0.995]
     """
     if method not in ("delong", "bootstrap"):
         raise ValueError(f"method is {method!r}; it must be 'delong' or 'bootstrap'.")
@@ -111,9 +128,9 @@ def _interval_of(
     if spread == 0 or value in (0.0, 1.0):
         return value, *limits_without_variance(value, independent_pairs(column), level)
     if rng is None:
-        return value, *_logit_limits(value, math.sqrt(spread), level)
+        return value, *logit_limits(value, math.sqrt(spread), normal_quantile(level))
     replicates = resampled_auroc(column, n_resamples=n_resamples, rng=rng)
-    return value, *_bca_limits(value, replicates, influence(placed), level)
+    return value, *bca_limits(value, replicates, influence(placed), level)
 
 
 def limits_without_variance(value: float, pairs: int, level: float) -> tuple[float, float]:
@@ -152,13 +169,14 @@ def normal_quantile(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
-def _logit_limits(value: float, se: float, level: float) -> tuple[float, float]:
-    half = min(normal_quantile(level) * se / (value * (1 - value)), 700.0)  # exp(700) is still a double
+def logit_limits(value: float, se: float, quantile: float) -> tuple[float, float]:
+    """logit(value) ± quantile · se / (value (1 - value)), back on the scale of the value."""
+    half = min(quantile * se / (value * (1 - value)), 700.0)  # exp(700) is still a double
     against = (1 - value) / value
     return 1 / (1 + against * math.exp(half)), 1 / (1 + against * math.exp(-half))
 
 
-def _bca_limits(value: float, replicates: Floats, empirical_influence: Floats, level: float) -> tuple[float, float]:
+def bca_limits(value: float, replicates: Floats, empirical_influence: Floats, level: float) -> tuple[float, float]:
     """Efron's BCa: percentiles moved by the bias z0 and the acceleration a = Σu³ / (6 (Σu²)^(3/2))."""
     normal, n = NormalDist(), replicates.size
     below = (np.count_nonzero(replicates < value) + np.count_nonzero(replicates <= value)) / (2 * n)

@@ -64,6 +64,12 @@ def learn_weights(members: Sequence[ArrayLike], labels: ArrayLike) -> LearnedWei
     Targets are Platt's, (n+ + 1)/(n+ + 2) and 1/(n- + 2), which keep the slopes finite where the classes are separable.
     A model whose slope would be negative counts 0, and so does one that gives all rows one score: a mean must not turn
     a model's order round. NothingToWeigh where none is left.
+
+    Examples:
+        >>> labels = [0, 0, 1, 0, 1, 1]
+        >>> learned = learn_weights([[0.1, 0.2, 0.6, 0.4, 0.5, 0.9], [0.9, 0.1, 0.8, 0.2, 0.3, 0.4]], labels)
+        >>> [round(share, 2) for share in learned.shares]
+        [0.8, 0.2]
     """
     columns = [_column(scores, labels) for scores in members]
     if not columns:

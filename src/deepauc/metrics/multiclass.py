@@ -22,6 +22,11 @@ def multiclass_auroc(
     `ovo`: Hand & Till's (2001) M = 1/(C(C - 1)) sum over i != j of A(i|j), `pairwise_auroc`; it does not change with
     the shares of the classes. Both are scikit-learn's macro averages, ties counting one half; scores need not be
     probabilities. For two classes both are the mean of the two columns' AUROC. weights: (N,), not negative.
+
+    Examples:
+        >>> scores = [[0.8, 0.1, 0.1], [0.3, 0.5, 0.2], [0.2, 0.2, 0.6], [0.4, 0.5, 0.1]]
+        >>> round(multiclass_auroc(scores, [0, 1, 2, 0]), 4)
+        0.9444
     """
     if average not in get_args(Average):
         raise ValueError(f"average must be 'ovr' or 'ovo', not {average!r}.")

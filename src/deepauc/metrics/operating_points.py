@@ -42,6 +42,10 @@ def threshold_at_specificity(scores: ArrayLike, labels: ArrayLike, specificity: 
     """The lowest threshold under which at least a share `specificity` of the negatives lies.
 
     It stands halfway between the last negative that must be cleared and the next higher score.
+
+    Examples:
+        >>> round(threshold_at_specificity([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], specificity=1.0), 4)
+        0.6
     """
     if not 0 < specificity <= 1:
         raise ValueError(f"specificity is {specificity}; it must lie in (0, 1].")
@@ -89,6 +93,11 @@ def operating_point(
     Limits are Wilson's (1927). With groups (N,) of patients the number of trials is divided by the design effect of
     the clustering (Rao & Scott, 1992), or is the number of patients where a share is 0 or 1. The limits hold for a
     threshold fixed beforehand: for one chosen on the same rows they are too narrow and the values too good.
+
+    Examples:
+        >>> point = operating_point([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], threshold=0.6)
+        >>> point.sensitivity.value, point.specificity.value
+        (0.5, 1.0)
     """
     require_interval_options(level)
     columns = read_columns(scores, labels, groups=groups)

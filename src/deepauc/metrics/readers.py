@@ -29,6 +29,11 @@ def readers_beaten(scores: ArrayLike, labels: ArrayLike, reader_fpr: ArrayLike, 
 
     The curve is straight between its points. scores, labels: (N,) or (N, L). reader_fpr, reader_tpr: (R,) for (N,)
     scores, (R, L) for (N, L); NaN where a reader did not read a label.
+
+    Examples:
+        >>> beaten = readers_beaten([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], reader_fpr=[0.5, 0.0], reader_tpr=[0.5, 1.0])
+        >>> beaten.mean
+        1.0
     """
     columns = read_columns(scores, labels)
     labels_count = 1 if columns.scores.ndim == 1 else columns.scores.shape[1]

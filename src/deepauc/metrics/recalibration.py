@@ -91,6 +91,11 @@ def fit_temperature(
     (1965) effective numbers of rows, (sum w)^2 / sum w^2, which no common factor of the weights changes. Where the
     scores rank the classes backwards the slope is held at 0: every row then gets the share of positives, since a
     recalibration must not turn the order round.
+
+    Examples:
+        >>> scaling = fit_temperature([-2.0, -1.0, 0.5, 1.0, 2.0, 3.0], [0, 0, 0, 1, 0, 1])
+        >>> scaling.apply([-2.0, 3.0]).round(2)
+        array([0.14, 0.61])
     """
     return _fit(scores, labels, weights, lambda column: _temperature_of(column, intercept))
 

@@ -31,6 +31,13 @@ class StreamingAUROC:
 
     Chunks may be of any length, empty ones too; they agree in number of labels, in type of scores and in whether there
     are weights. Labels are 0/1, NaN where missing; everything else is refused as `auroc` refuses it.
+
+    Examples:
+        >>> stream = StreamingAUROC()
+        >>> stream.update([0.1, 0.4], [0, 0])
+        >>> stream.update([0.35, 0.8], [1, 1])
+        >>> stream.compute()
+        0.75
     """
 
     def __init__(self) -> None:

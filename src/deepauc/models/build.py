@@ -20,6 +20,7 @@ from deepauc.models.pretrained import cached_weights, load_weights, require_file
 from deepauc.models.resnet20 import ResNet20Spec
 from deepauc.models.small import MLPSpec, SmallCNNSpec
 from deepauc.models.stem import use_small_stem
+from deepauc.models.thumbnail import ThumbnailSpec
 
 __all__ = [
     "FactorySpec",
@@ -27,6 +28,7 @@ __all__ = [
     "ModelSpec",
     "ResNet20Spec",
     "SmallCNNSpec",
+    "ThumbnailSpec",
     "TimmSpec",
     "architecture",
     "build_model",
@@ -159,7 +161,7 @@ class TimmSpec:
 _WITHOUT_RELU: set[tuple[TimmSpec, int, str]] = set()
 _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
-ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec
+ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec | ThumbnailSpec
 
 
 def require_files(spec: ModelSpec) -> None:

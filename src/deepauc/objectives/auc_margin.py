@@ -12,12 +12,17 @@ from deepauc.objectives.saddle_loss import SaddleLoss
 class AUCMarginLoss(SaddleLoss):
     """min over w, a, b and max over alpha >= 0 of F_M (Theorem 1): class variances plus [m - mean+ + mean-]_+^2.
 
-    prior: share of positives in the stream of samples the loss sees. margin: how far apart the class means should be,
-    in units of the scores: behind a sigmoid at most 1 is in reach. normalise: divide by p(1 - p), so that the optimal
-    value is A_M itself; False is Theorem 1 to the letter. constrain_alpha: False leaves alpha free, the square loss
-    with a tunable margin. soft_labels: accept labels in [0, 1]; the prior is then their mean.
-
     Bound the scores (torch.sigmoid, BatchScoreNorm): raw ones diverge at the usual learning rates.
+
+    Args:
+        prior: Share of positives in the stream of samples that the loss sees (`ClassQuotaSampler.prior`, or
+            `labels.mean()` for plain shuffling); one number, or one per label.
+        margin: How far apart the class means should be, in units of the scores: behind a sigmoid at most 1 is in reach.
+            One number, or one per label.
+        num_labels: Number of labels L; a, b and alpha have one entry for each.
+        normalise: Divide by p(1 - p), so that the optimal value is A_M itself; False is Theorem 1 to the letter.
+        constrain_alpha: False leaves alpha free, which gives the square loss with a tunable margin.
+        soft_labels: Accept labels in [0, 1]; the prior is then their mean.
     """
 
     def __init__(

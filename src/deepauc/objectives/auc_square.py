@@ -13,6 +13,12 @@ class AUCSquareLoss(SaddleLoss):
     """min over w, a, b and max over alpha of F (Ying et al. 2016): the mean of (1 - h_i + h_j)^2 over all pairs.
 
     The margin is 1 and alpha is free; otherwise as `AUCMarginLoss`.
+
+    Args:
+        prior: Share of positives in the stream of samples that the loss sees; one number, or one per label.
+        num_labels: Number of labels L; a, b and alpha have one entry for each.
+        normalise: Divide by p(1 - p); False is Ying's form to the letter.
+        soft_labels: Accept labels in [0, 1]; the prior is then their mean.
     """
 
     def __init__(

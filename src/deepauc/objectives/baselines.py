@@ -59,11 +59,17 @@ def focal(logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, alp
 class CrossEntropyLoss(nn.Module):
     """Binary cross-entropy on logits with label smoothing, missing labels and sample weights.
 
-    Smoothing by e turns a label y into y(1 - e) + e/2. `pos_weight` (a number, or one per label) multiplies the
-    positives' losses without entering the mean's denominator, as in torch. `class_prior` (the share p of positives,
-    or one per label) weighs positives by 1 - p and negatives by p, as Theorem 1 weighs them in AUC-M. `scale`
-    multiplies the loss. With nothing missing, no weights, no smoothing and scale 1, value and gradient are those of
+    With nothing missing, no weights, no smoothing and scale 1, value and gradient are those of
     `torch.nn.functional.binary_cross_entropy_with_logits`.
+
+    Args:
+        label_smoothing: Smoothing by e turns a label y into y(1 - e) + e/2.
+        pos_weight: Multiplies the positives' losses without entering the mean's denominator, as in torch; one number,
+            or one per label.
+        class_prior: Share p of positives, or one per label: positives weigh 1 - p and negatives p, as Theorem 1 weighs
+            them in AUC-M.
+        scale: Multiplies the loss.
+        soft_labels: Accept labels in [0, 1].
     """
 
     pos_weight: Tensor | None
@@ -135,7 +141,13 @@ class CrossEntropyLoss(nn.Module):
 class FocalLoss(nn.Module):
     """Alpha-balanced focal loss on logits: positives weigh alpha, negatives 1 - alpha (see `focal`).
 
-    With gamma = 0 and alpha = 1/2 it is half the cross-entropy. `scale` multiplies the loss.
+    With gamma = 0 and alpha = 1/2 it is half the cross-entropy.
+
+    Args:
+        alpha: Weight of the positives beside 1 - alpha of the negatives.
+        gamma: How much less the rows count that are right already; 0 counts all alike.
+        scale: Multiplies the loss.
+        soft_labels: Accept labels in [0, 1].
     """
 
     def __init__(

@@ -104,7 +104,11 @@ class ViewLoss(nn.Module):
 
 
 class ContrastiveLoss(ViewLoss):
-    """NT-Xent of two views; the equation is with `nt_xent`. Labels are not looked at."""
+    """NT-Xent of two views; the equation is with `nt_xent`. Labels are not looked at.
+
+    Args:
+        temperature: Divides the cosines; the smaller, the more the nearest views count.
+    """
 
     def __init__(self, temperature: float = 0.2) -> None:
         super().__init__()
@@ -118,7 +122,12 @@ class ContrastiveLoss(ViewLoss):
 
 
 class SupervisedContrastiveLoss(ViewLoss):
-    """The contrastive loss with labels; the equation is with `supervised_contrastive`."""
+    """The contrastive loss with labels; the equation is with `supervised_contrastive`.
+
+    Args:
+        temperature: Divides the cosines; the smaller, the more the nearest views count.
+        classes: Which classes attract their own: "both", or "positives" where these are few.
+    """
 
     def __init__(self, temperature: float = 0.2, *, classes: Classes = "both") -> None:
         super().__init__()

@@ -31,9 +31,9 @@ class InputCheck:
     are read at the first call and at every hundredth, never while a CUDA graph is captured.
     """
 
-    def __init__(self, *, soft: bool, ran_away: str = "") -> None:
-        """ran_away: the message for a further flag that the loss may hand to `after`."""
-        self.soft = soft
+    def __init__(self, *, soft: bool, may_be_soft: bool = True, ran_away: str = "") -> None:
+        """may_be_soft: the loss has an option for soft labels. ran_away: the message for a flag given to `after`."""
+        self.soft, self.may_be_soft = soft, may_be_soft
         self.ran_away = ran_away
         self._calls = 0
         self._faults: Tensor | None = None
@@ -90,7 +90,7 @@ class InputCheck:
             # y - y^2 is 0 for 0 and 1 alone, and NaN for NaN; one temporary, no mask.
             fine = _within(torch.addcmul(labels, labels, labels, value=-1), 0, 0)
         if not fine:
-            require_valid_labels(labels, soft=self.soft)
+            require_valid_labels(labels, soft=self.soft, may_be_soft=self.may_be_soft)
         return not fine
 
     def read(self, labels: Tensor | None = None) -> None:
@@ -101,7 +101,7 @@ class InputCheck:
         self._faults.zero_()
         if bad_labels:
             if labels is not None:
-                require_valid_labels(labels, soft=self.soft)
+                require_valid_labels(labels, soft=self.soft, may_be_soft=self.may_be_soft)
             raise ValueError(f"In one of the last {READ_EVERY} batches {label_message(None, soft=self.soft)}")
         if bad_weights:
             raise ValueError(BAD_WEIGHTS)

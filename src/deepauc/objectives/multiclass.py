@@ -98,7 +98,10 @@ class MulticlassAUCLoss(nn.Module):
 class OneVsRestAUCLoss(MulticlassAUCLoss):
     """Mean over classes k of AUC-M of column k, class k against all others.
 
-    prior: the shares of the C classes in the stream of samples, adding up to 1. margin: one number, or one a class.
+    Args:
+        prior: Shares of the C classes in the stream of samples, adding up to 1.
+        margin: How far apart the means of a class and of the others should be; one number, or one per class.
+        normalise: As in `AUCMarginLoss`.
     """
 
     def __init__(
@@ -116,8 +119,12 @@ class OneVsOneAUCLoss(MulticlassAUCLoss):
     """Mean over ordered pairs i != j of AUC-M of column i on the rows of classes i and j: Hand & Till's (2001) M.
 
     M = 1/(C(C - 1)) sum over i != j of A(i|j). It weighs a pair of rare classes like one of common ones; the cost of a
-    step is that of C(C - 1) labels. prior: the shares of the C classes in the stream, adding up to 1; the pair (i, j)
-    has p_i/(p_i + p_j). Each pair's mean is over its rows in the batch; one without any contributes 0.
+    step is that of C(C - 1) labels. Each pair's mean is over its rows in the batch; one without any contributes 0.
+
+    Args:
+        prior: Shares of the C classes in the stream of samples, adding up to 1; the pair (i, j) has p_i/(p_i + p_j).
+        margin: How far apart the class means of a pair should be.
+        normalise: As in `AUCMarginLoss`.
     """
 
     first: Tensor

@@ -54,7 +54,13 @@ def pairwise_auc_loss(
 class PairwiseAUCLoss(nn.Module):
     """Mean of a surrogate of margin - (h_i - h_j) over all pairs of a positive i and a negative j.
 
-    The equation is with `pairwise_auc_loss`. `margin`: a number, or one per label; 0 gives the plain logistic loss.
+    The equation is with `pairwise_auc_loss`.
+
+    Args:
+        surrogate: "square", "squared_hinge", "hinge" or "logistic".
+        margin: How far a positive's score should be above a negative's; one number, or one per label. 0 gives the plain
+            logistic loss.
+        soft_labels: Accept labels in [0, 1]: y counts as y of a positive and 1 - y of a negative.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class PairwiseAUCLoss(nn.Module):
         """
         self.input_check.before(scores, labels, weights)
         if scores.device.type == "cpu" and not torch.compiler.is_compiling():
-            _require_finite_scores(scores.detach(), labels)
+            require_finite_scores(scores.detach(), labels)
         loss = pairwise_auc_loss(scores, labels, weights, surrogate=self.surrogate, margin=self._margin_for(scores))
         return self.input_check.after(loss, scores, labels, weights)
 
@@ -157,11 +163,11 @@ def _selected(
         pairs = (v.sum() * u.sum()).item()
         if pairs == 0:
             continue
-        centre = _exact_centre((t.sum() + a.sum()) / (len(t) + len(a)))
+        centre = exact_centre((t.sum() + a.sum()) / (len(t) + len(a)))
         t -= centre
         t += margin[label] if isinstance(margin, Tensor) else margin
         a -= centre
-        value, slope_t, slope_a = _over_pairs(t, v, a, u, surrogate, scores.dtype)
+        value, slope_t, slope_a = over_pairs(t, v, a, u, surrogate, scores.dtype)
         loss += value / (pairs * num_labels)
         slope.index_copy_(0, negatives, slope_t.div_(pairs * num_labels).to(scores.dtype))
         # Adds, since a soft label has both roles.
@@ -173,24 +179,24 @@ def _masked(
     scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient of all labels at once, without the host ever looking at a tensor."""
-    y = _rows(labels)
+    y = label_rows(labels)
     w = (y == y).to(y.dtype)  # noqa: PLR0124  (0 where y is NaN)
     y = torch.where(w > 0, y, 0)
     if weights is not None:
-        w *= _rows(weights)
-    h = torch.where(w > 0, _rows(scores), 0)  # whatever the score beside a missing label is, it must not spread
+        w *= label_rows(weights)
+    h = torch.where(w > 0, label_rows(scores), 0)  # whatever the score beside a missing label is, it must not spread
     v, u = w * (1 - y), w * y
     if weights is not None:  # each class by itself: one far below the other in weight is not lost in their product
         v, u, w = scale_free(v, dim=1), scale_free(u, dim=1), scale_free(w, dim=1)
-    a = h - _exact_centre((w * h).sum(1, keepdim=True) * _reciprocal(w.sum(1, keepdim=True)))
+    a = h - exact_centre((w * h).sum(1, keepdim=True) * reciprocal(w.sum(1, keepdim=True)))
     t = a + (margin.unsqueeze(1) if isinstance(margin, Tensor) else margin)
-    value, slope_t, slope_a = _over_pairs(t, v, a, u, surrogate, scores.dtype)
-    scale = _reciprocal(v.sum(1) * u.sum(1)) / len(y)
+    value, slope_t, slope_a = over_pairs(t, v, a, u, surrogate, scores.dtype)
+    scale = reciprocal(v.sum(1) * u.sum(1)) / len(y)
     gradient = slope_t.add_(slope_a).mul_(scale.unsqueeze(1)).to(scores.dtype)
     return (value * scale).sum().to(scores.dtype), gradient.T.reshape(scores.shape)
 
 
-def _over_pairs(
+def over_pairs(
     t: Tensor, v: Tensor, a: Tensor, u: Tensor, surrogate: Surrogate, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """sum_ij u_i v_j l(t_j - a_i) along the last axis, and its gradients in t and a; all in `precise_dtype`.
@@ -211,8 +217,8 @@ def _over_pairs(
 def _square(t: Tensor, v: Tensor, a: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U V (var t + var a + (mean t - mean a)^2), with residuals about the two means, never raw moments."""
     total_t, total_a = v.sum(-1, keepdim=True), u.sum(-1, keepdim=True)
-    mean_t = (v * t).sum(-1, keepdim=True) * _reciprocal(total_t)
-    mean_a = (u * a).sum(-1, keepdim=True) * _reciprocal(total_a)
+    mean_t = (v * t).sum(-1, keepdim=True) * reciprocal(total_t)
+    mean_a = (u * a).sum(-1, keepdim=True) * reciprocal(total_a)
     gap = mean_t - mean_a
     slope_t, slope_a = t - mean_t, a - mean_a
     spread_t, spread_a = (slope_t.square().mul_(v)).sum(-1), (slope_a.square().mul_(u)).sum(-1)
@@ -231,7 +237,7 @@ def _hinge(t: Tensor, v: Tensor, a: Tensor, u: Tensor, *, squared: bool) -> tupl
     first. The sum f is homogeneous of degree k, so f = (t . df/dt + a . df/da) / k (Euler): no second moments are
     needed, which keeps twice the digits.
     """
-    x, order = _stable_sort(torch.cat([t, a], -1))
+    x, order = stable_sort(torch.cat([t, a], -1))
     mass = torch.cat([-v, u], -1)
     mass = mass.index_select(0, order) if mass.ndim == 1 else mass.gather(-1, order)
     u = mass.clamp(min=0)
@@ -257,7 +263,7 @@ def _to_behind(running: Tensor) -> Tensor:
     return running.sub_(total).neg_()
 
 
-def _stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
+def stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.device.type != "cpu" or x.dtype != torch.float64:
         return torch.sort(x, dim=-1, stable=True)
     # On the CPU torch sorts integers by radix, five times as fast as floats. A float's bits, all but the first turned
@@ -289,12 +295,12 @@ def _logistic(t: Tensor, v: Tensor, a: Tensor, u: Tensor, dtype: torch.dtype) ->
     return value, slope_t, slope_a
 
 
-def _exact_centre(mean: Tensor) -> Tensor:
+def exact_centre(mean: Tensor) -> Tensor:
     """The mean rounded to float32: its difference to a float32 score is exact in float64, so that ties stay ties."""
     return mean.float().to(mean.dtype)
 
 
-def _reciprocal(total: Tensor) -> Tensor:
+def reciprocal(total: Tensor) -> Tensor:
     """1 / total, or 0 where there is nothing."""
     return torch.where(total > 0, 1 / total, 0)
 
@@ -305,12 +311,13 @@ def _weights_at(weights: Tensor, where: Tensor, dtype: torch.dtype) -> Tensor:
     return scale_free(weights.index_select(0, where).to(wide)).to(dtype)
 
 
-def _rows(values: Tensor) -> Tensor:
+def label_rows(values: Tensor) -> Tensor:
     """(N,) or (N, L) -> (1, N) or (L, N) in `precise_dtype`."""
-    return values.to(precise_dtype(values.device.type)).reshape(len(values), -1).T.contiguous()
+    columns = values.unsqueeze(1) if values.ndim == 1 else values
+    return columns.to(precise_dtype(values.device.type)).T.contiguous()
 
 
-def _require_finite_scores(scores: Tensor, labels: Tensor) -> None:
+def require_finite_scores(scores: Tensor, labels: Tensor) -> None:
     if scores.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(scores)):
         missing = labels != labels  # noqa: PLR0124  (NaN)
         if not (scores.isfinite() | missing).all():
@@ -318,7 +325,7 @@ def _require_finite_scores(scores: Tensor, labels: Tensor) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairwise:
+class PairwiseAUC:
     """`PairwiseAUCLoss` as a stage's objective; the prior does not enter."""
 
     surrogate: Surrogate = "squared_hinge"
@@ -328,3 +335,6 @@ class Pairwise:
 
     def build(self, *, prior: Sequence[float]) -> PairwiseAUCLoss:
         return PairwiseAUCLoss(self.surrogate, self.margin, self.soft_labels)
+
+
+Pairwise = PairwiseAUC  # its first name

@@ -39,7 +39,13 @@ def vicreg(first: Tensor, second: Tensor, *, invariance: float, variance: float,
 
 
 class VICRegLoss(ViewLoss):
-    """VICReg of two views; the equation is with `vicreg`. Labels are not looked at."""
+    """VICReg of two views; the equation is with `vicreg`. Labels are not looked at.
+
+    Args:
+        invariance: Weight of the squared distance between the two views.
+        variance: Weight of the hinge that keeps each feature's deviation above 1.
+        covariance: Weight of the squared covariances between features.
+    """
 
     def __init__(self, *, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> None:
         super().__init__()

@@ -47,20 +47,26 @@ class PESG(Optimizer):
     d = dF/dv + gamma (v - v_ref) + weight_decay v;  buf = momentum buf + d;  v <- v - lr buf  (d without momentum)
     alpha <- project(alpha + lr dF/dalpha)
 
-    params: the network's parameters, or groups of them. objective: the loss, which brings a, b and alpha.
-    lr: learning rate of both steps; it may be a tensor, and inside a CUDA graph it has to be one, on the device, if it
-    is to change. gamma: strength of the pull towards v_ref. weight_decay, momentum: of v, never of alpha.
-    reference: where v_ref begins. "start" is v at the first step; "zero" is the origin, so that gamma is a weight decay
-    until the first `new_stage`. alpha_step: "gradient" is the ascent above; "closed" takes its place, once a and b have
-    moved, by alpha <- project(alpha + 2 lr (m + b - a - alpha)), each label by itself (`AUCMarginLoss.closed_ascent_`).
-    clip_value: each element of dF/dv is clipped to [-clip_value, clip_value] before pull and decay are added; alpha's
-    step is not clipped.
-
     `new_stage` divides lr and sets v_ref to the average of the stage's iterates. A parameter that gets no gradient in a
     step stays where it is and counts so in the average. Per-group options: lr, gamma, weight_decay, momentum,
     reference, clip_value. The objective's parameters are groups of their own after the given ones: a and b with the
     default options, then alpha. Reference and averages are float32 for half-precision parameters; gamma = 0 keeps
     neither.
+
+    Args:
+        params: The network's parameters, or groups of them.
+        objective: The loss, which brings a, b and alpha.
+        lr: Learning rate of both steps. It may be a tensor; inside a CUDA graph it has to be one, on the device, if it
+            is to change.
+        gamma: Strength of the pull towards v_ref.
+        weight_decay: Weight decay of v, never of alpha.
+        momentum: Momentum of v, never of alpha.
+        reference: Where v_ref begins. "start" is v at the first step; "zero" is the origin, so that gamma is a weight
+            decay until the first `new_stage`.
+        alpha_step: "gradient" is the ascent above; "closed" takes its place, once a and b have moved, by
+            alpha <- project(alpha + 2 lr (m + b - a - alpha)), each label by itself (`AUCMarginLoss.closed_ascent_`).
+        clip_value: Each element of dF/dv is clipped to [-clip_value, clip_value] before pull and decay are added;
+            alpha's step is not clipped. None does not clip.
     """
 
     def __init__(
@@ -280,7 +286,7 @@ class PESGSpec:
                 f"PESG needs an AUC objective with a, b and alpha, not {type(objective).__name__}: use SGD."
             )
         return PESG(
-            parameters if self.decay_norms else _norms_apart(parameters),
+            parameters if self.decay_norms else norms_apart(parameters),
             cast(MinMaxObjective, objective),
             self.lr,
             gamma=self.gamma,
@@ -292,7 +298,7 @@ class PESGSpec:
         )
 
 
-def _norms_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+def norms_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     """Normalisation parameters and biases without weight decay, nor a pull to 0 in its place."""
     weights, rest = without_norms(parameters)
     groups: list[dict[str, Any]] = [{"params": weights}, {"params": rest, "weight_decay": 0.0, "reference": "start"}]

@@ -18,7 +18,7 @@ from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.make import Plan, make_plan
 from deepauc.training.plan.timing import Pace, fit_into, measure_pace
 from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
-from deepauc.training.prepare import Prepared, prepare
+from deepauc.training.prepare import Prepared, prepare, require_complete
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.tuning import Trial
@@ -52,8 +52,7 @@ def device_kind(device: torch.device) -> DeviceKind:
 def check(settings: Settings, *, device: torch.device, listen: Listener = ignore) -> Prepared:
     """Read, check and split the data; a TableError lists all that is wrong with a table."""
     data = settings.data
-    if data.table is None and data.packed is None:
-        raise ValueError("--table is required, for example --table data.csv, or --packed DIR for a packed set.")
+    require_complete(data)
     source = str(data.table or data.packed)
     listen(Reading(source=source))
 
@@ -66,7 +65,7 @@ def check(settings: Settings, *, device: torch.device, listen: Listener = ignore
 def plan(settings: Settings, prepared: Prepared, *, device: torch.device) -> Job:
     """The recipe of the settings, or one planned for these data and this kind of device; minutes have no say yet."""
     if settings.recipe is not None:
-        complete = Decision(name="recipe", value="complete", reason="it is in the config file")
+        complete = Decision(name="recipe", value="complete", reason=("in file",))
         return _job(settings, prepared, device, recipe=settings.recipe, decisions=(complete,))
     files = prepared.report.sizes if prepared.packed is None else None
     fingerprint = Fingerprint.of(prepared.task, file_sizes=files)

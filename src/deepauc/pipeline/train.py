@@ -25,6 +25,7 @@ from deepauc.pipeline.tune import tune_job
 from deepauc.training.engine.distributed import agreed
 from deepauc.training.engine.loop import run_identity, train
 from deepauc.training.plain import recipe_hash
+from deepauc.training.plan.wording import decision_record
 from deepauc.training.prepare import data_record
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.output_file import require_output_folder
@@ -100,7 +101,7 @@ def _notes(job: Job, command: str) -> dict[str, Any]:
     """What run.json says of the plan and the data."""
     plan: dict[str, Any] = {
         "device_kind": device_kind(job.device),
-        "choices": [asdict(decision) for decision in job.decisions],
+        "choices": [decision_record(decision) for decision in job.decisions],
     }
     if job.pace is not None:
         plan |= {"minutes": job.settings.plan.minutes, "pace": asdict(job.pace)}

@@ -35,12 +35,15 @@ def tune_job(job: Job, out: Path, *, begun: bool, listen: Listener = ignore) -> 
         out.mkdir(parents=True, exist_ok=True)
         trials = _new_trials(job, pairs, out / FOLDER, listen)
     best = best_trial(trials)
-    few = min(Fingerprint.of(job.prepared.task).positives["validation"])
     decision = Decision(
         name="tuned",
-        value=f"margin {best.margin:g}, gamma {best.gamma:.3g}",
-        reason=f"best of {count} on validation ({few} positives: the differences are noisy): "
-        + ", ".join(f"({t.margin:g}, {t.gamma:.3g}) {t.validation_auc:.3f}" for t in trials),
+        value=(best.margin, best.gamma),
+        reason=("best", "trials"),
+        rests_on={
+            "tried": count,
+            "positives": min(Fingerprint.of(job.prepared.task).positives["validation"]),
+            "trials": tuple((trial.margin, trial.gamma, trial.validation_auc) for trial in trials),
+        },
     )
     listen(Decided(decisions=(decision,)))
     recipe = with_pair(job.recipe, margin=best.margin, gamma=best.gamma)

@@ -106,9 +106,9 @@ def find_examples(judged: Scores, number: int, name: str, threshold: float | Non
 def _about(part: str, bundle: Bundle, cuts: Sequence[float | None]) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(
-            f"These are images of the {part} part. Best and worst are the ends of the ranking. The worst are the positives "
-            "with the lowest scores and the negatives with the highest; not all of them need be on the wrong side of a "
-            "threshold."
+            f"These are images of the {part} part. Best and worst are the ends of the ranking. The worst are the "
+            "positives with the lowest scores and the negatives with the highest; not all of them need be on the wrong "
+            "side of a threshold."
         )
     ]
     known = [(name, cut) for name, cut in zip(bundle.label_names, cuts, strict=True) if cut is not None]

@@ -211,7 +211,7 @@ def _data(run: Run, record: RunRecord) -> str:
 
 
 def _training(record: RunRecord) -> str:
-    lines = [f"- {_text(c.name)}: {_text(c.value)} ({_text(c.reason)})" for c in record.plan.choices]
+    lines = [f"- {_text(one.name)}: {_text(one.value)} ({_text(one.reason)})" for one in record.plan.decisions]
     if record.command:
         lines.append(f"- trained by: `{_code(record.command)}`")
     lines.append(f"- seed {_text(record.identity.seed)}; {_text(record.hardware)}")

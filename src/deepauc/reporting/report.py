@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from deepauc.metrics.partial import Region
 from deepauc.reporting.document.markdown import markdown_page
 from deepauc.reporting.document.page import html_page
 from deepauc.reporting.document.sections import run_document
@@ -40,6 +41,7 @@ def write_report(
     metadata: Metadata | None = None,
     cases: int = 0,
     thumbnails: ImageTable | None = None,
+    region: Region | None = None,
     out: str | Path | None = None,
     command: str | None = None,
     force: bool = False,
@@ -50,9 +52,10 @@ def write_report(
     baseline: another run on the same samples, for the paired test. metadata: columns to look at subgroups by. cases:
     how many of the largest errors of each kind to name by id (ids may name patients, so none by default). thumbnails:
     the table of the run's images, to show those errors with Grad-CAM overlays, four of each kind where `cases` is 0;
-    they are patients' images, so none by default. command: what the report says it was made by. progress: called
-    with (steps done, steps in all). force: go on, with a caution, where a file is not the one that the run wrote. The
-    same folder gives the same bytes again.
+    they are patients' images, so none by default. region: also the partial AUC there, which a run that was trained for
+    one has anyway. command: what the report says it was made by. progress: called with (steps done, steps in all).
+    force: go on, with a caution, where a file is not the one that the run wrote. The same folder gives the same bytes
+    again.
     """
     folder = Path(run_dir) if out is None else Path(out)
     require_output_folder(folder, str(folder))
@@ -69,11 +72,11 @@ def write_report(
         metadata=metadata,
         cases=cases,
         force=force,
+        region=region,
         progress=lambda done, of: advance(0, done, of),
     )
     if thumbnails is not None:
-        others = require_own(run_dir, MODEL, BUNDLE, force=force)
-        findings = replace(findings, notes=(*(f"{text}." for text in others), *findings.notes))
+        require_own(run_dir, MODEL, BUNDLE, force=force)  # the findings have the cautions
     images = None if thumbnails is None else thumbnails_section(run_dir, findings, thumbnails)
     document = run_document(findings, command=command, thumbnails=images)
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)

@@ -45,17 +45,10 @@ def require_categories(task: Task, encoder: MetadataEncoder) -> None:
 
 
 def encoding_decision(encoder: MetadataEncoder) -> Decision:
-    """How each column was taken, for people."""
-    named = [
-        f"{column.name} ({len(column.categories)} categories)"
-        if isinstance(column, CategoricalColumn)
-        else f"{column.name} (a number)"
+    """How each column was taken: its number of categories, 0 for a column of numbers."""
+    columns = {
+        column.name: len(column.categories) if isinstance(column, CategoricalColumn) else 0
         for column in encoder.columns
-    ]
-    return Decision(
-        name="metadata",
-        value=", ".join(named),
-        reason=f"{len(encoder.feature_names)} features by the rows of train alone: numbers standardised, a feature for "
-        "each category and for empty cells; a category that train has not counts as an empty cell. Numbers that are "
-        "codes are categories with --category-column",
-    )
+    }
+    facts = {"features": len(encoder.feature_names)}
+    return Decision(name="metadata", value=columns, reason=("encoded", "codes"), rests_on=facts)

@@ -100,6 +100,12 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "margin": 1.0,
         "soft_labels": False,
     },
+    "PartialAUC": {
+        "max_fpr": 1.0,
+        "min_tpr": 0.0,
+        "surrogate": "squared_hinge",
+        "margin": 1.0,
+    },
     "Contrastive": {
         "temperature": 0.2,
     },
@@ -186,10 +192,14 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "widths": (32, 64, 128),
         "activation": "elu",
     },
+    "ThumbnailSpec": {
+        "size": 16,
+        "grey": False,
+    },
 }
 
 # First name -> the name of the class today. Records, bundles and settings files may have either.
-RENAMED: Final[dict[str, str]] = {}
+RENAMED: Final[dict[str, str]] = {"Pairwise": "PairwiseAUC"}
 
 
 def first_name(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.data.packed.manifest import MANIFEST_NAME
-from deepauc.data.splits import check_leaks, equal_sets, input_digests, split_by_fractions
+from deepauc.data.splits import check_leaks, input_digests, inseparable, split_by_fractions
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import read_table
 from deepauc.data.task import Array, Indices, Task, feature_columns
@@ -19,9 +19,9 @@ from deepauc.names import count_possible_leaks, group_word
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.encoded_metadata import encoding_decision, metadata_task, require_categories
 from deepauc.training.in_memory import kept_in_memory
-from deepauc.training.plan.decision import Decision, DeviceKind
+from deepauc.training.plan.decision import Decision, DeviceKind, Fact
 from deepauc.training.plan.network import planned_size
-from deepauc.training.predict.known_rows import split_like
+from deepauc.training.predict.known_rows import parts_decision, split_like
 from deepauc.training.prepare_packed import PackedRecord, read_packed, require_only_packed
 
 ReadingProgress = Callable[[int, int], None]
@@ -73,7 +73,7 @@ class Prepared:
 def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingProgress | None = None) -> Prepared:
     """Read and check the rows; a TableError lists all that is wrong with a table. progress: (rows done, in all)."""
     data = settings.data
-    _require_complete(data)
+    require_complete(data)
     rows = _read(data, device_kind, progress)
     if data.split_of is not None:
         (task, split), drawn = _with_parts_of(rows.task, Path(data.split_of), settings, rows.packed), None
@@ -139,16 +139,17 @@ def _from_table(
     return kept_in_memory(task, progress=progress), report
 
 
-def _require_complete(data: DataSettings) -> None:
+def require_complete(data: DataSettings) -> None:
+    """ValueError where the settings do not say what to read, or say two things."""
     if data.packed is not None:
         require_only_packed(data)
         return
     if data.table is None:
-        raise ValueError("which table? Name it: --table data.csv, or a packed set: --packed DIR.")
+        raise ValueError("--table is required, for example --table data.csv, or --packed DIR for a packed set.")
     if (Path(data.table) / MANIFEST_NAME).is_file():
         raise ValueError(f"{data.table} is a packed set: name it with --packed, and no columns.")
     if not data.label_columns:
-        raise ValueError("which column holds the labels? Name it: --label-column target.")
+        raise ValueError("--label-column is required, for example --label-column target.")
     metadata = bool(data.metadata_columns or data.category_columns)
     if data.image_column is not None and metadata:
         raise ValueError(
@@ -163,8 +164,8 @@ def _require_complete(data: DataSettings) -> None:
         )
     if not (data.image_column or data.feature_columns or metadata):
         raise ValueError(
-            "name the column of image files (--image-column), or columns of numbers (--feature-column), or of numbers "
-            "and words (--metadata-column)."
+            "the input columns are missing: name a column of image files (--image-column), of numbers "
+            "(--feature-column), or of numbers and words (--metadata-column)."
         )
     if data.image_column is not None and data.id_column is not None:
         raise ValueError("--id-column goes with --feature-column: rows of images are called by their files.")
@@ -189,7 +190,7 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
 
     digests: of the inputs, where any are identical.
     """
-    split, word = settings.split, group_word(task.group_column)
+    split = settings.split
     whose = "table" if settings.data.packed is None else "packed set"
     nowhere = len(task) - sum(map(len, task.parts.values()))  # rows of validation and test without a label
     if nowhere and not {"validation", "test"} & set(task.parts):
@@ -197,51 +198,29 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
             f"the {whose} puts {nowhere:,} rows into validation and test, and none of them has a label: label some, or "
             "leave out the split column, and the labelled rows are cut anew."
         )
-    left_out = f"; {nowhere:,} rows of validation or test have no label and are left out" if nowhere else ""
+    left_out = ("unlabelled left out",) if nowhere else ()
+    facts: dict[str, Fact] = {"source": whose, "left_out": nowhere}
     if "validation" in task.parts:
         if split != SplitSettings():
             or_else = ", or the split column" if settings.data.packed is None else ""
             raise ValueError(f"the {whose} has parts of its own: leave out [split]{or_else}.")
-        test = (
-            "" if "test" in task.parts else "; there is no test part, so nothing says how good the choice of epochs is"
-        )
-        return task, Decision(name="parts", value=_counts(task), reason=f"the {whose}'s own split{test}{left_out}")
+        test = () if "test" in task.parts else ("no test",)
+        return task, parts_decision(task, ("own split", *test, *left_out), facts)
+    reason: tuple[str, ...]
     if "test" in task.parts:
         whole = split.train + split.validation
         fractions = {"train": split.train / whole, "validation": split.validation / whole}
-        reason = f"the {whose}'s own test part; validation is taken from its training part{left_out}"
+        reason = ("own test", *left_out)
     else:
         fractions = {"train": split.train, "validation": split.validation, "test": split.test}
-        reason = f"the {whose} has no split"
-    groups = _split_groups(task, digests)
+        reason = ("drawn",)
+    groups = inseparable(task.groups, digests)
     grouped = split_by_fractions(replace(task, groups=groups), fractions=fractions, seed=split.seed)
+    reason += ("one per group",) if task.groups is not None else ()
+    reason += ("identical together",) if digests is not None else ()
+    facts |= {"shares": fractions, "group": group_word(task.group_column), "split_seed": split.seed}
     task = task.with_parts(grouped.parts)
-    shares = " / ".join(f"{share:.0%}" for share in fractions.values())
-    kept = [*([word] * (task.groups is not None)), *(["set of identical images"] * (digests is not None))]
-    reason += f": {shares} of the rows, the share of positives alike in all parts"
-    reason += f", each {' and each '.join(kept)} in one part only" if kept else ""
-    reason += f". Seed {split.seed} of the split is apart from --seed: runs with other seeds share the test part"
-    return task, Decision(name="parts", value=_counts(task), reason=reason)
-
-
-def _split_groups(task: Task, digests: Array | None) -> Array | None:
-    """What must not be torn apart: patients, joined with those they share an identical input with."""
-    if digests is None:
-        return task.groups
-    groups = np.arange(len(task)).astype(str) if task.groups is None else task.groups.copy()
-    names, codes = np.unique(groups, return_inverse=True)
-    owner = np.arange(len(names))
-
-    def root(code: int) -> int:
-        while owner[code] != code:
-            code = int(owner[code])
-        return code
-
-    for rows in equal_sets(digests):
-        first = root(int(codes[rows[0]]))
-        for row in rows[1:]:
-            owner[root(int(codes[row]))] = first
-    return np.array([names[root(int(code))] for code in codes])
+    return task, parts_decision(task, (*reason, "own seed"), facts)
 
 
 def _leaks(task: Task, digests: Array | None) -> dict[str, int]:
@@ -265,10 +244,6 @@ def _possible_leaks(task: Task) -> int:
         parts[rows] = name
     inside = parts != ""
     return count_possible_leaks(task.groups[inside], parts[inside])
-
-
-def _counts(task: Task) -> str:
-    return ", ".join(f"{part} {len(task.labelled(part)):,}" for part in task.parts)
 
 
 def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:

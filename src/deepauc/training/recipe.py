@@ -58,18 +58,35 @@ class OptimizerSpec(Protocol):
 class Stage:
     """One objective, one optimizer, one stream of batches. Two-stage training is two of these.
 
-    epochs or iterations: the length; exactly one is given. positives_per_batch: the quota of each batch (None: plain
-    shuffling). bound: what the scores pass before the loss, in training only; `auto` is the objective's own.
-    reset_classifier: start from the network as it is with a fresh last layer. start_from: folder of another run
-    whose weights this stage starts from. place: of a stage that is trained apart from the recipe it belongs to, where
-    it stands there, from 0: random numbers follow from it. uncertain: what becomes of labels marked -1. accumulate: the
-    batch passes the network in so many pieces, the loss sees it whole. keep: the weights of the last epoch, or of the
-    best on validation. patience: epochs without a better validation AUC after which the stage ends.
+    A stage whose objective compares views (`Contrastive`, `SupervisedContrastive`, `VICReg`) trains the network below
+    its classifier with a projection head behind it, which is dropped at the stage's end. It sees the training part,
+    rows without a label too unless there is a quota (never one whose group is in validation or test), ignores sample
+    weights, and has no validation AUC.
 
-    views: augmented views of each image in a batch; 2 for the objectives that compare views (`Contrastive`, ...). Such
-    a stage trains the network below its classifier with a projection head behind it, `projection` being its hidden and
-    output width, which is dropped at the stage's end. It sees the training part, rows without a label too unless there
-    is a quota (never one whose group is in validation or test), ignores sample weights, and has no validation AUC.
+    Args:
+        objective: The spec of the loss, such as `AUCMargin()` or `CrossEntropy()`.
+        optimizer: The spec of the optimizer, such as `PESGSpec()` or `SGDSpec()`.
+        epochs: Length in passes over the training part; give this or `iterations`.
+        iterations: Length in steps; give this or `epochs`.
+        batch_size: Rows per step.
+        positives_per_batch: Positives in each batch (`ClassQuotaSampler`); None shuffles plainly.
+        schedule: How the learning rate changes: `Constant()`, `Steps()`, `Cosine()` or `Cyclic()`.
+        augment: Random changes of the training images; None leaves them as they are.
+        views: Augmented views of each image in a batch; 2 for the objectives that compare views, else 1.
+        projection: Hidden and output width of the projection head of a stage on views.
+        bound: What the scores pass before the loss, in training only: "sigmoid", "l2" (`BatchScoreNorm`), "rms"
+            (`BatchScoreRMSNorm`) or "none"; "auto" is the objective's own.
+        reset_classifier: Start from the network as it is, with a fresh last layer.
+        start_from: Folder of another run whose weights this stage starts from.
+        place: Of a stage that is trained apart from its recipe: where it stands there, from 0. Random numbers follow
+            from it.
+        uncertain: What becomes of labels marked -1, for all labels or by name; None refuses them.
+        gradient_clip: Largest L2 norm of the gradient; None does not clip.
+        ema: Share of the old average that each step keeps, in an average of the weights; None keeps no average.
+        accumulate: Number of pieces in which a batch passes the network; the loss sees it whole.
+        precision: "float32", or "bfloat16" for the network's forward and backward pass.
+        keep: The weights of the "last" epoch, or of the "best" on validation.
+        patience: Epochs without a better validation AUC after which the stage ends.
     """
 
     objective: ObjectiveSpec
@@ -152,15 +169,21 @@ class Stage:
 class Recipe:
     """A network and its stages.
 
-    guard: after the last stage, keep the earlier stage's network if that is better on validation. test_curve: also
-    write the test AUC of each epoch, to a file that no selection opens. evaluate_every: so many epochs between two
-    validations (and points of that curve); the last epoch of a stage always has one. alpha_curve: alpha of each step,
-    likewise. deterministic: ask torch for deterministic algorithms (on a GPU; a CPU is deterministic anyway). tta: the
-    final scores, thresholds and calibration, and later `predict`, are of the mean over so many copies of each image,
-    changed as in training; 0: of the image as it is. Scores during training are of the image as it is. standardise:
-    inputs lose the mean and deviation of the training part; False: images stay in [0, 1], features as they are.
-    watch: the history of each epoch also has `train_auc`, of the scores that the loss saw in its steps, and
-    `weight_square`, the sum of squares of the layers' weights at its end.
+    Args:
+        model: The spec of the network, such as `ResNet20Spec()` or `TimmSpec(name="densenet121")`.
+        stages: One `Stage` or several, trained one after the other.
+        guard: After the last stage, keep the earlier stage's network if that is better on validation.
+        test_curve: Also write the test AUC of each epoch, to a file that no selection opens.
+        evaluate_every: Epochs between two validations (and points of that curve); a stage's last epoch always has one.
+        alpha_curve: Also write alpha of each step, likewise.
+        deterministic: Ask torch for deterministic algorithms on a GPU; a CPU is deterministic anyway.
+        tta: Test-time augmentation: the final scores, thresholds and calibration, and later `predict`, are of the mean
+            over this many copies of each image, changed as in training. 0: of the image as it is. Scores during
+            training are of the image as it is.
+        standardise: Inputs lose the mean and deviation of the training part. False: images stay in [0, 1], features as
+            they are.
+        watch: The history of each epoch also has `train_auc`, of the scores that the loss saw in its steps, and
+            `weight_square`, the sum of squares of the layers' weights at its end.
     """
 
     model: ModelSpec

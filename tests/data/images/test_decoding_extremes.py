@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
@@ -46,6 +46,7 @@ def deep_png(values, colour_type):
 @given(arrays.arrays(np.uint16, arrays.array_shapes(min_dims=2, max_dims=2, max_side=6)), st.data())
 def test_deep_grey_with_alpha_is_windowed_as_without(values, data):
     alpha = data.draw(arrays.arrays(np.uint16, values.shape))
+    assume(values.min() < values.max() or alpha.min() == alpha.max())
     window = data.draw(st.none() | st.just((values.min() - 1.0, values.max() + 300.0)))
     plain, with_alpha = deep_png(values[..., None], 0), deep_png(np.dstack([values, alpha]), 4)
     expected = decode_image(plain, window=window)
@@ -76,6 +77,7 @@ def test_what_becomes_constant_is_refused(dicom):
     colour = np.dstack([DEEP % 256] * 3)  # 16-bit colour of which the lower byte alone says anything
     assert constant_image(deep_png(colour, 2))
     assert constant_image(deep_png(np.dstack([colour, np.full_like(DEEP, 65535)]), 6))
+    assert constant_image(deep_png(np.dstack([np.full_like(DEEP, 9), DEEP]), 4))  # transparency alone varies
     hidden = np.dstack([np.zeros((2, 3, 3), np.uint8), (DEEP // 20).astype(np.uint8)])
     assert constant_image(encoded(Image.fromarray(hidden), "png"))
     black = Image.merge("CMYK", [*Image.fromarray(hidden[..., 3]).convert("RGB").split(), Image.new("L", (3, 2), 255)])
@@ -83,6 +85,14 @@ def test_what_becomes_constant_is_refused(dicom):
     assert constant_image(dicom(DEEP, WindowCenter="10000", WindowWidth="100"))
     assert constant_image(dicom(DEEP, RescaleSlope="0", RescaleIntercept="0"))
     assert constant_image(dicom(np.dstack([DEEP % 256] * 3), photometric="RGB"))
+
+
+def test_colour_of_twelve_bits_is_refused_and_a_dark_picture_is_not():
+    dark = DEEP // 300
+    with pytest.raises(ImageError, match="below 16 of 255"):
+        decode_image(deep_png(np.dstack([np.minimum(DEEP, 4095)] * 3), 2))
+    for scale in (256, 257):
+        np.testing.assert_array_equal(decode_image(deep_png(np.dstack([dark * scale] * 3), 2))[..., 0], dark)
 
 
 def test_what_is_constant_is_no_fault(dicom):

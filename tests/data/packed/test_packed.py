@@ -229,8 +229,10 @@ def test_existing_folders_are_safe(tmp_path):
         pack(binary_task(), tmp_path / "set", overwrite=True)
     (tmp_path / "set" / "run").rmdir()
     (tmp_path / "link").symlink_to(tmp_path / "set")
-    with pytest.raises(ValueError, match="is a link to another folder"):
-        pack(binary_task(), tmp_path / "link", overwrite=True)
+    third = pack(ArrayInputs(images(8, seed=2)), tmp_path / "link", overwrite=True)
+    assert third.folder == tmp_path / "link"
+    assert (tmp_path / "link").is_symlink()  # and its target is written
+    assert np.array_equal(open_packed(tmp_path / "set")(np.arange(8)), images(8, seed=2))
 
 
 class BrokenInputs(ArrayInputs):

@@ -14,7 +14,7 @@ from deepauc.data.augment.batch import Augment
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
-from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training.engine import fast_step
@@ -121,7 +121,7 @@ def test_what_warm_up_made_begins_where_the_reference_does(image_task, tmp_path,
     [
         (AUCMargin(), NEW),
         (AUCMargin(), SGDSpec(momentum=0.0)),
-        (Pairwise(), AdamSpec()),
+        (PairwiseAUC(), AdamSpec()),
         (CrossEntropy(soft_labels=True), SGDSpec(lr=0.01)),
     ],
 )

@@ -13,7 +13,7 @@ from deepauc.models.build import FactorySpec, ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
-from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
@@ -115,8 +115,8 @@ def test_views_packed_follow_alone(tmp_path):
     ("objective", "bound"),
     [
         (AUCMargin(soft_labels=True, margin=0.3), "rms"),
-        (Pairwise(soft_labels=True), "sigmoid"),
-        (Pairwise(soft_labels=True, surrogate="logistic"), "sigmoid"),
+        (PairwiseAUC(soft_labels=True), "sigmoid"),
+        (PairwiseAUC(soft_labels=True, surrogate="logistic"), "sigmoid"),
     ],
 )
 def test_mixup_with_soft_labels_fast_follows_plain(tmp_path, objective, bound):

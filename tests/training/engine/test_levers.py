@@ -15,7 +15,7 @@ from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy
-from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.objectives.score_norm import BatchScoreNorm, BatchScoreRMSNorm
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
@@ -53,10 +53,10 @@ def colour_task(image_task):
         (AUCSquare(soft_labels=True), PESGSpec(lr=0.1), "l2"),
         (AUCMargin(soft_labels=True), SGDSpec(lr=0.05), "sigmoid"),
         *(
-            (Pairwise(soft_labels=True, surrogate=s), SGDSpec(lr=0.05), "sigmoid")
+            (PairwiseAUC(soft_labels=True, surrogate=s), SGDSpec(lr=0.05), "sigmoid")
             for s in ("squared_hinge", "logistic")
         ),
-        (Pairwise(soft_labels=True, margin=0.5), SGDSpec(lr=0.02), "rms"),
+        (PairwiseAUC(soft_labels=True, margin=0.5), SGDSpec(lr=0.02), "rms"),
         (CrossEntropy(soft_labels=True), SGDSpec(lr=0.05, weight_decay=1e-3), "none"),
     ],
 )

@@ -17,7 +17,7 @@ from deepauc.models.build import MLPSpec, SmallCNNSpec, build_model
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy, Focal
-from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.engine import loop, trainer
@@ -227,7 +227,7 @@ def test_a_zero_reference_on_trained_weights_warns(image_task, tmp_path):
         (Focal(), AdamWSpec(), {"schedule": Cyclic(period=2), "precision": "bfloat16"}),
         (AUCSquare(), PESGSpec(), {"bound": "l2"}),
         (AUCMargin(margin=0.5), SGDSpec(momentum=0.0), {"bound": "rms"}),
-        (Pairwise(), SGDSpec(lr=0.01), {"bound": "none", "accumulate": 4}),
+        (PairwiseAUC(), SGDSpec(lr=0.01), {"bound": "none", "accumulate": 4}),
         (AUCMargin(soft_labels=True), PESGSpec(momentum=0.5), {"augment": Augment(mixup=0.4, crop_padding=1)}),
     ],
 )
@@ -306,7 +306,7 @@ def test_guard_keeps_the_better_stage(image_task, tmp_path):
 
 
 @pytest.mark.parametrize("bound", ["sigmoid", "l2"])
-@pytest.mark.parametrize("objective", [AUCMargin(margin=0.5), Pairwise(), CrossEntropy()])
+@pytest.mark.parametrize("objective", [AUCMargin(margin=0.5), PairwiseAUC(), CrossEntropy()])
 def test_accumulated_gradients_are_those_of_the_whole_batch(bound, objective):
     from deepauc.training.engine.step import backward_whole_batch
 

@@ -12,6 +12,7 @@ from deepauc.objectives.contrastive import Contrastive
 from deepauc.training.engine.loop import train
 from deepauc.training.plan import first_stage as rule
 from deepauc.training.plan.cost import multiply_adds
+from deepauc.training.plan.decision import ASKED, Decision
 from deepauc.training.plan.length import BUDGET, BUDGET_MINUTES
 from deepauc.training.plan.make import Fingerprint, Plan, PlanOptions, make_plan
 from deepauc.training.plan.timing import RESERVE, Pace, fit_into
@@ -56,54 +57,86 @@ TINY = fingerprint(8000, 500, (12, 12, 1))
 @pytest.mark.parametrize(
     ("data", "kind", "options", "epochs", "why"),
     [
-        (C10, "cuda", {}, 300, "a class has only 253 rows"),
-        (C10, "cpu", {}, None, "leaves 0 epochs of it beside the other stages, where 50 are needed; --minutes 107 "),
-        (C10, "cpu", {"minutes": 107.0, "model": "small-cnn"}, 100, "a class has only 253 rows"),
-        (C10, "cpu", {"minutes": 106.0, "model": "small-cnn"}, None, "--minutes 107 would allow it"),
-        (C10, "cuda", {"epochs": 49}, None, "--epochs 49 is for each stage, and this one needs 50"),
-        (C10, "cuda", {"epochs": 60}, 60, "a class has only"),
-        (C10, "cuda", {"epochs": 60, "first_stage": "none"}, None, "asked for"),
-        (C10, "cpu", {"epochs": 2, "first_stage": "contrastive"}, 2, "asked for"),
-        (C10, "cpu", {"first_stage": "contrastive"}, 50, "asked for: 7.8e+13 multiply-adds, more than the CPU budget"),
-        (C10, "cpu", {"first_stage": "contrastive", "minutes": 3.0}, 100, "asked for"),
-        (GREY, "cuda", {}, 300, "a class has only 500 rows"),
-        (GREY, "cpu", {}, None, "; --minutes 28 --model small-cnn would allow it"),
-        (GREY, "cpu", {"minutes": 28.0, "model": "small-cnn"}, 100, "a class has only"),
-        (GREY, "cpu", {"minutes": 30.0}, None, "; --minutes 115 or --model small-cnn would allow it"),
-        (GREY, "cpu", {"minutes": 30.0, "model": "small-cnn"}, 100, "a class has only"),
-        (GREY, "cpu", {"minutes": 115.0}, 100, "a class has only"),
-        (GREY, "cpu", {"minutes": 30.0, "model": "resnet20"}, None, "; --minutes 115 would allow it"),
-        (TINY, "cpu", {"model": "resnet20"}, None, "; --minutes 22 would allow it"),
-        (TINY, "cpu", {"minutes": 22.0}, 100, "a class has only"),
-        (C10, "cpu", {"minutes": 60.0}, None, "; --minutes 417 would allow it"),  # not with the smaller one either
-        (fingerprint(546, 147, (28, 28, 1)), "cuda", {}, None, "546 training images are few"),
-        (fingerprint(546, 147, (28, 28, 1), unlabelled=7454), "cuda", {}, 300, "from all 8,000 training images"),
-        (fingerprint(25_253, 1000, (32, 32, 3)), "cuda", {}, 300, "a class has only 1,000 rows"),
-        (fingerprint(25_253, 1001, (32, 32, 3)), "cuda", {}, None, "each class has 1,001 rows or more"),
-        (fingerprint(25_253, 25_000, (32, 32, 3)), "cuda", {}, 300, "a class has only 253 rows"),  # of negatives
-        (fingerprint(9000, 200, (96, 96, 3)), "cuda", {}, None, "images of 96 pixels are larger than"),
-        (fingerprint(30_000, 600, (224, 224, 3)), "cuda", {"first_stage": "none"}, None, "asked for"),
-        (fingerprint(8000, 500, (16, 16, 1)), "cpu", {}, 54, "a class has only 500 rows"),  # small enough for a CPU
+        (C10, "cuda", {}, 300, ("few of a class", {"rarer": 253})),
+        (
+            C10,
+            "cpu",
+            {},
+            None,
+            ("no budget", {"fitting": 0, "needed": 50, "options": ("--minutes 107 --model small-cnn",)}),
+        ),
+        (C10, "cpu", {"minutes": 107.0, "model": "small-cnn"}, 100, ("few of a class", {"rarer": 253})),
+        (
+            C10,
+            "cpu",
+            {"minutes": 106.0, "model": "small-cnn"},
+            None,
+            ("no minutes", {"fitting": 49, "options": ("--minutes 107",)}),
+        ),
+        (C10, "cuda", {"epochs": 49}, None, ("few epochs", {"epochs": 49, "needed": 50})),
+        (C10, "cuda", {"epochs": 60}, 60, ("few of a class", {})),
+        (C10, "cuda", {"epochs": 60, "first_stage": "none"}, None, ("asked for", {})),
+        (C10, "cpu", {"epochs": 2, "first_stage": "contrastive"}, 2, ("asked for", {})),
+        (
+            C10,
+            "cpu",
+            {"first_stage": "contrastive"},
+            50,
+            ("over budget", {"cost": pytest.approx(7.8e13, rel=0.01), "device": "CPU"}),
+        ),
+        (C10, "cpu", {"first_stage": "contrastive", "minutes": 3.0}, 100, ("asked for", {})),
+        (GREY, "cuda", {}, 300, ("few of a class", {"rarer": 500})),
+        (GREY, "cpu", {}, None, ("no budget", {"options": ("--minutes 28 --model small-cnn",)})),
+        (GREY, "cpu", {"minutes": 28.0, "model": "small-cnn"}, 100, ("few of a class", {})),
+        (GREY, "cpu", {"minutes": 30.0}, None, ("no minutes", {"options": ("--minutes 115", "--model small-cnn")})),
+        (GREY, "cpu", {"minutes": 30.0, "model": "small-cnn"}, 100, ("few of a class", {})),
+        (GREY, "cpu", {"minutes": 115.0}, 100, ("few of a class", {})),
+        (GREY, "cpu", {"minutes": 30.0, "model": "resnet20"}, None, ("no minutes", {"options": ("--minutes 115",)})),
+        (TINY, "cpu", {"model": "resnet20"}, None, ("no budget", {"options": ("--minutes 22",)})),
+        (TINY, "cpu", {"minutes": 22.0}, 100, ("few of a class", {})),
+        (
+            C10,
+            "cpu",
+            {"minutes": 60.0},
+            None,
+            ("no minutes", {"options": ("--minutes 417",)}),
+        ),  # not with the smaller one either
+        (fingerprint(546, 147, (28, 28, 1)), "cuda", {}, None, ("few images", {"images": 546})),
+        (fingerprint(546, 147, (28, 28, 1), unlabelled=7454), "cuda", {}, 300, ("few of a class", {"images": 8000})),
+        (fingerprint(25_253, 1000, (32, 32, 3)), "cuda", {}, 300, ("few of a class", {"rarer": 1000})),
+        (fingerprint(25_253, 1001, (32, 32, 3)), "cuda", {}, None, ("class is large", {"rarer": 1001})),
+        (fingerprint(25_253, 25_000, (32, 32, 3)), "cuda", {}, 300, ("few of a class", {"rarer": 253})),  # of negatives
+        (fingerprint(9000, 200, (96, 96, 3)), "cuda", {}, None, ("large images", {"side": 96})),
+        (fingerprint(30_000, 600, (224, 224, 3)), "cuda", {"first_stage": "none"}, None, ("asked for", {})),
+        (
+            fingerprint(8000, 500, (16, 16, 1)),
+            "cpu",
+            {},
+            54,
+            ("few of a class", {"rarer": 500}),
+        ),  # small enough for a CPU
     ],
-)  # fmt: skip
+)
 def test_where_it_comes_and_why(data, kind, options, epochs, why):
     plan = make_plan(data, PlanOptions(**options), kind)
     stage = first_of(plan)
     assert (None if stage is None else stage.epochs) == epochs
-    assert why in said(plan).reason
+    key, facts = why
+    assert key in said(plan).reason
+    assert facts.items() <= said(plan).rests_on.items()
     if "epochs" in options or "minutes" in options:
-        assert "--minutes M" not in said(plan).reason  # there is nothing left to cut, or it is cut
-    assert said(plan).value.startswith("none" if stage is None else "contrastive, before the others")
+        assert "over budget" not in said(plan).reason  # there is nothing left to cut, or it is cut
+    assert said(plan).value == ("none" if stage is None else "contrastive")
     assert [decision.name for decision in plan.decisions].count("views") == (stage is not None)
     asked = options.get("first_stage") is not None
     assert plan.first_stage_may_go == (stage is not None and not asked)
     if stage is None and not asked:
-        assert said(plan).reason.endswith("; --first-stage contrastive has one anyway")
+        assert said(plan).reason[-1] == "anyway"
     # the other two are what they are without it, and so is the network
     alone = make_plan(data, PlanOptions(**{**options, "first_stage": "none"}), kind)
     assert plan.recipe.stages[stage is not None :] == alone.recipe.stages
     assert plan.recipe.model == alone.recipe.model
-    assert said(alone) == replace(said(alone), value="none", reason="asked for")
+    assert said(alone) == Decision(name="first stage", value="none", reason=ASKED)
 
 
 @pytest.mark.parametrize("side", [8, 10, 12, 16])
@@ -126,8 +159,8 @@ def test_it_takes_what_the_others_leave_of_the_budget(rows, side):
     assert [stage.epochs for stage in before] == expected
     for stage in before:
         assert stage.batch_size == batch
-        assert f"{stage.epochs * (rows // batch):,} steps" in said(plan, "epochs").reason
-        assert said(plan, "epochs").value == f"{stage.epochs} + {first.epochs} + {second.epochs}"
+        assert said(plan, "epochs").rests_on["first_steps"] == stage.epochs * (rows // batch)
+        assert said(plan, "epochs").value == (stage.epochs, first.epochs, second.epochs)
 
 
 def test_the_minutes_that_are_named_are_the_fewest_that_allow_it():
@@ -135,8 +168,9 @@ def test_the_minutes_that_are_named_are_the_fewest_that_allow_it():
     for rows, side in ((8000, 28), (9000, 32), (30_000, 64)):
         data = fingerprint(rows, 300, (side, side, 3))
         plan = make_plan(data, PlanOptions(), "cpu")
-        words = said(plan).reason.split("--minutes ")[1].split()
-        named, model = int(words[0]), words[2] if words[1] == "--model" else None
+        words = said(plan).rests_on["options"][0].split()
+        assert words[0] == "--minutes"
+        named, model = int(words[1]), words[3] if "--model" in words else None
         for minutes, comes in ((named, True), (named - 1, False)):
             found = make_plan(data, PlanOptions(minutes=float(minutes), model=model or "small-cnn"), "cpu")
             assert (first_of(found) is not None) == comes
@@ -217,11 +251,11 @@ def test_minutes_first_go_to_the_others_and_more_never_give_less(image_task):
         fitted = fit_into(plan, image_task, PACE, minutes=minutes)
         epochs = [stage.epochs for stage in fitted.recipe.stages]
         found.append([0] * (3 - len(epochs)) + epochs)
-        assert said(fitted, "epochs").value == " + ".join(map(str, epochs))
+        assert said(fitted, "epochs").value == tuple(epochs)
         if minutes < needed:
             assert len(epochs) == 2
             assert said(fitted).value == "none"
-            assert f"takes {math.ceil(needed)} minutes" in said(fitted).reason
+            assert (said(fitted).reason[0], said(fitted).rests_on["takes"]) == ("no time", math.ceil(needed))
             assert "views" not in [decision.name for decision in fitted.decisions]
         else:
             assert epochs[1:] == wanted[1:]  # whole
@@ -241,7 +275,7 @@ def test_one_that_was_asked_for_is_cut_like_the_others(image_task):
     plan = replace(chosen_by_the_plan(image_task), first_stage_may_go=False)
     fitted = fit_into(plan, image_task, PACE, minutes=2)
     assert 1 <= fitted.recipe.stages[0].epochs < 50
-    assert "at 0.5, 0.1 and 0.2 s a step" in said(fitted, "epochs").reason
+    assert said(fitted, "epochs").rests_on["pace"] == (0.5, 0.1, 0.2)
 
 
 # Training
@@ -269,7 +303,7 @@ def test_three_stages_train_and_rows_without_a_label_join(name, request, tmp_pat
     data = Fingerprint.of(task)
     assert data.unlabelled == 6
     plan = make_plan(data, PlanOptions(epochs=2, first_stage="contrastive", model="small-cnn"), "cpu")
-    assert said(plan, "epochs").value == "2 + 2 + 2"
+    assert said(plan, "epochs").value == (2, 2, 2)
     run = train(plan.recipe, task, seed=0, run_dir=tmp_path / "run")
     assert [row["stage"] for row in run.history] == ["0", "0", "1", "1", "2", "2"]
     assert (run.history[0]["rows"], run.history[0]["unlabelled_rows"]) == ("96", "6")

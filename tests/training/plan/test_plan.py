@@ -1,5 +1,6 @@
 """The plan: pure, reasoned, within its budget, and fit to train on whatever it is given."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from deepauc.training.engine.loop import train
 from deepauc.training.plain import recipe_hash
 from deepauc.training.plan import make as plan_module
 from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
+from deepauc.training.plan.decision import ASKED
 from deepauc.training.plan.length import BUDGET, LEAST_EPOCHS, MOST_EPOCHS
 from deepauc.training.plan.make import (
     ENOUGH_TO_SELECT,
@@ -22,6 +24,7 @@ from deepauc.training.plan.make import (
     make_plan,
 )
 from deepauc.training.plan.network import named_model, planned_size
+from deepauc.training.plan.wording import told
 
 
 def fingerprint(*, rows=4708, positives=(1214,), shape=(28, 28, 1), validation=(135, 389), sizes=None):
@@ -59,12 +62,15 @@ def test_same_inputs_same_plan_whatever_the_clock_and_the_generators_say(shape, 
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_every_choice_has_a_reason_and_a_name_of_its_own():
+def test_every_decision_has_a_reason_in_words_and_a_name_of_its_own():
     for shape, rows, positives in (((28, 28, 1), 500, (20,)), ((200, 200, 3), 9000, (90, 3000)), ((12,), 300, (30,))):
         found = make_plan(fingerprint(shape=shape, rows=rows, positives=positives), PlanOptions(), "cpu").decisions
         names = [c.name for c in found]
         assert len(set(names)) == len(names)
-        assert all(c.value and len(c.reason) > 5 for c in found)
+        for one in map(told, found):  # every fact that a sentence names is there
+            assert one.value
+            assert re.fullmatch(r"[A-Z0-9-].*\.", one.reason)
+            assert not re.search(r"[{}]|results/", one.reason)
         assert {"network", "batch size", "positives per batch", "epochs", "stages"} <= set(names)
         assert ({"margin", "gamma"} <= set(names)) == (shape[0] != 200)  # which take too long for an AUC stage
         assert ("augmentation" in names) == (len(shape) == 3)
@@ -119,23 +125,23 @@ def test_rare_positives_get_a_quota_above_their_share_in_both_stages():
     assert plan_module.LEAST_POSITIVES == 1 / 4
     found, said = quotas((100,))
     assert found == [16, 16]
-    assert said.value == "16 of 64, in both stages"
-    assert said.reason == "1.0% of the rows are positive: a plain batch would hold 0.6, too few to learn from and to " \
-        "rank against"  # fmt: skip
+    assert (said.value, said.rests_on["batch"], said.rests_on["where"]) == (16, 64, "both stages")
+    assert said.reason == ("share", "too few")
+    assert (said.rests_on["share"], said.rests_on["plain"]) == (0.01, 0.64)
     assert quotas((2499,))[0] == [16, 16]
     found, said = quotas((3000,))
     assert found == [None, 19]  # as they come, and the same share in every batch
-    assert said.value == "19 of 64, in the AUC stage"
+    assert (said.value, said.rests_on["where"], said.reason[1]) == (19, "the AUC stage", "same in each")
     assert quotas((9000,))[0] == [None, 56]
     assert quotas((3,))[0] == [3, 3]
     found, said = quotas((100, 3000))  # cross-entropy of several labels sees the rows as they come
     assert found == [None, 16]
-    assert "in the AUC stage" in said.value
+    assert said.rests_on["where"] == "the AUC stage"
     found, said = quotas((100,), "none")
-    assert (found, said.value) == ([16], "16 of 64, in every one")
+    assert (found, said.value, said.rests_on["where"]) == ([16], 16, "every batch")
     found, said = quotas((3000,), "none")
-    assert (found, said.value) == ([None], "as they come")
-    assert said.reason == "30.0% of the rows are positive, and cross-entropy takes them as they are"
+    assert (found, said.value, said.reason) == ([None], None, ("as they come",))
+    assert said.rests_on["share"] == 0.3
 
 
 def test_a_quota_in_cross_entropy_is_paid_for_by_fewer_epochs():
@@ -152,19 +158,18 @@ def test_the_auc_stage_has_what_cross_entropy_leaves_of_the_budget():
     small, large = 500, 25_000
     found, said, _ = epochs(small)
     assert found == [*MOST_EPOCHS]  # all they are to have
-    assert said.value == "cross-entropy, then AUC-M with a fresh last layer"
+    assert said.value == ("cross-entropy", "AUC-M")
     found, said, shown = epochs(large)
     assert len(found) == 1
-    assert shown == str(found[0])
-    assert said.value == "cross-entropy alone"
-    assert "--minutes M has more time, --auc-stage always a share of this one" in said.reason
+    assert shown == tuple(found)
+    assert (said.value, said.reason) == (("cross-entropy",), ("no budget", "shared is worse", "more time"))
     shared, _, shown = epochs(large, auc_stage="always")
     assert shared[0] < found[0]
-    assert shown == f"{shared[0]} + {shared[1]}"
+    assert shown == tuple(shared)
     assert epochs(large, "cuda")[0][-1] > LEAST_EPOCHS  # where the budget is no bound
     alone, said, _ = epochs(small, auc_stage="none")
     assert MOST_EPOCHS[0] < alone[0] <= sum(MOST_EPOCHS)  # as long as both
-    assert (said.value, said.reason) == ("cross-entropy alone", "asked for")
+    assert (said.value, said.reason) == (("cross-entropy",), ASKED)
     assert epochs(large, epochs=2)[0] == [2, 2]
     assert epochs(large, epochs=2, auc_stage="none")[0] == [2]
 
@@ -188,7 +193,7 @@ def test_the_network_can_be_named_and_the_wrong_kind_is_refused():
     assert isinstance(asked.recipe.model, ResNet20Spec)
     assert [s.epochs for s in asked.recipe.stages] == [2, 2]
     assert [s.batch_size for s in asked.recipe.stages] == [16, 16]
-    assert all(decision(asked, name).reason == "asked for" for name in ("network", "epochs", "batch size"))
+    assert all(decision(asked, name).reason == ASKED for name in ("network", "epochs", "batch size"))
     with pytest.raises(ValueError, match="mlp is for tables of numbers"):
         named_model("mlp", (28, 28, 1))
     with pytest.raises(ValueError, match="table of numbers is mlp"):
@@ -203,7 +208,8 @@ def test_an_epoch_is_selected_only_where_validation_can_tell():
     )
     few = make_plan(fingerprint(validation=(ENOUGH_TO_SELECT - 1, 500)), PlanOptions(), "cpu")
     assert {s.keep for s in few.recipe.stages} == {"last"}
-    assert "too few" in decision(few, "selection").reason
+    assert decision(few, "selection").reason == ("few", "guard")
+    assert decision(few, "selection").rests_on == {"fewest": ENOUGH_TO_SELECT - 1}
     assert few.recipe.guard
     none = make_plan(fingerprint(validation=None), PlanOptions(), "cpu")
     assert not none.recipe.guard
@@ -233,14 +239,16 @@ def test_the_image_size_is_the_median_within_reach(sizes, kind, wanted):
 
 
 def test_the_reason_for_a_size_says_where_it_comes_from():
-    def reason(shape, sizes):
-        return decision(
-            make_plan(fingerprint(shape=(*shape, 1), sizes=sizes), PlanOptions(), "cpu"), "image size"
-        ).reason
+    def found(shape, sizes):
+        plan = make_plan(fingerprint(shape=(*shape, 1), sizes=sizes), PlanOptions(), "cpu")
+        return decision(plan, "image size")
 
-    assert "how the files are" in reason((28, 28), {(28, 28): 5})
-    assert "64 pixels" in reason((64, 64), {(512, 512): 5})
-    assert "asked for" in reason((32, 32), {(512, 512): 5})
+    assert found((28, 28), {(28, 28): 5}).reason == ("files",)
+    assert found((32, 32), {(512, 512): 5}).reason == ASKED
+    assert found((20, 30), {(10, 40): 1, (20, 30): 1, (30, 20): 1}).reason == ("median",)
+    shrunk = found((64, 64), {(512, 512): 5})
+    assert (shrunk.value, shrunk.reason) == ((64, 64), ("shrunk",))
+    assert shrunk.rests_on == {"sizes": 1, "common": (512, 512), "count": 5, "device": "CPU", "most": 64}
 
 
 @pytest.mark.parametrize(("side", "pixels"), [((1, 1), 0), ((1, 8), 0), ((2, 2), 1), ((28, 28), 2), ((224, 300), 16)])
@@ -290,7 +298,7 @@ def test_fingerprint_of_a_task_and_a_plan_that_trains(image_task, tmp_path):
 
 def test_a_plan_for_several_labels_trains(multilabel_task, tmp_path):
     plan = make_plan(Fingerprint.of(multilabel_task), PlanOptions(epochs=1), "cpu")
-    assert "take turns" in decision(plan, "positives per batch").reason
+    assert decision(plan, "positives per batch").reason[0] == "rarest share"
     run = train(plan.recipe, multilabel_task, seed=0, run_dir=tmp_path / "run")
     assert set(run.auc("test")) == {"spot", "coin"}
 
@@ -307,14 +315,14 @@ def test_options_are_checked():
 
 @pytest.mark.parametrize("minutes", [None, 5])
 def test_copies_are_made_where_they_are_asked_for(minutes):
-    for tta, number, value in ((None, 0, "none"), (0, 0, "none"), (8, 8, "8, changed as in training")):
+    for tta, number in ((None, 0), (0, 0), (8, 8)):
         plan = make_plan(fingerprint(), PlanOptions(tta=tta, minutes=minutes), "cpu")
         assert plan.recipe.tta == number
-        assert decision(plan, "copies of an image").value == value
-        assert ("--tta 8" in decision(plan, "copies of an image").reason) == (tta is None)
+        found = decision(plan, "test-time augmentation")
+        assert (found.value, found.reason) == (number, ("slower",) if tta is None else ASKED)
         assert plan.without_auc is None or plan.without_auc.recipe.tta == number
     numbers = make_plan(fingerprint(shape=(30,)), PlanOptions(tta=0), "cpu")
-    assert "copies of an image" not in {one.name for one in numbers.decisions}
+    assert "test-time augmentation" not in {one.name for one in numbers.decisions}
     with pytest.raises(ValueError, match="these are numbers: leave it out"):
         make_plan(fingerprint(shape=(30,)), PlanOptions(tta=8), "cpu")
     with pytest.raises(ValueError, match="tta must be at least 0, not -1"):

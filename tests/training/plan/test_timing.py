@@ -1,5 +1,6 @@
 """A plan cut to the minutes one is willing to wait: monotone, never without an epoch, said what was cut."""
 
+import math
 from dataclasses import asdict, replace
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from deepauc.training.engine import loop
 from deepauc.training.plan import timing
 from deepauc.training.plan.make import Fingerprint, Plan, PlanOptions, make_plan
 from deepauc.training.plan.timing import RESERVE, TIMED, WARM_UP, Pace, fit_into, measure_pace, seconds_of
+from deepauc.training.plan.wording import told
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run import run
 from deepauc.training.run.folder import surroundings
@@ -100,14 +102,15 @@ def test_what_was_cut_is_said_and_schedules_shrink_with_it(image_task):
         milestones=tuple(sorted({int(m * last.epochs / whole.epochs) for m in whole.schedule.milestones} - {0}))
     )
     (said,) = [decision for decision in short.decisions if decision.name == "epochs"]
-    assert said.value == " + ".join(map(str, epochs(short)))
-    assert "of the 1.5 min asked for" in said.reason
-    assert "uncut, " + " + ".join(map(str, epochs(plan))) in said.reason
     uncut = brute_force(image_task, epochs(plan), 0)
-    assert f"about {uncut / 60:.1f} min" in said.reason
+    assert (said.value, said.reason) == (tuple(epochs(short)), ("in time", "cut"))
+    assert (said.rests_on["minutes"], said.rests_on["wanted"]) == (1.5, tuple(epochs(plan)))
+    assert said.rests_on["whole"] == pytest.approx(uncut)
+    assert said.rests_on["allow"] == math.ceil(uncut / 60 / (1 - RESERVE))
+    assert f"would take about {uncut / 60:.1f} min" in told(said).reason
     enough = fit_into(plan, image_task, PACE, minutes=uncut / 60 / (1 - RESERVE) + 0.01)
     assert enough.recipe == plan.recipe
-    assert "Cut" not in next(decision.reason for decision in enough.decisions if decision.name == "epochs")
+    assert next(one.reason for one in enough.decisions if one.name == "epochs") == ("in time",)
 
 
 def test_minutes_first_go_to_cross_entropy_and_the_auc_stage_has_what_is_left(image_task):
@@ -125,8 +128,8 @@ def test_minutes_first_go_to_cross_entropy_and_the_auc_stage_has_what_is_left(im
         if minutes < enough:
             assert len(fitted.recipe.stages) == 1
             assert not fitted.recipe.guard
-            assert stages.value == "cross-entropy alone"
-            assert "--auc-stage always" in stages.reason
+            assert stages.value == ("cross-entropy",)
+            assert stages.reason == ("no time", "shared is worse", "always")
             assert not {"margin", "gamma"} & names
         else:
             assert epochs(fitted)[0] == wanted[0]

@@ -12,6 +12,7 @@ from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.engine.stream import Stream
 from deepauc.training.plan.unlabelled import count_unlabelled, unlabelled_decision
+from deepauc.training.plan.wording import told
 from deepauc.training.recipe import Recipe, Stage
 
 SUPERVISED = Stage(objective=CrossEntropy(), optimizer=SGDSpec(lr=0.1), epochs=1, batch_size=16)
@@ -48,9 +49,9 @@ def test_counts_are_what_the_stage_sees(task):
     assert (found.rows, found.may_join, found.of_held_out_patient, found.held_out, found.joined) == (4, 2, 1, 1, 2)
     assert found.joined == Stream(task, views(), seed=0, number=0).unlabelled
     decision = unlabelled_decision(found)
-    assert decision.value == "2 of 4 join the self-supervised stage"
-    assert "1 never join: their patient is in validation or test" in decision.reason
-    assert "1 never join: the table puts them" in decision.reason
+    assert (decision.value, decision.reason) == (2, ("learns", "held-out group", "held out"))
+    assert told(decision).value == "2 of 4 join the self-supervised stage"
+    assert "1 never join: their patient is in validation or test" in told(decision).reason
 
 
 @pytest.mark.parametrize(
@@ -63,8 +64,7 @@ def test_stages_that_need_labels_take_none(task, stages):
     assert (found.may_join, found.joined) == (2, 0)
     assert Stream(task, stages[0], seed=0, number=0).unlabelled == 0
     decision = unlabelled_decision(found)
-    assert decision.value.startswith("0 of 4 join")
-    assert "2 could join one that does" in decision.reason
+    assert (decision.value, decision.reason[0], decision.rests_on["may_join"]) == (0, "no stage", 2)
 
 
 def test_nothing_is_said_where_every_row_has_a_label(image_task):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,16 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from deepauc.data.images.dicom import MissingPydicom, decode_dicom, is_dicom
-from deepauc.data.images.windowing import Flattened, Unusable, extremes, linear, pieces, require_varied, to_eight_bits
+from deepauc.data.images.windowing import (
+    Flattened,
+    Unusable,
+    extremes,
+    linear,
+    pieces,
+    require_light,
+    require_varied,
+    to_eight_bits,
+)
 from deepauc.data.task import Indices
 
 Pixels = npt.NDArray[np.uint8]
@@ -53,6 +63,7 @@ _UPRIGHT = {
 _PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # as Pillow keeps them, else 4
 _WHOLE_AT_ONCE = frozenset({"JPEG2000", "WEBP"})  # decoded beside Pillow's own copy
 _DEEP_GREY_ALPHA = bytes([16, 4])  # bit depth and colour type in a PNG's header
+ONLY_HIDDEN = "only transparency or colour that cannot be shown varies"
 _EXAMINED_SIDE = 256  # a large JPEG is examined at the smallest scale that is at least this large
 _WORKERS = min(8, os.cpu_count() or 1)
 
@@ -308,13 +319,12 @@ def _decode_picture(
         if in_bytes is not None or upright.mode in _DEEP_GREY:
             return _with_channels(_windowed(upright, window, in_bytes=in_bytes is not None)), (height, width)
         pixels = _eight_bit_pixels(upright)
-        require_varied(pixels, lambda: _varies(upright), "only transparency or colour that cannot be shown varies")
+        require_varied(pixels, lambda: _varies(upright), ONLY_HIDDEN)
         if sixteen_bit_colour:
-            require_varied(
-                pixels,
-                lambda: _low_bytes_vary(content),
-                "colour of 16 bits keeps its upper 8; scale its values up to 65535, or save 8 bits",
-            )
+            lower = partial(_spread_of_low_bytes, content)
+            remedy = "colour of 16 bits keeps its upper 8; scale its values up to 65535, or save 8 bits"
+            require_varied(pixels, lambda: lower() > 0, remedy)
+            require_light(pixels, lower, remedy)
     return _with_channels(pixels), (height, width)
 
 
@@ -347,6 +357,8 @@ def _windowed(picture: Image.Image, window: Window | None, *, in_bytes: bool) ->
     low, high = extremes(values, shape, otherwise="pixels hold NaN or infinity")
     pixels = to_eight_bits(values, shape, linear(*(window or (low, high))))
     require_varied(pixels, lambda: low < high, f"all lie on one side of the window; they go from {low:g} to {high:g}")
+    if in_bytes:
+        require_varied(pixels, lambda: _varies(picture), ONLY_HIDDEN)
     return pixels
 
 
@@ -361,11 +373,11 @@ def _varies(picture: Image.Image) -> bool:
     return any(band.getextrema()[0] != band.getextrema()[1] for band in shown.split())
 
 
-def _low_bytes_vary(content: bytes) -> bool:
-    """Whether the lower bytes of 16-bit colour, which Pillow drops, differ: read in the other order, it drops these."""
+def _spread_of_low_bytes(content: bytes) -> int:
+    """How far apart the lower bytes of 16-bit colour are: Pillow drops them, and keeps them in the other order."""
     with Image.open(io.BytesIO(content), formats=_FORMATS) as picture:
         picture.tile = [tile._replace(args=_other_order(tile.args)) for tile in picture.tile]
-        return _varies(picture)
+        return max(int(np.ptp(band.getextrema())) for band in picture.split())
 
 
 def _other_order(args: Any) -> Any:

@@ -15,6 +15,7 @@ RowsOf = Callable[[slice], Array]  # the values (n, W) of some rows of an image
 Show = Callable[[npt.NDArray[np.float64]], Array]  # values mapped so that what is shown lies in [0, 1]
 
 PIECE = 1 << 20  # pixels worked on at a time
+DARK = 16  # of 255: what 12 of 16 bits come to
 
 
 class Unusable(Exception):
@@ -66,3 +67,12 @@ def require_varied(pixels: Pixels, varied: Callable[[], bool], reason: str) -> N
     first = pixels[0, 0]
     if not any((row != first).any() for row in pixels) and varied():
         raise Flattened(f"all pixels come out equal although those of the file differ: {reason}")
+
+
+def require_light(pixels: Pixels, lost: Callable[[], int], remedy: str) -> None:
+    """Unusable where the upper bytes that are kept are nearly black, and the lower ones say more: colour of 12 bits.
+
+    lost: how far apart the lower bytes are; where 8 bits were scaled up to 16, no farther than the upper ones.
+    """
+    if pixels.max() < DARK <= lost():
+        raise Unusable(f"all pixels come out below {DARK} of 255, and what tells them apart is lost: {remedy}")

@@ -25,8 +25,6 @@ def require_free(place: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{place} is there and is no packed set. Choose another folder.")
     if not overwrite:
         raise ValueError(f"{place} is there already. Open it with open_packed, or pass overwrite=True.")
-    if place.is_symlink():
-        raise ValueError(f"{place} is a link to another folder, which would stay as it is: name that folder itself.")
     others = sorted(one.name for one in place.iterdir() if one.name != MANIFEST_NAME and one.suffix != ".npy")
     if others:
         raise ValueError(

@@ -122,7 +122,7 @@ def pack(
     overwrite: replace a packed set that is there; any other folder is never touched. shard_bytes: begin another file
     of inputs wherever one would grow beyond this; whoever reads the set sees no difference.
     """
-    place = Path(os.path.abspath(folder))
+    place = Path(os.path.realpath(folder))  # a link stays, and leads to what was written
     inputs = source.source if isinstance(source, Task) else source
     if len(inputs) == 0:
         raise ValueError("there are no inputs to pack.")
@@ -143,7 +143,7 @@ def pack(
         )
         write_manifest(work, manifest)
         move_into_place(work, place, overwrite=overwrite)
-    return open_packed(place)
+    return open_packed(folder)
 
 
 def open_packed(

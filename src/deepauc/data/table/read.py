@@ -1,4 +1,4 @@
-"""A user's table as a Task: csv or parquet, with a column of image files or columns of numbers, checked in one pass.
+"""A user's table as a Task: a csv, parquet or DataFrame with image files or columns of numbers, checked in one pass.
 
 `check_table` reports everything that is wrong, row by row, and raises only where there is no table to speak of (no
 such file, no such column). `read_table` raises one TableError with the same list, or with `skip_bad` goes on without
@@ -18,6 +18,7 @@ import numpy as np
 from deepauc.data.images.decode import ImageFileInputs, Window, as_size
 from deepauc.data.splits import Leak, equal_sets, leak_between
 from deepauc.data.table.columns import parse_metadata
+from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import LargestGroup, Problem, TableError, TableReport
 from deepauc.data.table.scan import Mask, Scan, TableColumns, scan_table, whole_table_problems
 from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
@@ -29,11 +30,12 @@ Size = int | tuple[int, int] | Callable[[Sizes], tuple[int, int] | None]
 
 
 def check_table(
-    path: str | Path,
+    table: Table,
     *,
     label_columns: Sequence[str],
     kind: Kind,
     image_column: str | None = None,
+    image_root: str | Path | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
@@ -59,8 +61,9 @@ def check_table(
         categories=tuple(category_columns),
     )
     scan = scan_table(
-        Path(path),
+        table,
         columns,
+        image_root=image_root,
         window=window,
         allow_outside=allow_outside,
         allow_duplicates=allow_duplicates,
@@ -71,11 +74,12 @@ def check_table(
 
 
 def read_table(
-    path: str | Path,
+    table: Table,
     *,
     label_columns: Sequence[str],
     kind: Kind,
     image_column: str | None = None,
+    image_root: str | Path | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
@@ -92,16 +96,17 @@ def read_table(
 ) -> tuple[Task, TableReport]:
     """A Task from a table, and the report of the pass that checked it; a TableError lists all that is wrong.
 
-    kind: `binary` (one label column) or `multilabel`. image_column: paths relative to the table's folder; those that
-    leave it need `allow_outside`. id_column: names of rows of numbers, each its own, carried along and no input;
-    without it such rows are called by their lines, and images always by their files. split_column: train, validation
-    (valid, val) or test; without it every row is in train. size: (height, width), one side, or a function from
-    {(height, width): number of files} to a size or None; needed where the files differ in size. window: the two values
-    that deep grey is mapped from, instead of each image's own minimum and maximum. metadata_columns: kept for fusion
-    and subgroups, as numbers where all are numbers; category_columns: the same, always as text. Without images and
-    features the metadata are the inputs, which `metadata_task` encodes. skip_bad: leave rows with a problem out;
-    `report.skipped` names them. allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress:
-    called with (rows checked, rows in all).
+    table: the path of a csv or parquet file, or a pandas DataFrame, which gives what its csv would. kind: `binary` (one
+    label column) or `multilabel`. image_column: paths relative to `image_root`, which is the table's folder unless
+    given, and for a DataFrame the folder one is in; those that leave it need `allow_outside`. id_column: names of rows
+    of numbers, each its own, carried along and no input; without it such rows are called by their lines, and images
+    always by their files. split_column: train, validation (valid, val) or test; without it every row is in train. size:
+    (height, width), one side, or a function from {(height, width): number of files} to a size or None; needed where the
+    files differ in size. window: the two values that deep grey is mapped from, instead of each image's own minimum and
+    maximum. metadata_columns: kept for fusion and subgroups, as numbers where all are numbers; category_columns: the
+    same, always as text. Without images and features the metadata are the inputs, which `metadata_task` encodes.
+    skip_bad: leave rows with a problem out; `report.skipped` names them. allow_duplicates: rows that repeat an earlier
+    one, or its id, are no problem. progress: called with (rows checked, rows in all).
     """
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
@@ -115,8 +120,9 @@ def read_table(
         categories=tuple(category_columns),
     )
     scan = scan_table(
-        Path(path),
+        table,
         columns,
+        image_root=image_root,
         window=window,
         allow_outside=allow_outside,
         allow_duplicates=allow_duplicates,
@@ -124,10 +130,10 @@ def read_table(
     )
     keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
     if fatal or (scan.problems and not skip_bad):
-        raise TableError(str(path), [*scan.problems, *fatal], every_row=scan.all_bad)
+        raise TableError(scan.name, [*scan.problems, *fatal], every_row=scan.all_bad)
     rows = np.flatnonzero(keep)
     task = Task(
-        name=Path(path).name.split(".")[0],
+        name=_task_name(table),
         kind=kind,
         source=_source(scan, rows, wanted_size, window),
         labels=scan.labels[rows, 0] if kind == "binary" else scan.labels[rows],
@@ -154,9 +160,10 @@ class TableInputs:
 
 
 def read_inputs(
-    path: str | Path,
+    table: Table,
     *,
     image_column: str | None = None,
+    image_root: str | Path | None = None,
     feature_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
@@ -182,8 +189,9 @@ def read_inputs(
         numbers=tuple(number_columns),
     )
     scan = scan_table(
-        Path(path),
+        table,
         columns,
+        image_root=image_root,
         window=window,
         allow_outside=allow_outside,
         allow_duplicates=True,
@@ -191,9 +199,9 @@ def read_inputs(
     )
     keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
     if not keep.any():
-        raise ValueError(f"{path}: no row is left to predict.")
+        raise ValueError(f"{scan.name}: no row is left to predict.")
     if fatal or (scan.problems and not skip_bad):
-        raise TableError(str(path), [*scan.problems, *fatal], every_row=scan.all_bad)
+        raise TableError(scan.name, [*scan.problems, *fatal], every_row=scan.all_bad)
     rows = np.flatnonzero(keep)
     return TableInputs(
         source=_source(scan, rows, wanted_size, window),
@@ -202,6 +210,10 @@ def read_inputs(
         metadata=_metadata(scan, keep),
         report=_report(scan, keep, problems=scan.problems, skip_bad=skip_bad),
     )
+
+
+def _task_name(table: Table) -> str:
+    return Path(table).name.split(".")[0] if isinstance(table, str | Path) else "table"
 
 
 def _label_columns(names: Sequence[str], kind: Kind) -> tuple[str, ...]:
@@ -301,7 +313,7 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
         return scan.groups is not None and len(set(scan.groups[rows[where]].tolist())) > 1
 
     return TableReport(
-        path=str(scan.path),
+        path=scan.name,
         rows=len(scan.lines) + len(scan.cells.problems),
         labelled=int((~np.isnan(labels).all(axis=1)).sum()),
         unlabelled=int(scan.unlabelled[rows].sum()),

@@ -1,4 +1,12 @@
-"""The wanted columns of a csv or parquet file, each row with its line number: text as it is, or numbers where asked."""
+"""The wanted columns of a table, each row with its line number: text as it is, or numbers where asked.
+
+The parser of csv files is Python's own csv module. pandas and pyarrow were measured in its place (`python
+benchmarks/table_readers.py`, results/table-readers.md): neither keeps the list of problems. pandas fills a row that
+has too few fields with empty cells and says nothing, which here would be a missing label; after a line break in a cell
+or an empty line pyarrow names the wrong line; both read a NUL byte, text after a closing quotation mark and two columns
+of one name without a word. Nor is there much to gain: a million rows of 20 numbers take 4.5 s this way, 5.8 s with
+pandas' C parser in blocks and 3.3 s with pyarrow, of 10 s for the whole check, in 301, 348 and 307 MB.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +24,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.table.compact import NumberColumn, TextBlock, TextColumn, rows_of_block
+from deepauc.data.table.frame import Table, frame_of, name_of, text_rows
 from deepauc.data.table.problems import Problem
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_ROWS = 50_000_000
 MAX_LINE_CHARACTERS = 1 << 24
@@ -38,7 +50,8 @@ _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
 class TableRows:
     """Columns of equal length; `lines[i]` is where row i starts in the file.
 
-    The header is line 1; parquet has none, but its rows are numbered from 2 on too, as in the csv of the same table.
+    The header is line 1; parquet and DataFrames have none, but their rows are numbered from 2 on too, as in the csv of
+    the same table.
     """
 
     columns: Mapping[str, TextColumn]
@@ -66,12 +79,20 @@ def _with_point(cell: str) -> str:
     return cell.replace(",", ".") if _WITH_COMMA.fullmatch(cell) else cell
 
 
-def read_rows(path: Path, wanted: Sequence[str], *, numbers: Collection[str] = ()) -> TableRows:
-    """Read a .csv, .tsv (both also .gz) or .parquet file; a ValueError says in one line why it cannot be read.
+def read_rows(table: Table, wanted: Sequence[str], *, numbers: Collection[str] = ()) -> TableRows:
+    """Read a .csv, .tsv (both also .gz) or .parquet file, or a DataFrame; a ValueError says in one line why it cannot.
 
     numbers: those of the wanted columns of which only the numbers are needed; of the others the text is kept. A .csv
     may also be separated by semicolons, as Excel writes it in many countries, or by tabs: see `separator_of`.
     """
+    frame = frame_of(table)
+    cells = _read_file(Path(table), wanted, numbers) if frame is None else _read_frame(frame, wanted, numbers)
+    if not cells.lines and not cells.problems:
+        raise ValueError(f"{name_of(table)} has a header but no rows.")
+    return cells
+
+
+def _read_file(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> TableRows:
     if path.is_dir():
         packed = " A packed set is for `deepauc train --packed`, or for Python (open_packed)."
         remedy = packed if (path / "manifest.json").exists() else ""
@@ -80,14 +101,11 @@ def read_rows(path: Path, wanted: Sequence[str], *, numbers: Collection[str] = (
         raise ValueError(f"{path}: there is no such file.")
     read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
     try:
-        cells = read(path, wanted, numbers)
+        return read(path, wanted, numbers)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error.reason}). Save the table as csv with UTF-8 encoding.") from None
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from None
-    if not cells.lines and not cells.problems:
-        raise ValueError(f"{path} has a header but no rows.")
-    return cells
 
 
 def separator_of(path: Path, first_line: str) -> str:
@@ -238,7 +256,7 @@ def _too_much_text(where: str, limit: int, what: str) -> ValueError:
     )
 
 
-def _places(header: Sequence[str], wanted: Sequence[str], path: Path) -> dict[str, int]:
+def _places(header: Sequence[str], wanted: Sequence[str], path: Path | str) -> dict[str, int]:
     """Where the wanted columns stand; a ValueError names all that are not there, each with the nearest one there is."""
     missing = [name for name in wanted if name not in header]
     if missing:
@@ -284,3 +302,18 @@ def _read_parquet(path: Path, wanted: Sequence[str], numbers: Collection[str]) -
 def _text(value: Any) -> str:
     missing = value is None or (isinstance(value, float) and math.isnan(value))
     return "" if missing else str(value)
+
+
+def _read_frame(frame: pd.DataFrame, wanted: Sequence[str], numbers: Collection[str]) -> TableRows:
+    header, name = [str(column) for column in frame.columns], name_of(frame)
+    if indexed := [column for column in wanted if column in frame.index.names and column not in header]:
+        raise ValueError(f"{indexed[0]!r} is the index of {name}, not a column: call reset_index() first.")
+    if len(frame) > MAX_ROWS:
+        raise ValueError(f"{name} has more than {MAX_ROWS:,} rows.")
+    found = _Rows(_places(header, wanted, name), numbers)
+    try:
+        for line, row in enumerate(text_rows(frame), start=2):
+            found.add(row, line)
+        return found.cells()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} holds text that UTF-8 cannot write: {error.reason}.") from None

@@ -23,6 +23,7 @@ from deepauc.data.table.columns import (
     parse_weights,
     too_close,
 )
+from deepauc.data.table.frame import Table, name_of
 from deepauc.data.table.image_files import ImageColumn, examine_column
 from deepauc.data.table.problems import Problem
 from deepauc.data.table.rows import TableRows, as_digests, read_rows, row_digest
@@ -89,7 +90,7 @@ class TableColumns:
 class Scan:
     """A table's N rows as arrays; a cell that could not be read holds a neutral value and has its problem."""
 
-    path: Path
+    name: str  # of the table, in messages
     columns: TableColumns
     cells: TableRows
     lines: Indices  # (N,) where each row starts in the file
@@ -114,16 +115,17 @@ class Scan:
 
 
 def scan_table(
-    path: Path,
+    table: Table,
     columns: TableColumns,
     *,
+    image_root: str | Path | None,
     window: Window | None,
     allow_outside: bool,
     allow_duplicates: bool,
     progress: Callable[[int, int], None] | None,
 ) -> Scan:
     """Read and check everything; a ValueError only where there is no table to speak of."""
-    cells = read_rows(path, columns.wanted(), numbers=columns.numbers_only())
+    cells = read_rows(table, columns.wanted(), numbers=columns.numbers_only())
     lines, text, problems = cells.lines, cells.columns, list(cells.problems)
 
     labels = np.empty((len(lines), len(columns.labels)), dtype=np.float32)
@@ -152,7 +154,7 @@ def scan_table(
             text[columns.image],
             lines,
             columns.image,
-            folder=path.parent,
+            folder=_image_folder(table, image_root),
             allow_outside=allow_outside,
             window=window,
             progress=progress,
@@ -168,7 +170,7 @@ def scan_table(
         problems += number_problems(cells.pointed(name), lines, name, declared=declared)
 
     scan = Scan(
-        path=path,
+        name=name_of(table),
         columns=columns,
         cells=replace(cells, number_columns={}),  # `features` has them, in half the room
         lines=np.array(lines, dtype=np.int64),
@@ -188,6 +190,13 @@ def scan_table(
     problems += _patients_in_two_parts(scan)
     problems.sort(key=lambda problem: problem.row or 0)
     return scan
+
+
+def _image_folder(table: Table, image_root: str | Path | None) -> Path:
+    """Where the paths of images begin: at the table, and a DataFrame lies nowhere but where one is."""
+    if image_root is not None:
+        return Path(image_root)
+    return Path(table).parent if isinstance(table, str | Path) else Path()
 
 
 @dataclass(frozen=True, kw_only=True)

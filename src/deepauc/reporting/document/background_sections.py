@@ -35,8 +35,10 @@ def training_section(findings: RunFindings) -> Section:
         header = ("Stage", "Objective", "Optimiser", "Length", "Batch", "Positives a batch", "Score bound", "Keeps")
         rows = tuple(_stage_row(number, stage.plain) for number, stage in enumerate(record.stages))
         blocks.append(DataTable(caption="Stages of the recipe", header=header, rows=rows))
-    if choices := _choices(record):
-        blocks.append(DataTable(caption="What was chosen, and why", header=("Choice", "Value", "Reason"), rows=choices))
+    if decisions := _decisions(record):
+        blocks.append(
+            DataTable(caption="What was decided, and why", header=("Decision", "Value", "Reason"), rows=decisions)
+        )
     if isinstance(findings.history, Absent):
         blocks.append(Missing("training history", findings.history.why))
     elif pictures := history_pictures(findings.history, several_labels=len(findings.label_names) > 1):
@@ -63,9 +65,9 @@ def _stage_row(number: int, stage: Mapping[str, Any]) -> tuple[TableCell, ...]:
     )
 
 
-def _choices(record: RunRecord) -> tuple[tuple[TableCell, ...], ...]:
+def _decisions(record: RunRecord) -> tuple[tuple[TableCell, ...], ...]:
     """The plan that `deepauc train` wrote down."""
-    rows = [(choice.name, choice.value, choice.reason) for choice in record.plan.choices]
+    rows = [(one.name, one.value, one.reason) for one in record.plan.decisions]
     return tuple(tuple(TableCell(shown(text, longest=600)) for text in row) for row in rows)
 
 

@@ -41,7 +41,7 @@ from deepauc.reporting.figures.label import (
 from deepauc.text_tables import percent_text, small_text
 
 # Losses that train an order and no probability; one that is missing here is spoken of in general words.
-_AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "Pairwise"})
+_AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "PairwiseAUC", "Pairwise", "PartialAUC"})
 _BRACKETS = (
     "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
     "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "
@@ -98,7 +98,28 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
         f"Average precision is {figure_text(auc.average_precision, limits)}{method}, where chance gives the share of "
         f"positives, {share:.3g}. {patients}"
     )
-    return (*cautions, table, precision, *missing)
+    return (*cautions, table, precision, *missing, *_partial_table(label, over))
+
+
+def _partial_table(label: LabelEvaluation, over: str) -> tuple[Block, ...]:
+    found = label.partial_auc
+    if found is None:
+        return ()
+    if isinstance(found, Absent):
+        return (Missing("partial AUC", found.why),)
+    method = f"bootstrap {over}, {label.resamples.others:,} samples"
+    return (
+        DataTable(
+            caption=f"Partial AUC ({found.region}) with its 95 % interval ({method})",
+            header=("Region", "Partial AUC", "from", "to", "Chance", "At most"),
+            rows=(
+                (
+                    *_interval_row(str(found.region), found.area),
+                    *(TableCell(f"{value:.3f}", value) for value in (found.chance, found.most)),
+                ),
+            ),
+        ),
+    )
 
 
 def share_cell(one: Estimate[float]) -> TableCell:

@@ -290,9 +290,40 @@ def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _
         header = ("Label", "AUC, this run", f"AUC, {words.column}", difference, "Two-sided p")
         caption = f"Paired comparison of AUC with the {words.caption}"
         blocks.append(DataTable(caption=caption, header=header, rows=tuple(rows)))
+    blocks += _partial_blocks(baseline, names, words)
     if len(rows) > 1:
         blocks.append(Paragraph("The p-values are not corrected for testing several labels."))
     return blocks + [Caution(text) for text in baseline.cautions]
+
+
+def _partial_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _Words) -> list[Block]:
+    """The paired test of partial AUCs, where it was asked for."""
+    rows, blocks = [], []
+    regions = set()
+    for name, pair in zip(names, baseline.labels, strict=True):
+        found = pair.partial if isinstance(pair, Paired) else None
+        if isinstance(found, Absent):
+            blocks.append(Missing(f"paired test of the partial AUC of {shown(name)}", found.why))
+        elif found is not None:
+            regions.add(str(found.region))
+            rows.append(
+                (
+                    TableCell(shown(name)),
+                    TableCell(f"{found.area:.3f}", found.area),
+                    TableCell(f"{found.baseline_area:.3f}", found.baseline_area),
+                    TableCell(signed_text(found.difference), found.difference.value),
+                    TableCell(p_text(found.p_value), found.p_value),
+                )
+            )
+    if not rows:
+        return list[Block](blocks)
+    over = f"{baseline.group_word}s" if baseline.clustered else "rows"
+    header = (
+        *("Label", "Partial AUC, this run", f"Partial AUC, {words.column}"),
+        *(f"This run minus {words.column} [95 % interval]", "Two-sided p"),
+    )
+    caption = f"Paired comparison of partial AUC ({regions.pop()}) with the {words.caption}, by a bootstrap over {over}"
+    return [DataTable(caption=caption, header=header, rows=tuple(rows)), *blocks]
 
 
 def _stage_blocks(stages: tuple[StageFinding, ...]) -> list[Block]:

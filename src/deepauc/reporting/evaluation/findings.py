@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,11 @@ from deepauc.metrics.calibration import ReliabilityCurve
 from deepauc.metrics.curves import Band
 from deepauc.metrics.decisions import DecisionCurve
 from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.partial import Region
 from deepauc.training.run.record import RunRecord
 
 Floats = npt.NDArray[np.float64]
+ONLY_IF_ASKED: Mapping[str, bool] = {"only_if_asked": True}  # of a field that JSON leaves out where it is None
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,16 @@ class AucResult:
     @property
     def headline(self) -> Estimate[float]:
         return self.delong_by_patient or self.delong
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialAuc:
+    """The area within a region of the ROC plane; the interval is a bootstrap's, over patients as that of the AUC is."""
+
+    region: Region
+    area: Estimate[float]
+    chance: float
+    most: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +157,7 @@ class LabelEvaluation:
     cautions: tuple[str, ...]
     resamples: Resamples
     operating_points_left_out: Absent | None = None  # rows that there are too few negatives for
+    partial_auc: PartialAuc | Absent | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +167,17 @@ class PartCounts:
     part: str
     label: str
     counts: Counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedPartial:
+    """The same of the two partial AUCs, by a bootstrap."""
+
+    region: Region
+    area: float
+    baseline_area: float
+    difference: Estimate[float]
+    p_value: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +192,7 @@ class Paired:
     same_scores: bool  # row by row: the two are one network
     baseline_fpr: Floats
     baseline_tpr: Floats
+    partial: PairedPartial | Absent | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +307,9 @@ def to_json(value: Any) -> Any:
     elif isinstance(value, Absent):
         value = {"absent": value.why}
     elif is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in fields(value)}
+        named = {f.name: getattr(value, f.name) for f in fields(value)}
+        left_out = {f.name for f in fields(value) if f.metadata == ONLY_IF_ASKED and named[f.name] is None}
+        value = {name: one for name, one in named.items() if name not in left_out}
     elif isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):

@@ -33,6 +33,7 @@ from deepauc.metrics.operating_points import (
     specificities,
     threshold_at_specificity,
 )
+from deepauc.metrics.partial import Region, chance_and_most, partial_auroc_interval
 from deepauc.metrics.recalibration import TemperatureScaling, fit_temperature
 from deepauc.reporting.evaluation.findings import (
     Absent,
@@ -44,6 +45,7 @@ from deepauc.reporting.evaluation.findings import (
     Histogram,
     LabelEvaluation,
     OperatingRow,
+    PartialAuc,
     Resamples,
 )
 from deepauc.reporting.evaluation.resamples import fewer_told, resamples_of
@@ -90,19 +92,21 @@ def evaluate_label(
     probabilities: bool = False,
     curves: bool = True,
     tell_resamples: bool = True,
+    region: Region | None = None,
 ) -> LabelEvaluation:
     """All of it for one label; what cannot be had is `Absent` with the reason, never an exception.
 
     validation: where thresholds and recalibration come from. probabilities: the scores are probabilities already, not
     a network's raw output. curves: also curves, histograms and bands (the slow half). tell_resamples: a caution where
-    fewer bootstrap samples than usual are drawn; of several labels one has it for all.
+    fewer bootstrap samples than usual are drawn; of several labels one has it for all. region: also the partial AUC
+    there.
     """
     counts = count_rows(sample)
     resamples, fewer = resamples_of(counts), fewer_told(counts) if tell_resamples else None
     sample = sample.labelled()
     obstacle = _obstacle(sample, part)
     if obstacle is not None:
-        return _nothing(name, part, counts, obstacle)
+        return _nothing(name, part, counts, obstacle, region)
     held_out = _usable_validation(validation)
     fewest = counts.negatives if isinstance(held_out, Absent) else min(counts.negatives, _negatives(held_out))
     auc = attempt(lambda: _auc(sample, counts, resamples))
@@ -120,6 +124,7 @@ def evaluate_label(
         decision=_decision(sample, held_out),
         cautions=(*_cautions(counts), *_backwards(auc), *thresholds, *(() if fewer is None else (fewer,))),
         resamples=resamples,
+        partial_auc=None if region is None else attempt(lambda: _partial_auc(sample, counts, resamples, region)),
     )
 
 
@@ -170,7 +175,7 @@ def _obstacle(sample: Sample, part: str) -> Absent | None:
     return None
 
 
-def _nothing(name: str, part: str, counts: Counts, why: Absent) -> LabelEvaluation:
+def _nothing(name: str, part: str, counts: Counts, why: Absent, region: Region | None) -> LabelEvaluation:
     return LabelEvaluation(
         name=name,
         part=part,
@@ -183,6 +188,7 @@ def _nothing(name: str, part: str, counts: Counts, why: Absent) -> LabelEvaluati
         decision=why,
         cautions=(),
         resamples=resamples_of(counts),
+        partial_auc=None if region is None else why,
     )
 
 
@@ -210,6 +216,20 @@ def _auc(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
             ).floats()
         ),
     )
+
+
+def _partial_auc(sample: Sample, counts: Counts, resamples: Resamples, region: Region) -> PartialAuc:
+    area = partial_auroc_interval(
+        sample.scores,
+        sample.labels,
+        max_fpr=region.max_fpr,
+        min_tpr=region.min_tpr,
+        groups=sample.groups if counts.clustered else None,
+        n_resamples=resamples.others,
+        seed=0,
+    )
+    chance, most = chance_and_most(region.max_fpr, region.min_tpr)
+    return PartialAuc(region=region, area=area.floats(), chance=chance, most=most)
 
 
 def _curves(sample: Sample, resamples: Resamples) -> Curves:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.partial import Region
 from deepauc.names import Alike, count_possible_leaks, find_alike
 from deepauc.reporting.evaluation.findings import (
     Absent,
@@ -53,6 +54,7 @@ def evaluate_run(
     metadata: Metadata | None = None,
     cases: int = 0,
     force: bool = False,
+    region: Region | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RunFindings:
     """Judge a finished run on its test part, or on validation where there is none.
@@ -60,7 +62,8 @@ def evaluate_run(
     baseline: another run on the same samples, for the paired test; by default the run's own first stage, where training
     has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
     negatives and lowest-scored positives to name by id (ids may name patients: none by default). force: judge a
-    scores.csv that is not the run's own, with a caution. progress: called with (labels judged, labels in all).
+    scores.csv that is not the run's own, with a caution. region: also the partial AUC there; a run that was trained for
+    one has it without being asked. progress: called with (labels judged, labels in all).
     """
     run = Run(Path(run_dir))
     record = run.record
@@ -70,7 +73,12 @@ def evaluate_run(
     cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
     table = _scores_of(run.path, record)
     part = next((name for name in ("test", "validation") if name in table.part_names), None)
-    labels = () if part is None else evaluate_part(table, part, curves=True, probabilities=False, progress=progress)
+    region = region or trained_region(record)
+    labels = (
+        ()
+        if part is None
+        else evaluate_part(table, part, curves=True, probabilities=False, region=region, progress=progress)
+    )
     aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
     judged = None if part is None else table.part(part)
     subgroups: Any = Absent(NO_METADATA)
@@ -93,8 +101,8 @@ def evaluate_run(
         ),
         labels=labels,
         mean_auc=float(np.mean(aucs)) if len(labels) > 1 and aucs else None,
-        baseline=_baseline(run, table, part, None if baseline is None else Path(baseline)),
-        not_kept=_not_kept(run, table, part),
+        baseline=_baseline(run, table, part, None if baseline is None else Path(baseline), region),
+        not_kept=_not_kept(run, table, part, region),
         kept_objective=(record.objectives or [""])[record.kept_stage],
         stages=_stages(record),
         subgroups=subgroups,
@@ -114,6 +122,18 @@ def _scores_of(folder: Path, record: RunRecord) -> Scores:
     return replace(table, label_names=names, group_word=record.data.group_word)
 
 
+def trained_region(record: RunRecord) -> Region | None:
+    """The region of the ROC curve that the kept stage was trained for, where that was a part of it."""
+    objective = record.stages[record.kept_stage].plain.get("objective") if record.stages else None
+    if not isinstance(objective, Mapping) or objective.get("type") != "PartialAUC":
+        return None
+    limits = [objective.get(name) for name in ("max_fpr", "min_tpr")]
+    if not all(isinstance(limit, float | int) for limit in limits):
+        return None
+    found = attempt(lambda: Region.asked(*limits))
+    return None if isinstance(found, Absent) or found == Region() else found
+
+
 def _part_note(part: str | None) -> str:
     if part == "test":
         return "Judged on the test part, which no choice of training has seen."
@@ -128,7 +148,9 @@ def _part_note(part: str | None) -> str:
     )
 
 
-def _baseline(run: Run, table: Scores, part: str | None, path: Path | None) -> BaselineFinding | Absent:
+def _baseline(
+    run: Run, table: Scores, part: str | None, path: Path | None, region: Region | None
+) -> BaselineFinding | Absent:
     record = run.record
     first = record.baseline_stage
     if len(record.stages) > 1 and record.kept_stage == first:
@@ -149,10 +171,10 @@ def _baseline(run: Run, table: Scores, part: str | None, path: Path | None) -> B
             "as it is): part of the difference is how the networks are asked, not what they have learnt."
         )
     objective = ", then ".join(their_record.objectives[: their_record.kept_stage + 1])
-    return _compared(table, theirs, part, name=path.resolve().name, objective=objective, cautions=cautions)
+    return _compared(table, theirs, part, region, name=path.resolve().name, objective=objective, cautions=cautions)
 
 
-def _not_kept(run: Run, table: Scores, part: str | None) -> BaselineFinding | Absent | None:
+def _not_kept(run: Run, table: Scores, part: str | None, region: Region | None) -> BaselineFinding | Absent | None:
     """The last stage, where the guard kept an earlier one: on validation it was worse, here is what it is on test."""
     record, folder = run.record, run.path / LAST_STAGE
     if not record.stages or record.kept_stage == len(record.stages) - 1:
@@ -162,17 +184,24 @@ def _not_kept(run: Run, table: Scores, part: str | None) -> BaselineFinding | Ab
     theirs = attempt(lambda: _scores_of(folder, record))
     if isinstance(theirs, Absent):
         return theirs
-    return _compared(table, theirs, part, name=LAST_STAGE, objective=record.objectives[-1], cautions=())
+    return _compared(table, theirs, part, region, name=LAST_STAGE, objective=record.objectives[-1], cautions=())
 
 
 def _compared(
-    table: Scores, theirs: Scores, part: str | None, *, name: str, objective: str, cautions: Sequence[str]
+    table: Scores,
+    theirs: Scores,
+    part: str | None,
+    region: Region | None,
+    *,
+    name: str,
+    objective: str,
+    cautions: Sequence[str],
 ) -> BaselineFinding | Absent:
     if part is None:
         return Absent("a paired test needs a test or validation part.")
     if part not in theirs.part_names:
         return Absent(f"the baseline has no {part} part.")
-    found = attempt(lambda: compare_tables(table, theirs, part=part))
+    found = attempt(lambda: compare_tables(table, theirs, part=part, region=region))
     if isinstance(found, Absent):
         return found
     pairs = [one for one in found.labels if isinstance(one, Paired)]

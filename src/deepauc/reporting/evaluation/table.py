@@ -11,10 +11,11 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.curves import RocCurve, roc_curve
 from deepauc.metrics.intervals import Estimate
-from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired
+from deepauc.metrics.partial import Region, compare_partial_auroc, partial_auroc
+from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired, PairedPartial
 from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, Sample, attempt, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
-from deepauc.training.run.scores import Scores
+from deepauc.training.run.scores import Floats, Scores, Strings
 
 NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
 NO_VALIDATION = "thresholds and recalibration come from validation, and there is no such part."
@@ -48,11 +49,12 @@ def evaluate_part(
     *,
     curves: bool,
     probabilities: bool,
+    region: Region | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[LabelEvaluation, ...]:
     """Every label of a part (None: of the whole table); thresholds for test come from validation, where it is there.
 
-    progress: called with (labels done, labels in all).
+    region: also the partial AUC there. progress: called with (labels done, labels in all).
     """
     judged = table if part is None else table.part(part)
     found = []
@@ -73,6 +75,7 @@ def evaluate_part(
                 probabilities=probabilities,
                 curves=curves,
                 tell_resamples=number == 0,
+                region=region,
             )
         )
         if progress is not None:
@@ -80,8 +83,13 @@ def evaluate_part(
     return tuple(found)
 
 
-def compare_tables(a: Scores, b: Scores, *, part: str | None, common: bool = False) -> TableComparison:
-    """The paired test of a's AUC against b's on the same rows; clustered where patients have several."""
+def compare_tables(
+    a: Scores, b: Scores, *, part: str | None, common: bool = False, region: Region | None = None
+) -> TableComparison:
+    """The paired test of a's AUC against b's on the same rows; clustered where patients have several.
+
+    region: also of their partial AUCs there.
+    """
     if part is not None:
         a = a.part(part) if a.parts is not None else a
         b = b.part(part) if b.parts is not None else b
@@ -98,7 +106,7 @@ def compare_tables(a: Scores, b: Scores, *, part: str | None, common: bool = Fal
         clustered=clustered,
         group_word=(pairing.a if pairing.a.groups is not None else pairing.b).group_word,
         groups_differ=_groups_differ(pairing),
-        labels=tuple(_paired(pairing, number, clustered) for number in labels),
+        labels=tuple(_paired(pairing, number, clustered, region) for number in labels),
     )
 
 
@@ -112,7 +120,7 @@ def _groups_differ(pairing: Pairing) -> bool:
     return not pairs == a.max() + 1 == b.max() + 1
 
 
-def _paired(pairing: Pairing, number: int, clustered: bool) -> Paired | Absent:
+def _paired(pairing: Pairing, number: int, clustered: bool, region: Region | None) -> Paired | Absent:
     labels = pairing.a.labels[:, number]
     known = ~np.isnan(labels)
     labels = labels[known]
@@ -134,4 +142,19 @@ def _paired(pairing: Pairing, number: int, clustered: bool) -> Paired | Absent:
         same_scores=bool(np.array_equal(ours, theirs)),
         baseline_fpr=np.append(curve.fpr[::step], 1.0),
         baseline_tpr=np.append(curve.tpr[::step], 1.0),
+        partial=None if region is None else attempt(lambda: _paired_partial(ours, theirs, labels, chosen, region)),
+    )
+
+
+def _paired_partial(
+    ours: Floats, theirs: Floats, labels: Floats, groups: Strings | None, region: Region
+) -> PairedPartial:
+    max_fpr, min_tpr = region.max_fpr, region.min_tpr
+    found = compare_partial_auroc(ours, theirs, labels, max_fpr=max_fpr, min_tpr=min_tpr, groups=groups)
+    return PairedPartial(
+        region=region,
+        area=float(partial_auroc(ours, labels, max_fpr=max_fpr, min_tpr=min_tpr)),
+        baseline_area=float(partial_auroc(theirs, labels, max_fpr=max_fpr, min_tpr=min_tpr)),
+        difference=Estimate(float(found.difference), float(found.low), float(found.high)),
+        p_value=float(found.p_value),
     )

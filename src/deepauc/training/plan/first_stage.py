@@ -19,7 +19,7 @@ from deepauc.data.augment.batch import Augment
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.plan.cost import TRAINING_FACTOR
-from deepauc.training.plan.decision import Decision, DeviceKind
+from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact, replaced
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.recipe import Precision, Stage
 from deepauc.training.schedule import Cosine
@@ -43,24 +43,25 @@ COLOUR_VIEWS = replace(GREY_VIEWS, saturation=0.4, hue=0.1, greyscale=0.2)
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """Multiply-adds: of one image through the network, and what the other stages leave of the budget.
+    """Multiply-adds: of one image through the network, the whole budget, and what the other stages leave of it.
 
-    leaves: the budget in words. remedy: the options of the command line that would allow so many multiply-adds.
+    remedies: the options of the command line that would allow so many multiply-adds, each by itself.
     """
 
     an_image: int
+    budget: float
     left: float
-    leaves: str
-    remedy: Callable[[float], str]
+    remedies: Callable[[float], tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFirst:
-    """The stage, or None; what is to be said of it, nothing for a table of numbers; its length in words."""
+    """The stage, or None; the decisions about it, none for a table of numbers; its steps and multiply-adds."""
 
     stage: Stage | None = None
     decisions: tuple[Decision, ...] = ()
-    length: str = ""
+    steps: int = 0
+    cost: float = 0.0
 
 
 def plan_first_stage(
@@ -72,40 +73,45 @@ def plan_first_stage(
             raise ValueError("a contrastive first stage compares views of images: for numbers leave first_stage out.")
         return PlannedFirst()
     if options.first_stage == "none":
-        return PlannedFirst(decisions=(Decision(name=NAME, value="none", reason="asked for"),))
+        return PlannedFirst(decisions=(Decision(name=NAME, value="none", reason=ASKED),))
     batch = _batch(fingerprint, options, device_kind)
     steps = _images(fingerprint) // batch
     an_epoch = float(VIEWS * batch * steps * TRAINING_FACTOR * means.an_image)
     fitting, most = max(0, int(means.left / an_epoch)), MOST_EPOCHS[device_kind]
     if options.first_stage == "contrastive":
         epochs = options.epochs or (most if options.minutes else min(max(fitting, LEAST_EPOCHS), most))
-        reason = "asked for"
+        reason, facts = ASKED, dict[str, Fact]()
         if options.minutes is None and options.epochs is None and epochs > fitting:
-            reason += f": {epochs * an_epoch:.1e} multiply-adds, more than {means.leaves}; --minutes M cuts it"
+            reason = (*ASKED, "over budget")
+            facts = {"cost": epochs * an_epoch, "device": device_kind.upper(), "budget": means.budget}
     else:
-        against = _against(fingerprint, options) or _cannot_be_paid(fitting, an_epoch, options, means)
+        against = _against(fingerprint, options) or _cannot_be_paid(fitting, an_epoch, options, device_kind, means)
         if against is not None:
-            reason = f"{against}; --first-stage contrastive has one anyway"
-            return PlannedFirst(decisions=(Decision(name=NAME, value="none", reason=reason),))
+            return PlannedFirst(decisions=(against,))
         # With minutes as long as one would like: `timing.fit_into` looks at the clock.
         epochs = options.epochs or (most if options.minutes else min(fitting, most))
-        reason = (
-            f"a class has only {_rarer(fingerprint):,} rows, and this one learns features from all "
-            f"{_images(fingerprint):,} training images; it raised the validation AUC where that was measured (202 "
-            "positives of 20,202 small photographs, 888 of 8,888); --first-stage none leaves it out"
-        )
+        reason, facts = ("few of a class",), {"rarer": _rarer(fingerprint), "images": _images(fingerprint)}
     stage = _stage(fingerprint, batch=batch, steps=steps, epochs=epochs, precision=precision)
+    facts |= {"batch": batch, "lr": stage.optimizer.lr}
     return PlannedFirst(
         stage=stage,
-        decisions=(_said(stage, reason), _views_said(fingerprint)),
-        length=f"{epochs * steps:,} steps, {epochs * an_epoch:.1e} multiply-adds",
+        decisions=(
+            Decision(name=NAME, value="contrastive", reason=reason, rests_on=facts),
+            _views_decision(fingerprint),
+        ),
+        steps=epochs * steps,
+        cost=epochs * an_epoch,
     )
 
 
-def without_first_stage(decisions: tuple[Decision, ...], reason: str) -> tuple[Decision, ...]:
-    """What is said of a plan whose first stage is taken away again."""
-    said = Decision(name=NAME, value="none", reason=reason)
-    return tuple(said if decision.name == NAME else decision for decision in decisions if decision.name != "views")
+def without_first_stage(decisions: tuple[Decision, ...], instead: Decision) -> tuple[Decision, ...]:
+    """The decisions of a plan whose first stage is taken away again."""
+    return replaced(tuple(one for one in decisions if one.name != "views"), instead)
+
+
+def no_first_stage(*reason: str, **facts: Fact) -> Decision:
+    """That there is none, and why."""
+    return Decision(name=NAME, value="none", reason=reason, rests_on=facts)
 
 
 def _images(fingerprint: Fingerprint) -> int:
@@ -116,27 +122,35 @@ def _rarer(fingerprint: Fingerprint) -> int:
     return min(*fingerprint.positives["train"], *fingerprint.negatives["train"])
 
 
-def _against(fingerprint: Fingerprint, options: PlanOptions) -> str | None:
+def _against(fingerprint: Fingerprint, options: PlanOptions) -> Decision | None:
     """Why it is not worth it, or not known to be."""
-    side = max(fingerprint.shape[:2])
-    if (rarer := _rarer(fingerprint)) > MOST_OF_RARER_CLASS:
-        return f"each class has {rarer:,} rows or more, which is not few (it is for up to {MOST_OF_RARER_CLASS:,})"
-    if (images := _images(fingerprint)) < LEAST_IMAGES:
-        return f"{images:,} training images are few, and it did not help there (it is for {LEAST_IMAGES:,} or more)"
+    rarer, images, side = _rarer(fingerprint), _images(fingerprint), max(fingerprint.shape[:2])
+    if rarer > MOST_OF_RARER_CLASS:
+        return no_first_stage("class is large", "anyway", rarer=rarer, most=MOST_OF_RARER_CLASS)
+    if images < LEAST_IMAGES:
+        return no_first_stage("few images", "anyway", images=images, least=LEAST_IMAGES)
     if side > LARGEST_SIDE:
-        return f"images of {side} pixels are larger than those it was tried on (it is for up to {LARGEST_SIDE})"
+        return no_first_stage("large images", "anyway", side=side, most=LARGEST_SIDE)
     if options.epochs is not None and options.epochs < LEAST_EPOCHS:
-        return f"--epochs {options.epochs} is for each stage, and this one needs {LEAST_EPOCHS}"
+        return no_first_stage("few epochs", "anyway", epochs=options.epochs, needed=LEAST_EPOCHS)
     return None
 
 
-def _cannot_be_paid(fitting: int, an_epoch: float, options: PlanOptions, means: Means) -> str | None:
+def _cannot_be_paid(
+    fitting: int, an_epoch: float, options: PlanOptions, device_kind: DeviceKind, means: Means
+) -> Decision | None:
     needed = options.epochs or LEAST_EPOCHS
     if fitting >= needed:
         return None
-    epochs = f"{fitting} epoch{'s' * (fitting != 1)}"
-    against = f"{means.leaves} {epochs} of it beside the other stages, where {needed} are needed"
-    return against if options.epochs else f"{against}; {means.remedy(needed * an_epoch)} would allow it"
+    facts: dict[str, Fact] = {"fitting": fitting, "needed": needed}
+    if options.minutes is None:
+        facts |= {"device": device_kind.upper(), "budget": means.budget}
+    else:
+        facts["minutes"] = options.minutes
+    reason = "no budget" if options.minutes is None else "no minutes"
+    if options.epochs:
+        return no_first_stage(reason, "anyway", **facts)
+    return no_first_stage(reason, "would allow", "anyway", **facts, options=means.remedies(needed * an_epoch))
 
 
 def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> int:
@@ -169,18 +183,7 @@ def _views(fingerprint: Fingerprint) -> Augment:
     return GREY_VIEWS if fingerprint.shape[2] == 1 else COLOUR_VIEWS
 
 
-def _said(stage: Stage, reason: str) -> Decision:
-    value = f"contrastive, before the others: batches of {stage.batch_size}, learning rate {stage.optimizer.lr:.2g}"
-    return Decision(name=NAME, value=value, reason=reason)
-
-
-def _views_said(fingerprint: Fingerprint) -> Decision:
+def _views_decision(fingerprint: Fingerprint) -> Decision:
     grey = fingerprint.shape[2] == 1
-    value = "of the first stage: crops of a fifth of the area or more, brightness and contrast"
-    return Decision(
-        name="views",
-        value=value if grey else f"{value}, colours, some grey",
-        reason="what it learns to see past; no mirror image (left and right may matter, as in a chest X-ray)"
-        + (", no colours, as the images are grey" if grey else "")
-        + "; where a crop may lose the finding, say --first-stage none",
-    )
+    reason = ("ignored", "grey", "crop") if grey else ("ignored", "crop")
+    return Decision(name="views", value="grey" if grey else "colour", reason=reason)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from deepauc.models.build import ModelSpec
 from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
-from deepauc.training.plan.decision import Decision, DeviceKind
+from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
 from deepauc.training.plan.inputs import AucStage, Fingerprint, PlanOptions
 
 # One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
@@ -60,19 +60,19 @@ def planned_epochs(
     """Of the two stages: what one would like, as far as the budget goes. 0 for the second: there is none."""
     if options.epochs is not None:
         asked = (options.epochs, 0 if options.auc_stage == "none" else options.epochs)
-        return asked, Decision(name="epochs", value=_sum(asked), reason="asked for")
+        return asked, Decision(name="epochs", value=_stages(asked), reason=ASKED)
     uncut = (sum(length.wanted), 0) if options.auc_stage == "none" else length.wanted
     epochs = uncut if options.minutes is not None else _affordable(length, model, options.auc_stage)
     planned = length.cost(model, epochs)
     steps = (epochs[0] * length.steps[0], epochs[1] * length.steps[1])
-    reason = f"{_sum(steps)} steps, {planned:.1e} multiply-adds"
+    reason: list[str] = ["steps"]
+    facts: dict[str, Fact] = {"steps": _stages(steps), "cost": planned}
     if options.minutes is not None:
-        reason += f", before they are cut to {options.minutes:g} minutes"
-    elif planned > length.budget:
-        reason += f": over the {device_kind.upper()} budget of {length.budget:.0e}, but fewer passes would teach little"
-    elif epochs != uncut:
-        reason += f": what the {device_kind.upper()} budget of {length.budget:.0e} allows"
-    return epochs, Decision(name="epochs", value=_sum(epochs), reason=reason)
+        reason, facts = [*reason, "before minutes"], {**facts, "minutes": options.minutes}
+    elif planned > length.budget or epochs != uncut:
+        reason.append("over budget" if planned > length.budget else "budget")
+        facts |= {"device": device_kind.upper(), "budget": length.budget}
+    return epochs, Decision(name="epochs", value=_stages(epochs), reason=tuple(reason), rests_on=facts)
 
 
 def _affordable(length: Length, model: ModelSpec, auc_stage: AucStage) -> tuple[int, int]:
@@ -93,6 +93,6 @@ def _affordable(length: Length, model: ModelSpec, auc_stage: AucStage) -> tuple[
     return first, second if second >= LEAST_EPOCHS else 0
 
 
-def _sum(counts: tuple[int, int]) -> str:
-    """`31 + 11`, or what there is of one stage alone."""
-    return " + ".join(f"{count:,}" for count in counts if count)
+def _stages(counts: tuple[int, int]) -> tuple[int, ...]:
+    """Without a second stage that has nothing."""
+    return counts if counts[1] else counts[:1]

@@ -1,4 +1,4 @@
-"""A recipe from the look of the data: a pure function that says why for each of its decisions.
+"""A recipe from the look of the data: a pure function with the reason for each of its decisions.
 
 It sees counts, sizes and the kind of device, never a measured time, so the same table gives the same plan everywhere.
 The length of training follows from a budget of multiply-adds. Where the user names minutes instead, the plan is as long
@@ -18,8 +18,8 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
 from deepauc.training.plan.cost import multiply_adds
-from deepauc.training.plan.decision import Decision, DeviceKind
-from deepauc.training.plan.first_stage import Means, plan_first_stage
+from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
+from deepauc.training.plan.first_stage import Means, PlannedFirst, plan_first_stage
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.length import Length, budget_of, planned_epochs
 from deepauc.training.plan.network import SMALLER, image_network, named_model, size_decision
@@ -35,6 +35,14 @@ STEPS_AN_EPOCH, LEAST_BATCH = 16, 16  # the batch is made small enough for so ma
 LEAST_POSITIVES, LEAST_NEGATIVES = 1 / 4, 1 / 8
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
 MARGIN, GAMMA = 0.5, 0.002
+ADAMW_LR, PESG_LR = 0.002, 0.1
+RATE = Decision(name="learning rate", value=ADAMW_LR, reason=("tried",))
+BOTH_STAGES = (
+    Decision(name="stages", value=("cross-entropy", "AUC-M"), reason=("both",)),
+    Decision(name="learning rates", value=(ADAMW_LR, PESG_LR), reason=("paper",)),
+    Decision(name="margin", value=MARGIN, reason=("within reach",)),
+    Decision(name="gamma", value=GAMMA, reason=("middle",)),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,22 +76,16 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
     copies, of_copies = plan_copies(fingerprint, options)
     if before.stage is not None:
-        of_length = _after(before.stage.epochs, before.length, of_length)
+        of_length = _after(before, of_length)
 
-    def of(epochs: tuple[int, int], why: str, without_auc: Plan | None = None) -> Plan:
+    def of(epochs: tuple[int, int], why: Decision, without_auc: Plan | None = None) -> Plan:
         auc = epochs[1] > 0
         keep, of_keep = _keep(fingerprint, auc=auc)
         stages = _supervised(fingerprint, batch, epochs, keep=keep, precision=precision)
-        said = [
-            *of_model,
-            *batch.decisions(auc=auc),
-            *before.decisions,
-            of_length,
-            *_stages_said(why, auc=auc),
-            *of_keep,
-        ]
+        decisions = [*of_model, *batch.decisions(auc=auc), *before.decisions, of_length]
+        decisions += [*([why, RATE] if not auc else BOTH_STAGES), *of_keep]
         if stages[0].augment is not None:
-            said += [_augment_said(stages[0].augment), *of_copies]
+            decisions += [_augment_decision(stages[0].augment), *of_copies]
         return Plan(
             recipe=Recipe(
                 model=model,
@@ -91,14 +93,14 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
                 guard=auc and "validation" in fingerprint.rows,
                 tta=copies,
             ),
-            decisions=tuple(said),
+            decisions=tuple(decisions),
             first_stage_may_go=before.stage is not None and options.first_stage == "auto",
             without_auc=without_auc,
         )
 
     may_go = options.auc_stage == "auto" and options.minutes is not None
-    alone = of((epochs[0], 0), "") if may_go else None  # why is said by what has seen that there is no time
-    return of(epochs, _why_alone(options, length), alone)
+    why = _why_alone(options, length)  # where `timing.fit_into` finds no time, it puts its own reason there
+    return of(epochs, why, of((epochs[0], 0), why) if may_go else None)
 
 
 def _supervised(
@@ -113,7 +115,7 @@ def _supervised(
     augment = _augment(fingerprint.shape) if len(fingerprint.shape) == 3 else None
     first = Stage(
         objective=CrossEntropy(),
-        optimizer=AdamWSpec(lr=2e-3),
+        optimizer=AdamWSpec(lr=ADAMW_LR),
         epochs=epochs[0],
         schedule=Cosine(),
         positives_per_batch=batch.quotas[0],
@@ -126,7 +128,7 @@ def _supervised(
         return (first,)
     second = Stage(
         objective=AUCMargin(margin=MARGIN),
-        optimizer=PESGSpec(lr=0.1, gamma=GAMMA, weight_decay=1e-4),
+        optimizer=PESGSpec(lr=PESG_LR, gamma=GAMMA, weight_decay=1e-4),
         epochs=epochs[1],
         schedule=_decay(epochs[1]),
         positives_per_batch=batch.quotas[1],
@@ -139,59 +141,20 @@ def _supervised(
     return first, second
 
 
-def _why_alone(options: PlanOptions, length: Length) -> str:
+def alone(*reason: str, **facts: Fact) -> Decision:
+    """That there is no AUC stage, and why."""
+    return Decision(name="stages", value=("cross-entropy",), reason=reason, rests_on=facts)
+
+
+def _why_alone(options: PlanOptions, length: Length) -> Decision:
     if options.auc_stage == "none":
-        return "asked for"
-    return (
-        f"its {length.wanted[0]} epochs leave too little of the budget for an AUC stage; cut by the same share, both "
-        "ranked worse on one set of five and alike on the others (results/plan.md); --minutes M has more time, "
-        "--auc-stage always a share of this one"
-    )
+        return alone(*ASKED)
+    return alone("no budget", "shared is worse", "more time", wanted=length.wanted[0])
 
 
-def _stages_said(why_alone: str, *, auc: bool) -> list[Decision]:
-    if not auc:
-        return [
-            Decision(name="stages", value="cross-entropy alone", reason=why_alone),
-            Decision(
-                name="learning rate",
-                value="0.002 (AdamW) along a cosine",
-                reason="0.001 ranked as well, 0.005 worse (results/plan.md)",
-            ),
-        ]
-    return [
-        Decision(
-            name="stages",
-            value="cross-entropy, then AUC-M with a fresh last layer",
-            reason="cross-entropy learns the features, the AUC margin loss then ranks with them (the paper, 3.4)",
-        ),
-        Decision(
-            name="learning rates",
-            value="0.002 (AdamW) along a cosine, then 0.1 (PESG), divided by 10 at half and three quarters",
-            reason="0.1 and its steps are the paper's; scores pass a sigmoid first, as raw ones diverge at this rate",
-        ),
-        Decision(
-            name="margin",
-            value=f"{MARGIN:g}",
-            reason="within reach of scores behind a sigmoid, whose class means are at most 1 apart, and in the paper's "
-            "range; --tune N tries others on validation",
-        ),
-        Decision(
-            name="gamma",
-            value=f"{GAMMA:g}",
-            reason="1/500, the middle of the paper's grid; --tune N tries others on validation",
-        ),
-    ]
-
-
-def _augment_said(augment: Augment) -> Decision:
-    return Decision(
-        name="augmentation",
-        value=f"shifts of {augment.crop_padding} pixel{'s' * (augment.crop_padding != 1)}, turns of "
-        f"{augment.rotation:g} degrees, zoom by 5 %",
-        reason="careful, since a table does not say what may be changed: no mirror image (left and right may "
-        "matter, as in a chest X-ray), no colours; a config file can ask for more",
-    )
+def _augment_decision(augment: Augment) -> Decision:
+    facts: dict[str, Fact] = {"rotation": augment.rotation}
+    return Decision(name="augmentation", value=augment.crop_padding, reason=("careful",), rests_on=facts)
 
 
 def _model(
@@ -199,20 +162,17 @@ def _model(
 ) -> tuple[ModelSpec, list[Decision]]:
     shape = fingerprint.shape
     if len(shape) == 1:
-        reason = "a table of numbers needs no more" if options.model is None else "asked for"
-        model = named_model(options.model or "mlp", shape)
-        return model, [
-            Decision(name="network", value="MLP, 64 and 32 hidden units, standardised inputs", reason=reason)
-        ]
-    name, reason = _network(shape, options, device_kind, length)
-    network = Decision(name="network", value=name, reason=reason)
-    return named_model(name, shape), [size_decision((shape[0], shape[1]), fingerprint.file_sizes, device_kind), network]
+        reason = ("numbers",) if options.model is None else ASKED
+        return named_model(options.model or "mlp", shape), [Decision(name="network", value="mlp", reason=reason)]
+    network = _network(shape, options, device_kind, length)
+    size = size_decision((shape[0], shape[1]), fingerprint.file_sizes, device_kind)
+    return named_model(str(network.value), shape), [size, network]
 
 
-def _network(shape: tuple[int, ...], options: PlanOptions, device_kind: DeviceKind, length: Length) -> tuple[str, str]:
-    """Name and reason, for images."""
+def _network(shape: tuple[int, ...], options: PlanOptions, device_kind: DeviceKind, length: Length) -> Decision:
+    """By name, for images."""
     if options.model is not None:
-        return options.model, "asked for"
+        return Decision(name="network", value=options.model, reason=ASKED)
     spent = length.cost(ResNet20Spec(), length.wanted) / length.budget
     return image_network(max(shape[:2]), device_kind, spent=spent)
 
@@ -229,25 +189,24 @@ def _means(
     """What the two stages leave to one before them, and which options would leave it more."""
     shape, whole = fingerprint.shape, length.cost(model, length.wanted)
 
-    def remedy(needed: float) -> str:
+    def remedies(needed: float) -> tuple[str, ...]:
         minutes = math.ceil((whole + needed) / budget_of(1, device_kind))
         then = replace(length, budget=budget_of(minutes, device_kind))
-        name, other = (_network(shape, options, device_kind, one)[0] for one in (length, then))
+        name, other = (_network(shape, options, device_kind, one).value for one in (length, then))
         enough = f"--minutes {minutes}" + ("" if name == other else f" --model {name}")
         if options.model is not None or device_kind != "cpu" or name == SMALLER:
-            return enough
+            return (enough,)
         # The larger network was bought first: fewer minutes, with the smaller one, may have had this stage.
         smaller = named_model(SMALLER, shape)
         left = length.budget - length.cost(smaller, epochs)
         in_time = needed * multiply_adds(smaller, shape) / multiply_adds(model, shape) <= left
-        return f"{enough} or --model {SMALLER}" if in_time else enough
+        return (enough, f"--model {SMALLER}") if in_time else (enough,)
 
-    leaves = f"the {device_kind.upper()} budget of {length.budget:.0e} multiply-adds leaves"
     return Means(
         an_image=multiply_adds(model, shape),
+        budget=length.budget,
         left=length.budget - length.cost(model, epochs),
-        leaves=leaves if options.minutes is None else f"{options.minutes:g} minutes are reckoned to leave",
-        remedy=remedy,
+        remedies=remedies,
     )
 
 
@@ -259,7 +218,7 @@ class _Batch:
     """
 
     size: int
-    why_size: str
+    of_size: Decision
     quotas: tuple[int | None, int]
     share: float
     wanted: int
@@ -267,14 +226,20 @@ class _Batch:
 
     def decisions(self, *, auc: bool) -> list[Decision]:
         """auc: there is an AUC stage."""
-        size = Decision(name="batch size", value=str(self.size), reason=self.why_size)
+        name, facts = "positives per batch", dict[str, Fact](share=self.share, batch=self.size)
         if not auc and self.quotas[0] is None:
-            why = f"{self.share:.1%} of the rows are positive, and cross-entropy takes them as they are"
-            return [size, Decision(name="positives per batch", value="as they come", reason=why)]
-        stages = "the AUC stage" if self.quotas[0] is None else "both stages" if auc else "every one"
-        value = f"{self.quotas[1]} of {self.size}, in {stages}"
-        why = _why_so_many(self.share, self.size, self.quotas[1], self.wanted, self.positives)
-        return [size, Decision(name="positives per batch", value=value, reason=why)]
+            return [self.of_size, Decision(name=name, value=None, reason=("as they come",), rests_on=facts)]
+        facts["where"] = "the AUC stage" if self.quotas[0] is None else "both stages" if auc else "every batch"
+        reason = ["share" if len(self.positives) == 1 else "rarest share"]
+        if self.quotas[1] < self.wanted:
+            reason, facts = [*reason, "few positives"], {**facts, "positives": min(self.positives)}
+        elif self.share < LEAST_POSITIVES:
+            reason, facts = [*reason, "too few"], {**facts, "plain": self.size * self.share}
+        elif self.share > 1 - LEAST_NEGATIVES:
+            reason, facts = [*reason, "too few negatives"], {**facts, "plain": self.size * (1 - self.share)}
+        else:
+            reason.append("same in each")
+        return [self.of_size, Decision(name=name, value=self.quotas[1], reason=tuple(reason), rests_on=facts)]
 
 
 def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> _Batch:
@@ -284,56 +249,50 @@ def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKi
         raise ValueError("a label of the training part has one class only: nothing can be ranked.")
     side = max(fingerprint.shape[:2]) if len(fingerprint.shape) == 3 else 1
     most = LARGEST_BATCH[device_kind] if side <= 128 else 32
-    batch = 1 << int(math.log2(max(LEAST_BATCH, rows / STEPS_AN_EPOCH)))
-    batch, reason = (
-        min(batch, most, rows),
-        f"{rows:,} rows: {LEAST_BATCH} at least, {most} at most, else {STEPS_AN_EPOCH} steps a pass",
-    )
+    batch = min(1 << int(math.log2(max(LEAST_BATCH, rows / STEPS_AN_EPOCH))), most, rows)
+    reason: tuple[str, ...] = ("rows",)
+    facts = dict[str, Fact](rows=rows, steps=rows // batch, least=LEAST_BATCH, most=most)
     if options.batch_size is not None:
-        batch, reason = min(options.batch_size, rows), "asked for"
+        batch, reason, facts = min(options.batch_size, rows), ASKED, {}
     share = min(p / (p + n) for p, n in zip(positives, negatives, strict=True))
     wanted = round(batch * min(max(share, LEAST_POSITIVES), 1 - LEAST_NEGATIVES))
     quota = max(1, min(wanted, batch - 1, *positives))
     if batch - quota > min(negatives):  # so few that a batch would not be filled
         batch = min(negatives) + quota
-        reason = f"there are only {min(negatives):,} negatives"
+        reason, facts = ("few negatives",), {"negatives": min(negatives)}
     in_both = share < LEAST_POSITIVES and len(positives) == 1  # with several labels the first stage has no run
-    quotas = (quota if in_both else None, quota)
-    return _Batch(size=batch, why_size=reason, quotas=quotas, share=share, wanted=wanted, positives=positives)
+    return _Batch(
+        size=batch,
+        of_size=Decision(name="batch size", value=batch, reason=reason, rests_on=facts),
+        quotas=(quota if in_both else None, quota),
+        share=share,
+        wanted=wanted,
+        positives=positives,
+    )
 
 
-def _why_so_many(share: float, batch: int, quota: int, wanted: int, positives: tuple[int, ...]) -> str:
-    why = f"{share:.1%} of the rows are positive"
-    if len(positives) > 1:
-        why += " for the rarest label; batch by batch the labels take turns"
-    if quota < wanted:
-        return f"{why}; there are only {min(positives):,}, and none should be twice in a batch"
-    if share < LEAST_POSITIVES:
-        return f"{why}: a plain batch would hold {batch * share:.1f}, too few to learn from and to rank against"
-    if share > 1 - LEAST_NEGATIVES:
-        return f"{why}: a plain batch would hold {batch * (1 - share):.1f} negatives, too few to rank against"
-    return f"{why}: that share, but the same in every batch"
-
-
-def _after(epochs: int | None, steps: str, of_length: Decision) -> Decision:
+def _after(before: PlannedFirst, of_length: Decision) -> Decision:
     """The length of the two stages with that of the one before them."""
-    reason = of_length.reason if of_length.reason == "asked for" else f"{of_length.reason}; before them {steps}"
-    return replace(of_length, value=f"{epochs} + {of_length.value}", reason=reason)
+    assert before.stage is not None
+    assert isinstance(of_length.value, tuple)
+    reason, facts = of_length.reason, dict(of_length.rests_on)
+    if reason != ASKED:
+        reason, facts = (*reason, "first stage"), {**facts, "first_steps": before.steps, "first_cost": before.cost}
+    value = (before.stage.epochs, *of_length.value)
+    return Decision(name=of_length.name, value=value, reason=reason, rests_on=facts)
 
 
 def _keep(fingerprint: Fingerprint, *, auc: bool) -> tuple[Literal["last", "best"], list[Decision]]:
+    def decided(value: str, *reason: str, **facts: Fact) -> list[Decision]:
+        return [Decision(name="selection", value=value, reason=reason, rests_on=facts)]
+
     if "validation" not in fingerprint.rows:
-        return "last", [
-            Decision(name="selection", value="last epoch of the last stage", reason="there is no validation part")
-        ]
-    classes = (*fingerprint.positives["validation"], *fingerprint.negatives["validation"])
-    guard = "; the AUC stage is kept only if it is not worse there than cross-entropy" if auc else ""
-    if min(classes) < ENOUGH_TO_SELECT:
-        few = f"validation has {min(classes)} rows of a class, too few to tell one epoch from the next"
-        return "last", [Decision(name="selection", value="last epoch", reason=f"{few}{guard}")]
-    many = f"validation has at least {min(classes):,} rows of each class, so its AUC can choose (and is a little too "
-    many += "good for that reason; the test part is not looked at)"
-    return "best", [Decision(name="selection", value="best epoch on validation", reason=f"{many}{guard}")]
+        return "last", decided("last epoch of the last stage", "no validation")
+    fewest = min(*fingerprint.positives["validation"], *fingerprint.negatives["validation"])
+    guard = ("guard",) if auc else ()
+    if fewest < ENOUGH_TO_SELECT:
+        return "last", decided("last epoch", "few", *guard, fewest=fewest)
+    return "best", decided("best epoch on validation", "enough", *guard, fewest=fewest)
 
 
 def _augment(shape: tuple[int, ...]) -> Augment:

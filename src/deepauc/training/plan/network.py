@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from deepauc.models.build import MLPSpec, ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
-from deepauc.training.plan.decision import Decision, DeviceKind
+from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
 
 Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how many
 
@@ -26,31 +26,32 @@ def planned_size(sizes: Sizes, device_kind: DeviceKind) -> tuple[int, int] | Non
 
 def size_decision(size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind) -> Decision:
     """Why images are of this size, where the files are of those; none, where there are no files (packed sets)."""
+
+    def decided(*reason: str, **facts: Fact) -> Decision:
+        return Decision(name="image size", value=size, reason=reason, rests_on=facts)
+
     if not sizes:
-        reason = "that is how the images come"
-    elif size != planned_size(sizes, device_kind):
-        reason = "asked for"
-    elif set(sizes) == {size}:
-        reason = "that is how the files are"
-    else:
-        (height, width), count = max(sizes.items(), key=lambda item: item[1])
-        reason = f"the files have {len(sizes)} size{'s' * (len(sizes) != 1)}, most often {height} x {width} ({count:,})"
-        if max(size) == LARGEST_SIDE[device_kind]:
-            device = "CPU" if device_kind == "cpu" else "GPU"
-            reason += f"; {max(size)} pixels are what a {device} plan takes, --image-size asks for more"
-    return Decision(name="image size", value=f"{size[0]} x {size[1]}", reason=reason)
+        return decided("images")
+    if size != planned_size(sizes, device_kind):
+        return decided(*ASKED)
+    if set(sizes) == {size}:
+        return decided("files")
+    common, count = max(sizes.items(), key=lambda item: item[1])
+    most = LARGEST_SIDE[device_kind]
+    if max(size) < most:
+        return decided("median", sizes=len(sizes), common=common, count=count)
+    device = "CPU" if device_kind == "cpu" else "GPU"
+    return decided("shrunk", sizes=len(sizes), common=common, count=count, device=device, most=most)
 
 
-def image_network(side: int, device_kind: DeviceKind, *, spent: float) -> tuple[str, str]:
-    """Name and reason. spent: the share of the budget that a ResNet20 would take."""
+def image_network(side: int, device_kind: DeviceKind, *, spent: float) -> Decision:
+    """By name. spent: the share of the budget that a ResNet20 would take."""
     if device_kind == "cuda" and side > SMALL_SIDE:
-        return "densenet121", (
-            "the paper's network for medical images; from random weights, since nothing is ever downloaded: give "
-            "pretrained ones in a config file (weights)"
-        )
+        return Decision(name="network", value="densenet121", reason=("medical",))
+    facts: dict[str, Fact] = {"side": SMALL_SIDE, "spent": spent}
     if device_kind == "cuda" or (side <= SMALL_SIDE and spent <= 1):
-        return "resnet20", f"made for images of up to {SMALL_SIDE} pixels, and takes {spent:.0%} of the budget"
-    return SMALLER, f"plain and small: a ResNet20 would take {spent:.1f} times what a CPU plan may spend"
+        return Decision(name="network", value="resnet20", reason=("small images",), rests_on=facts)
+    return Decision(name="network", value=SMALLER, reason=("slow",), rests_on=facts)
 
 
 def named_model(name: str, shape: tuple[int, ...]) -> ModelSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepauc.training.plan.decision import Decision
+from deepauc.training.plan.decision import ASKED, Decision
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 
 
@@ -13,12 +13,5 @@ def plan_copies(fingerprint: Fingerprint, options: PlanOptions) -> tuple[int, li
         if number:
             raise ValueError("tta scores changed copies of an image, and these are numbers: leave it out.")
         return 0, []
-    if options.tta is not None:
-        value, reason = f"{number}, changed as in training" if number else "none", "asked for"
-    else:
-        value = "none"
-        reason = (
-            "each takes the time of a score, in every use of the network; --tta 8 takes the mean over eight, which "
-        )
-        reason += "ranked a little better (results/plan.md)"
-    return number, [Decision(name="copies of an image", value=value, reason=reason)]
+    reason = ("slower",) if options.tta is None else ASKED
+    return number, [Decision(name="test-time augmentation", value=number, reason=reason)]

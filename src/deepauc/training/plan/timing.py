@@ -20,10 +20,11 @@ from deepauc.data.task import Task
 from deepauc.training.engine.fast_step import FastEngine
 from deepauc.training.engine.loop import can_be_fast, run_epoch
 from deepauc.training.engine.trainer import Epoch, Trainer
-from deepauc.training.plan.decision import Decision
-from deepauc.training.plan.first_stage import LEAST_EPOCHS, without_first_stage
+from deepauc.training.plan.decision import Decision, Fact, replaced
+from deepauc.training.plan.first_stage import LEAST_EPOCHS, no_first_stage, without_first_stage
 from deepauc.training.plan.length import LEAST_EPOCHS as LEAST_AUC_EPOCHS
-from deepauc.training.plan.make import Plan
+from deepauc.training.plan.make import Plan, alone
+from deepauc.training.plan.wording import pace_text, time_text
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import InterruptFlag
@@ -107,41 +108,38 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     def seconds(epochs: Sequence[int]) -> float:
         return _total(an_epoch, epochs, tune) + ending
 
+    measured: dict[str, Fact] = {"minutes": minutes, "pace": pace.step}
     if plan.first_stage_may_go and seconds([LEAST_EPOCHS, *wanted[1:]]) > limit:
-        needed = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]))
-        why = f"{minutes:g} minutes do not last for {LEAST_EPOCHS} epochs of one beside the other stages, at "
-        why += f"{_paces(pace)}, measured here: it takes {needed}; --first-stage contrastive has a shorter one"
-        return fit_into(_without_first(plan, why), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
+        takes = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]))
+        none = no_first_stage("no time", "shorter", **measured, needed=LEAST_EPOCHS, takes=takes)
+        return fit_into(_without_first(plan, none), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
     without_auc = None if plan.first_stage_may_go else plan.without_auc  # with a first stage left, the rest is whole
     if without_auc is not None and seconds([*wanted[:-1], LEAST_AUC_EPOCHS]) > limit:
-        needed = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]))
-        why = f"{minutes:g} minutes do not last for all of it and {LEAST_AUC_EPOCHS} epochs of an AUC stage, at "
-        why += f"{_paces(pace)}, measured here: that takes {needed}; cut by the same share, both ranked worse "
-        why += "on one set of five and alike on the others (results/plan.md); --auc-stage always has it so"
-        return fit_into(_alone(without_auc, why), task, _pace_of(pace, slice(-1)), minutes=minutes, tune=tune)
+        takes = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]))
+        why = alone("no time", "shared is worse", "always", **measured, needed=LEAST_AUC_EPOCHS, takes=takes)
+        without_auc = replace(without_auc, decisions=replaced(without_auc.decisions, why))
+        return fit_into(without_auc, task, _pace_of(pace, slice(-1)), minutes=minutes, tune=tune)
     least = seconds([1] * len(wanted))
     if least > limit:
         raise ValueError(
-            f"{minutes:g} minutes are too few: one epoch of each stage{_with_tuning(tune)} takes about "
-            f"{_time(least)} here ({_paces(pace)}). Allow {_minutes_for(least)}, or make it less work: a smaller "
-            "image size, the network small-cnn, fewer rows, a GPU."
+            f"{minutes:g} minutes are too few: one epoch of each stage{f' with {tune} pairs tuned' if tune else ''} "
+            f"takes about {time_text(least)} here ({pace_text(pace.step)}). Allow {_minutes_for(least):g} minutes, or "
+            "make it less work: a smaller image size, the network small-cnn, fewer rows, a GPU."
         )
     epochs = [1] * len(wanted)
     for more in _lengths(wanted, first=plan.first_stage_may_go, last=without_auc is not None):
         if seconds(more) > limit:
             break
         epochs = more
-    shown = " + ".join(map(str, epochs))
-    reason = f"about {_time(seconds(epochs))}{_with_tuning(tune)} of the {minutes:g} min asked for, at {_paces(pace)}, "
-    reason += "measured here; the report comes on top"
+    reason: tuple[str, ...] = ("in time with tuning",) if tune else ("in time",)
+    facts: dict[str, Fact] = {**measured, "takes": seconds(epochs), **({"tune": tune} if tune else {})}
     if epochs != wanted:
         whole = seconds(wanted)
-        reason += f". Cut: uncut, {' + '.join(map(str, wanted))} epochs, it would take about {_time(whole)} "
-        reason += f"(--minutes {_minutes_for(whole).split()[0]})"
-    length = Decision(name="epochs", value=shown, reason=reason)
+        reason = (*reason, "cut")
+        facts |= {"wanted": tuple(wanted), "whole": whole, "allow": _minutes_for(whole)}
+    length = Decision(name="epochs", value=tuple(epochs), reason=reason, rests_on=facts)
     stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
-    decisions = tuple(length if decision.name == "epochs" else decision for decision in plan.decisions)
-    return Plan(recipe=replace(recipe, stages=stages), decisions=decisions)
+    return Plan(recipe=replace(recipe, stages=stages), decisions=replaced(plan.decisions, length))
 
 
 def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list[int]]:
@@ -157,15 +155,10 @@ def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list
         yield [max(1, int(e * share + 1e-9)) for e in wanted]
 
 
-def _without_first(plan: Plan, why: str) -> Plan:
+def _without_first(plan: Plan, none: Decision) -> Plan:
     recipe = replace(plan.recipe, stages=plan.recipe.stages[1:])
-    without_auc = None if plan.without_auc is None else _without_first(plan.without_auc, why)
-    return Plan(recipe=recipe, decisions=without_first_stage(plan.decisions, why), without_auc=without_auc)
-
-
-def _alone(plan: Plan, why: str) -> Plan:
-    """Of cross-entropy alone; why: it is."""
-    return replace(plan, decisions=tuple(replace(o, reason=why) if o.name == "stages" else o for o in plan.decisions))
+    without_auc = None if plan.without_auc is None else _without_first(plan.without_auc, none)
+    return Plan(recipe=recipe, decisions=without_first_stage(plan.decisions, none), without_auc=without_auc)
 
 
 def _pace_of(pace: Pace, stages: slice) -> Pace:
@@ -284,19 +277,7 @@ def _wait_for(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def _paces(pace: Pace) -> str:
-    *before, last = [f"{seconds:.2g}" for seconds in pace.step]
-    return (f"{', '.join(before)} and {last}" if before else last) + " s a step"
-
-
-def _with_tuning(tune: int) -> str:
-    return f" with {tune} pairs tuned" if tune else ""
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
-
-
-def _minutes_for(seconds: float) -> str:
+def _minutes_for(seconds: float) -> float:
+    """Minutes to ask for, rounded up."""
     minutes = seconds / 60 / (1 - RESERVE)
-    return f"{int(np.ceil(minutes))} minutes" if minutes > 1 else f"{np.ceil(10 * minutes) / 10:g} minutes"
+    return float(np.ceil(minutes) if minutes > 1 else np.ceil(10 * minutes) / 10)

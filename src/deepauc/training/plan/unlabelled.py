@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
-from deepauc.training.plan.decision import Decision
+from deepauc.training.plan.decision import Decision, Fact
 from deepauc.training.recipe import Recipe, Stage
 
 
@@ -50,25 +50,16 @@ def count_unlabelled(task: Task, recipe: Recipe) -> UnlabelledRows:
 
 
 def unlabelled_decision(found: UnlabelledRows, *, group_word: str = "patient") -> Decision | None:
-    """For people; None where every row has a label. group_word: what a group is called."""
+    """None where every row has a label. group_word: what a group is called."""
     if not found.rows:
         return None
-    left = []
+    reason = ["learns" if found.joined else "no stage" if found.may_join else "none"]
     if found.of_held_out_patient:
-        left.append(f"{found.of_held_out_patient:,} never join: their {group_word} is in validation or test")
+        reason.append("held-out group")
     if found.held_out:
-        left.append(f"{found.held_out:,} never join: the table puts them, or the same image, into validation or test")
-    if found.joined:
-        reason = "it learns from images alone, of the training part only"
-    elif found.may_join:
-        reason = f"no stage of this recipe learns without labels; {found.may_join:,} could join one that does"
-    else:
-        reason = "none is of the training part"
-    return Decision(
-        name="unlabelled rows",
-        value=f"{found.joined:,} of {found.rows:,} join the self-supervised stage",
-        reason="; ".join([reason, *left]),
-    )
+        reason.append("held out")
+    facts: dict[str, Fact] = {**asdict(found), "group": group_word}
+    return Decision(name="unlabelled rows", value=found.joined, reason=tuple(reason), rests_on=facts)
 
 
 def _takes_unlabelled(stage: Stage) -> bool:

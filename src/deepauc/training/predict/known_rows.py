@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,22 +10,26 @@ from pathlib import Path
 import numpy as np
 
 from deepauc.data.task import PART_NAMES, Array, Task
-from deepauc.training.plan.decision import Decision
+from deepauc.training.plan.decision import Decision, Fact
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.run import Run
-from deepauc.training.run.scores import read_run_scores
+from deepauc.training.run.scores import Scores, read_run_scores
 
 NO_PART = "none"
 
 
 def known_parts(run: Path) -> dict[str, str]:
     """id -> part of the rows that a run has scored; ids in one form, in which an older run may not have them."""
-    table = read_run_scores(run)
-    if table.ids is None or table.parts is None:
-        raise ValueError(f"{table.source} has no column 'id': nothing says which rows these are.")
+    return part_by_id(read_run_scores(run))
+
+
+def part_by_id(scores: Scores) -> dict[str, str]:
+    """The part of each row; of an id that stands in several, the first."""
+    if scores.ids is None or scores.parts is None:
+        raise ValueError(f"{scores.source} has no columns 'id' and 'part': nothing says which rows these are.")
     known: dict[str, str] = {}
-    for name, part in zip(table.ids.tolist(), table.parts.tolist(), strict=True):
+    for name, part in zip(scores.ids.tolist(), scores.parts.tolist(), strict=True):
         known.setdefault(name, part)  # train comes before the other parts
     return known
 
@@ -112,9 +116,12 @@ def split_like(task: Task, run: Path) -> tuple[Task, Decision]:
             f"first: {task.ids[lost][0]}). Take the table that it was trained on."
         )
     left, gone = int((parts == NO_PART).sum()), len(known.keys() - set(task.ids.tolist()))
-    reason = f"each row as in {run}"
-    reason += f"; {left:,} rows that it has not scored are in no part" if left else ""
-    reason += f"; {gone:,} of its rows are not in this table" if gone else ""
     task = task.with_parts({name: rows for name in PART_NAMES if len(rows := np.flatnonzero(parts == name))})
-    counts = ", ".join(f"{part} {len(task.labelled(part)):,}" for part in task.parts)
-    return task, Decision(name="parts", value=counts, reason=reason)
+    reason = ("of a run", *(("not scored",) if left else ()), *(("gone",) if gone else ()))
+    return task, parts_decision(task, reason, {"run": str(run), "left": left, "gone": gone})
+
+
+def parts_decision(task: Task, reason: tuple[str, ...], facts: Mapping[str, Fact]) -> Decision:
+    """How many labelled rows each part of the task has, and why."""
+    counts = {part: len(task.labelled(part)) for part in task.parts}
+    return Decision(name="parts", value=counts, reason=reason, rests_on=facts)

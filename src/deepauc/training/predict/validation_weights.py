@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.learned_weights import LearnedWeights, learn_weights
-from deepauc.training.predict.known_rows import known_parts, names_rows
-from deepauc.training.run.scores import read_run_scores
+from deepauc.training.predict.known_rows import names_rows, part_by_id
+from deepauc.training.run.own_files import SCORES
+from deepauc.training.run.scores import Scores, read_run_scores
 
 Floats = npt.NDArray[np.float64]
 LEAST_ROWS = 10
@@ -65,16 +66,23 @@ class ValidationWeights:
 
 
 def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]) -> ValidationWeights:
-    """By the rows that are in the validation part of every run, found by their ids; no other row's label is read.
+    """By the rows that are in the validation part of every run, found by their ids; no other row's label counts.
 
     asked: as in `predict`, where the one word is `learned`.
     """
     if asked != "learned":
         raise ValueError(f"weights are numbers, one a run, or 'learned', not {asked!r}.")
-    parts = [_parts(folder) for folder in folders]
+    scores = [_scores(folder) for folder in folders]
+    parts = [part_by_id(one) for one in scores]
+    for folder, one in zip(folders, parts, strict=True):
+        if "validation" not in one.values():
+            raise ValueError(
+                f"{folder} was trained without a validation part, and weights are learned on nothing else: train it "
+                f"with one, {BY_HAND}."
+            )
     _require_one_split(folders, parts)
     shared = set.intersection(*({name for name, part in one.items() if part == "validation"} for one in parts))
-    tables = [_validation_rows(folder, names, shared) for folder in folders]
+    tables = [_validation_rows(one, names, shared) for one in scores]
     order = list(tables[0])
     members = [np.array([table[row][1] for row in order]).reshape(len(order), -1) for table in tables]
     truths = [np.array([table[row][0] for row in order]).reshape(len(order), -1) for table in tables]
@@ -100,20 +108,16 @@ def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]
     return ValidationWeights(labels=found)
 
 
-def _parts(folder: Path) -> dict[str, str]:
-    try:
-        parts = known_parts(folder)
-    except (OSError, ValueError) as error:
+def _scores(folder: Path) -> Scores:
+    if not (folder / SCORES).is_file():
         raise ValueError(
             f"{folder} has no scores.csv that can be read, and weights are learned from its scores on validation: name "
             f"the folder of the run itself, {BY_HAND}."
-        ) from error
-    if "validation" not in parts.values():
-        raise ValueError(
-            f"{folder} was trained without a validation part, and weights are learned on nothing else: train it with "
-            f"one, {BY_HAND}."
         )
-    return parts
+    try:
+        return read_run_scores(folder, other_labels="kept")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder / SCORES} is damaged: {error}") from error
 
 
 def _require_one_split(folders: Sequence[Path], parts: Sequence[Mapping[str, str]]) -> None:
@@ -134,16 +138,16 @@ def _require_one_split(folders: Sequence[Path], parts: Sequence[Mapping[str, str
             )
 
 
-def _validation_rows(folder: Path, names: Sequence[str], shared: set[str]) -> dict[str, tuple[Floats, Floats]]:
+def _validation_rows(scores: Scores, names: Sequence[str], shared: set[str]) -> dict[str, tuple[Floats, Floats]]:
     """id -> labels (L,) and scores (L,)."""
-    table = read_run_scores(folder, other_labels="kept").part("validation")
+    table = scores.part("validation")
     if len(table.label_names) > 1 and not set(names) <= set(table.label_names):
         raise ValueError(f"{table.source} is damaged: it has not all of the labels {', '.join(names)}.")
     order = [0] if len(table.label_names) == 1 else [table.label_names.index(name) for name in names]
     found: dict[str, tuple[Floats, Floats]] = {}
     for row, name in enumerate([] if table.ids is None else table.ids.tolist()):
         if name in found:
-            raise ValueError(f"{folder}: two validation rows are called {name}: no weights can be learned.")
+            raise ValueError(f"{table.source}: two validation rows are called {name}: no weights can be learned.")
         if name in shared:
             found[name] = table.labels[row, order], table.scores[row, order]
     return found

@@ -155,7 +155,7 @@ class StageRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedChoice:
+class RecordedDecision:
     """What a plan chose, and why."""
 
     name: str
@@ -167,17 +167,17 @@ class RecordedChoice:
 class PlanRecord:
     """What `deepauc train` chose by itself. pace, tuning: as written down, for the run that goes on."""
 
-    choices: tuple[RecordedChoice, ...] = ()
+    decisions: tuple[RecordedDecision, ...] = ()
     pace: Mapping[str, Any] = field(default_factory=dict)
     tuning: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plain: Any) -> PlanRecord:
         found = _mapping(plain)
-        each = [_mapping(choice) for choice in _items(found.get("choices"))]
+        each = [_mapping(one) for one in _items(found.get("choices"))]
         names = ("name", "value", "reason")
         return cls(
-            choices=tuple(RecordedChoice(**{name: str(one.get(name, "")) for name in names}) for one in each),
+            decisions=tuple(RecordedDecision(**{name: str(one.get(name, "")) for name in names}) for one in each),
             pace=_mapping(found.get("pace")),
             tuning=_mapping(found.get("tuning")),
         )

@@ -1,0 +1,257 @@
+"""PDSCA, compositional training (Yuan, Guo, Chawla & Yang, ICLR 2022): an AUC step through a cross-entropy step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from deepauc.optim.pesg import PESG, MinMaxObjective, Reference, norms_apart
+
+Loss = Callable[..., Tensor]
+"""Of scores and labels; called with sample weights too where there are some."""
+
+
+class PDSCA(PESG):
+    """Minimises L_AUC(w - inner_lr grad L_CE(w)): descends in w with the AUC gradient taken where cross-entropy leads.
+
+    In turn, one step a batch:
+    inner:  u <- (1 - beta0) u + beta0 (w - inner_lr dL_CE/dw);  the network holds u
+    outer:  z <- (1 - beta1) z + beta1 dL_AUC/d(u, a, b);  (w, a, b) and alpha step as in PESG with z as the gradient;
+            the network holds w again
+    u and z begin with their first value, not at 0. The derivative of the inner step is taken as 1, as in the paper.
+
+        optimizer = PDSCA(model.parameters(), AUCMarginLoss(prior=0.01), torch.nn.BCEWithLogitsLoss(), lr=0.1)
+        for x, y in loader:
+            loss = optimizer.loss(model(x).squeeze(1), y)  # cross-entropy and AUC in turn
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+
+    `step` refuses to go on without a call of `loss` before it, so that the two cannot get out of turn. objective: a
+    min-max loss, such as AUCMarginLoss; it sees bound(scores). baseline: what the inner step minimises; it sees the
+    scores as they are. lr, gamma, weight_decay, momentum, reference, clip_value and `new_stage` are PESG's, for the
+    outer step. A learning-rate schedule does not change inner_lr. Between an inner and an outer step the network holds
+    u: `weights_in_place` puts w there for a while (to validate, to save), `finish` for good.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+        objective: MinMaxObjective,
+        baseline: Loss,
+        lr: float | Tensor = 0.1,
+        *,
+        inner_lr: float = 0.1,
+        beta0: float = 0.9,
+        beta1: float = 0.9,
+        gamma: float = 0.002,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        reference: Reference = "start",
+        clip_value: float | None = None,
+        bound: Callable[[Tensor], Tensor] = torch.sigmoid,
+    ) -> None:
+        if not callable(baseline):
+            raise ValueError(
+                "PDSCA takes two losses: the AUC objective, then what the inner step minimises, such as "
+                f"torch.nn.BCEWithLogitsLoss(), not {type(baseline).__name__}."
+            )
+        _require_options(inner_lr, beta0, beta1)
+        self.baseline, self.bound = baseline, bound
+        self._asked = False
+        super().__init__(
+            params,
+            objective,
+            lr,
+            gamma=gamma,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            reference=reference,
+            clip_value=clip_value,
+        )
+        self.defaults |= {"inner_lr": inner_lr, "beta0": beta0, "beta1": beta1, "outer_next": False}
+        for group in self.param_groups:
+            group.update({name: group.get(name, self.defaults[name]) for name in _OWN_OPTIONS})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, between an outer and an inner step."""
+        if self.param_groups and self.param_groups[0].get("outer_next"):
+            raise RuntimeError("PDSCA is between an inner and an outer step: add parameters after the next step.")
+        super().add_param_group(param_group)
+
+    @property
+    def outer_next(self) -> bool:
+        """Whether the next step is an outer one: then the network holds u, and `loss` is the AUC objective."""
+        return bool(self.param_groups[0]["outer_next"])
+
+    def loss(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The loss of the step that is next; scores: the network's raw output."""
+        self._asked = True
+        given = () if weights is None else (weights,)
+        if self.outer_next:
+            return cast(Loss, self.objective)(self.bound(scores), labels, *given)
+        return self.baseline(scores, labels, *given)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """An inner or an outer step, in turn. A closure calls `loss` and `backward`."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._asked:
+            raise RuntimeError(
+                "PDSCA takes cross-entropy and AUC steps in turn: take the loss of every step from "
+                "optimizer.loss(scores, labels), once a step, before loss.backward() and optimizer.step()."
+            )
+        self._asked = False
+        if self.outer_next:
+            self._outer()
+        else:
+            self._inner()
+        for group in self.param_groups:
+            group["outer_next"] = not group["outer_next"]
+        return loss
+
+    @contextmanager
+    def weights_in_place(self) -> Iterator[None]:
+        """The network holds w inside the block, whichever step is next."""
+        if not self.outer_next:
+            yield
+            return
+        held = [(parameter, parameter.detach().clone()) for parameter, _ in self._network()]
+        self._put_weights()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, u in held:
+                    parameter.copy_(u)
+
+    def finish(self) -> None:
+        """The network holds w from now on; an inner step without its outer one is let go."""
+        if self.outer_next:
+            self._put_weights()
+            for group in self.param_groups:
+                group["outer_next"] = False
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if any("outer_next" not in group for group in state_dict.get("param_groups", [])):
+            raise ValueError(
+                "this is the state of another optimizer, not of PDSCA: load the network's weights alone, and begin "
+                "with a new PDSCA."
+            )
+        super().load_state_dict(state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "baseline": self.baseline, "bound": self.bound, "_asked": self._asked}
+
+    def _network(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
+        """The network's parameters with their groups; a, b and alpha have no inner step."""
+        own = {id(p) for p in (*self.objective.primal_parameters(), *self.objective.dual_parameters())}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in own:
+                    yield parameter, group
+
+    def _inner(self) -> None:
+        for parameter, group in self._network():
+            state = self.state[parameter]
+            precise = torch.promote_types(parameter.dtype, torch.float32)
+            ahead = parameter.to(precise, copy=True)
+            if parameter.grad is not None:
+                ahead.sub_(parameter.grad.to(precise), alpha=group["inner_lr"])
+            if "u" in state:
+                state["u"].lerp_(ahead, group["beta0"])
+                state["w"].copy_(parameter)
+            else:
+                state["u"], state["w"] = ahead, parameter.detach().clone(memory_format=torch.preserve_format)
+            parameter.copy_(state["u"])
+
+    def _outer(self) -> None:
+        for group in self.param_groups:
+            if group["dual"]:
+                continue
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if "z" in state:
+                    state["z"].lerp_(parameter.grad.to(state["z"].dtype), group["beta1"])
+                else:
+                    precise = torch.promote_types(parameter.dtype, torch.float32)
+                    state["z"] = parameter.grad.to(precise, copy=True)
+                parameter.grad.copy_(state["z"])
+        self._put_weights()
+        super().step()
+
+    @torch.no_grad()
+    def _put_weights(self) -> None:
+        for parameter, _ in self._network():
+            parameter.copy_(self.state[parameter]["w"])
+
+
+_OWN_OPTIONS = ("inner_lr", "beta0", "beta1", "outer_next")
+
+
+def _require_options(inner_lr: float, beta0: float, beta1: float) -> None:
+    if not inner_lr >= 0:
+        raise ValueError(f"inner_lr must be at least 0, not {inner_lr}.")
+    for name, value in (("beta0", beta0), ("beta1", beta1)):
+        if not 0 < value <= 1:
+            raise ValueError(f"{name} is the weight of the newest value, above 0 and at most 1, not {value}.")
+
+
+def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Binary cross-entropy on logits (N,) or (N, L), NaN labels left out: each label's weighted mean, then the mean."""
+    known = labels == labels  # noqa: PLR0124  (NaN)
+    share = known.to(scores.dtype)
+    if weights is not None:
+        share = share * (weights if weights.ndim == scores.ndim else weights.unsqueeze(1))
+    share = share / share.sum(0).clamp(min=torch.finfo(share.dtype).tiny)
+    targets = torch.where(known, labels, 0).to(scores.dtype)
+    logits = torch.where(known, scores, 0)
+    total = F.binary_cross_entropy_with_logits(logits, targets, share, reduction="sum")
+    return total / (1 if scores.ndim == 1 else scores.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PDSCASpec:
+    """`PDSCA` with cross-entropy as its inner loss, to be built once network and objective are there.
+
+    decay_norms: whether normalisation parameters and biases are decayed too, as a and b always are.
+    """
+
+    lr: float = 0.1
+    inner_lr: float = 0.1
+    beta0: float = 0.9
+    beta1: float = 0.9
+    gamma: float = 0.002
+    weight_decay: float = 0.0
+    reference: Reference = "start"
+    decay_norms: bool = True
+
+    def __post_init__(self) -> None:
+        _require_options(self.inner_lr, self.beta0, self.beta1)
+
+    def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PDSCA:
+        if not hasattr(objective, "dual_parameters"):
+            raise ValueError(
+                f"PDSCA needs an AUC objective with a, b and alpha, not {type(objective).__name__}: use SGD."
+            )
+        return PDSCA(
+            parameters if self.decay_norms else norms_apart(parameters),
+            cast(MinMaxObjective, objective),
+            cross_entropy,
+            self.lr,
+            inner_lr=self.inner_lr,
+            beta0=self.beta0,
+            beta1=self.beta1,
+            gamma=self.gamma,
+            weight_decay=self.weight_decay,
+            reference=self.reference,
+        )
