@@ -16,13 +16,14 @@ from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.metrics.multiclass import multiclass_auroc
 from deepauc.metrics.operating_points import operating_point
-from deepauc.metrics.partial import partial_auroc
+from deepauc.metrics.partial import compare_partial_auroc, partial_auroc, partial_auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.metrics.streaming import distributed_auroc
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
+from deepauc.models.thumbnail import ThumbnailSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
-from deepauc.objectives.average_precision import AveragePrecisionLoss
+from deepauc.objectives.average_precision import AveragePrecision, AveragePrecisionLoss
 from deepauc.objectives.baselines import CrossEntropy, CrossEntropyLoss, Focal, FocalLoss
 from deepauc.objectives.contrastive import (
     Contrastive,
@@ -35,7 +36,7 @@ from deepauc.objectives.pairwise import PairwiseAUC, PairwiseAUCLoss
 from deepauc.objectives.partial_auc import PartialAUC, PartialAUCLoss
 from deepauc.objectives.score_norm import BatchScoreNorm
 from deepauc.objectives.vicreg import VICReg, VICRegLoss
-from deepauc.optim.pdsca import PDSCA
+from deepauc.optim.pdsca import PDSCA, PDSCASpec
 from deepauc.optim.pesg import PESG, PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.engine.loop import train
@@ -55,6 +56,7 @@ __all__ = [
     "AdamWSpec",
     "ArrayInputs",
     "Augment",
+    "AveragePrecision",
     "AveragePrecisionLoss",
     "BatchScoreNorm",
     "ClassQuotaSampler",
@@ -73,6 +75,7 @@ __all__ = [
     "MLPSpec",
     "OneVsOneAUCLoss",
     "OneVsRestAUCLoss",
+    "PDSCASpec",
     "PESGSpec",
     "PairwiseAUC",
     "PairwiseAUCLoss",
@@ -88,6 +91,7 @@ __all__ = [
     "SupervisedContrastive",
     "SupervisedContrastiveLoss",
     "Task",
+    "ThumbnailSpec",
     "TimmSpec",
     "VICReg",
     "VICRegLoss",
@@ -98,12 +102,14 @@ __all__ = [
     "brier_score",
     "calibration_intervals",
     "compare_auroc",
+    "compare_partial_auroc",
     "distributed_auroc",
     "expected_calibration_error",
     "fit_temperature",
     "multiclass_auroc",
     "operating_point",
     "partial_auroc",
+    "partial_auroc_interval",
     "predict",
     "read_table",
     "split_by_fractions",

@@ -16,6 +16,14 @@ from torch import Tensor
 
 from deepauc.names import in_one_form
 
+
+class Diverged(ValueError):
+    """Training went astray: a loss or scores that are no finite numbers, or steps that overshoot.
+
+    The same again would end the same; the message names the remedy.
+    """
+
+
 NON_FINITE_SCORES = (
     "scores hold NaN or infinity. If they come from a network in training, it has diverged: bound the scores before "
     "the loss (torch.sigmoid, or BatchScoreNorm), or lower lr; loss_fn.diagnose of scores before that shows when a, b "

@@ -65,7 +65,7 @@ def test_events_come_in_order_and_nothing_is_printed(settings, no_report, tmp_pa
     assert next(event.finished for event in tuning if event.finished) == "the stages before"
     assert first.state == "trained"
     assert first.kept.auc["test"]["ill"].value == first.run.auc("test")["ill"].value
-    assert first.run.record["command"] == "mine"
+    assert first.run.record.command == "mine"
 
     told.clear()
     again = run(tuned, out=tmp_path / "run", device=CPU, command="mine", listen=told.append)
@@ -113,8 +113,8 @@ def test_other_parts_of_the_same_rows_give_another_run_with_its_own_encoding(set
         assert job.decisions[0] == one.split
         out = tmp_path / name
         runs.append(train_run(job, out, state=folder_state(out), command=name))
-    assert runs[0].record["identity"]["data"] != runs[1].record["identity"]["data"]
-    assert runs[1].record["task"]["rows"] == {"train": 60, "validation": 15, "test": 15}
+    assert runs[0].record.identity.data != runs[1].record.identity.data
+    assert runs[1].record.task.rows == {"train": 60, "validation": 15, "test": 15}
 
 
 def test_complete_settings_plan_nothing_and_give_the_same_job(settings):

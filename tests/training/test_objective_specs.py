@@ -23,6 +23,15 @@ def stage(objective):
     return Stage(objective=objective, optimizer=SGDSpec(), epochs=1, views=views, augment=Augment())
 
 
+def built(objective, prior=PRIOR):
+    return stage(objective).build_objective(prior=prior, num_rows=12)
+
+
+def value(objective, scores, labels, prior=PRIOR):
+    index = (torch.arange(len(scores)),) if stage(objective).needs_index else ()
+    return built(objective, prior)(scores, labels, *index)
+
+
 def other_value(cls, name):
     """A valid value of this option that is not its default."""
     hint, value = get_type_hints(cls)[name], getattr(cls(), name)
@@ -35,7 +44,7 @@ def other_value(cls, name):
 
 def key(objective):
     trainer = SimpleNamespace(
-        objective=objective.build(prior=PRIOR),
+        objective=built(objective),
         stream=SimpleNamespace(prior=PRIOR, batch_size=8),
         device=torch.device("cpu"),
         task=SimpleNamespace(source=SimpleNamespace(shape=(4, 4, 1)), num_labels=2),
@@ -48,11 +57,11 @@ def test_losses_that_differ_in_one_option_do_not_share_a_compiled_program(cls, n
     """The fast engine tells losses apart by their spec, whatever they print."""
     changed = replace(cls(), **{name: other_value(cls, name)})
     assert changed != cls()
-    loss_fn = changed.build(prior=PRIOR)
+    loss_fn = built(changed)
     if not isinstance(loss_fn, SaddleLoss):  # margin and prior are tensors that the program is given
-        assert repr(loss_fn) != repr(cls().build(prior=PRIOR))  # who prints a loss sees all its options
+        assert repr(loss_fn) != repr(built(cls()))  # who prints a loss sees all its options
         monkeypatch.setattr(type(loss_fn), "extra_repr", lambda _: "")
-        assert repr(loss_fn) == repr(cls().build(prior=PRIOR))
+        assert repr(loss_fn) == repr(built(cls()))
         assert key(changed) != key(cls())
         assert key(cls()) == key(cls())
 
@@ -63,8 +72,8 @@ def test_a_label_is_judged_by_its_own_entries(cls):
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(12, 2, generator=generator, dtype=torch.float64)
     labels = (torch.rand(12, 2, generator=generator) < 0.5).double()
-    both = cls().build(prior=PRIOR)(scores, labels)
-    each = [cls().build(prior=PRIOR[j : j + 1])(scores[:, j : j + 1], labels[:, j : j + 1]) for j in range(2)]
+    both = value(cls(), scores, labels)
+    each = [value(cls(), scores[:, j : j + 1], labels[:, j : j + 1], PRIOR[j : j + 1]) for j in range(2)]
     torch.testing.assert_close(both, torch.stack(each).mean())
 
 

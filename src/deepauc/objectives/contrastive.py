@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from deepauc.labels import require_plain_tensor
+from deepauc.labels import Diverged, require_plain_tensor
 from deepauc.objectives.score_norm import unit_norm
 
 Classes = Literal["both", "positives"]
@@ -95,7 +95,7 @@ class ViewLoss(nn.Module):
             raise ValueError(f"labels of shape {tuple(labels.shape)} for {len(first)} images: give (N,) or (N, L).")
         loss = self.value(first, second, labels)
         if loss.device.type == "cpu" and not torch.compiler.is_compiling() and not math.isfinite(loss.item()):
-            raise ValueError(NON_FINITE)
+            raise Diverged(NON_FINITE)
         return loss
 
     def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:

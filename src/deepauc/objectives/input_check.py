@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deepauc.labels import (
     NON_FINITE_SCORES,
+    Diverged,
     invalid_labels,
     label_message,
     require_plain_tensor,
@@ -73,11 +74,9 @@ class InputCheck:
             self._note(loss.detach(), labels, weights, ran_away)
         elif not math.isfinite(loss.item()):
             if not scores.isfinite().all():
-                raise ValueError(NON_FINITE_SCORES)
+                raise Diverged(NON_FINITE_SCORES)
             largest = scores.detach().abs().max().item()
-            raise ValueError(
-                f"the loss overflowed: scores reach {largest:.3g}. Bound them before the loss, or lower lr."
-            )
+            raise Diverged(f"the loss overflowed: scores reach {largest:.3g}. Bound them before the loss, or lower lr.")
         return loss
 
     def _missing(self, labels: Tensor) -> bool:
@@ -106,9 +105,9 @@ class InputCheck:
         if bad_weights:
             raise ValueError(BAD_WEIGHTS)
         if bad_loss:
-            raise ValueError(NON_FINITE_SCORES)
+            raise Diverged(NON_FINITE_SCORES)
         if ran_away:
-            raise ValueError(self.ran_away)
+            raise Diverged(self.ran_away)
 
     def _note(self, loss: Tensor, labels: Tensor, weights: Tensor | None, ran_away: Tensor | None = None) -> None:
         capturing = loss.is_cuda and torch.cuda.is_current_stream_capturing()

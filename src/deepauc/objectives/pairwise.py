@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from deepauc.labels import NON_FINITE_SCORES, scale_free
+from deepauc.labels import NON_FINITE_SCORES, Diverged, scale_free
 from deepauc.objectives.input_check import InputCheck, precise_dtype
 from deepauc.objectives.once import once
 
@@ -321,7 +321,7 @@ def require_finite_scores(scores: Tensor, labels: Tensor) -> None:
     if scores.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(scores)):
         missing = labels != labels  # noqa: PLR0124  (NaN)
         if not (scores.isfinite() | missing).all():
-            raise ValueError(NON_FINITE_SCORES)
+            raise Diverged(NON_FINITE_SCORES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from deepauc.labels import NON_FINITE_SCORES, require_valid_labels
+from deepauc.labels import NON_FINITE_SCORES, Diverged, require_valid_labels
 from deepauc.objectives.diagnosis import Diagnosis, diagnose
 from deepauc.objectives.input_check import InputCheck, numbers_of, precise_dtype, prepare
 from deepauc.objectives.saddle import PerLabel, auc_saddle, auc_saddle_one_label
@@ -99,7 +99,7 @@ class SaddleLoss(nn.Module):
         h, y, w = prepare(scores.detach().to(precise), labels.detach(), weights, may_miss=True)
         assert w is not None
         if not h.isfinite().all():
-            raise ValueError(NON_FINITE_SCORES)
+            raise Diverged(NON_FINITE_SCORES)
         return diagnose(
             h,
             y,
@@ -111,6 +111,43 @@ class SaddleLoss(nn.Module):
             constrain_alpha=self.constrain_alpha,
             curvature=torch.tensor(self._curvature(), dtype=precise, device=scores.device),
             decay=decay,
+        )
+
+    def program(self) -> str:
+        """What `traced` depends on besides its arguments."""
+        return f"{type(self).__name__} {self.normalise}"
+
+    def margins(self) -> tuple[float, ...]:
+        """One a label."""
+        return self.margin
+
+    def traced(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        variables: Mapping[str, Tensor],
+        *,
+        prior: Tensor,
+        margin: Tensor,
+    ) -> Tensor:
+        """The loss (N, L) without its checks, of a, b and alpha as they are given: for programs that are compiled.
+
+        weights: (N,) or None. Prior and margin are tensors (L,): a grid of margins is one compiled program.
+        """
+        valid = labels == labels  # noqa: PLR0124  (NaN is missing)
+        share = valid.float() if weights is None else torch.where(valid, weights.unsqueeze(1), 0)
+        alpha = variables["alpha"]
+        return auc_saddle(
+            scores,
+            torch.where(valid, labels, 0),
+            variables["a"],
+            variables["b"],
+            2 * alpha.detach() - alpha,  # its gradient turned round, as in `forward`
+            prior=prior,
+            margin=margin,
+            weights=share,
+            normalise=self.normalise,
         )
 
     def primal_parameters(self) -> list[nn.Parameter]:
@@ -185,17 +222,17 @@ class SaddleLoss(nn.Module):
             )
 
     def require_healthy(self, loss: Tensor, scores: Tensor, *, batch: int) -> None:
-        """ValueError with a remedy if the loss is no number, or a and b are far outside the scores: waits for them.
+        """`Diverged` with a remedy if the loss is no number, or a and b are far outside the scores: waits for them.
 
         scores: all of the batch, also those beside a missing label, which say what the scores' range is.
         """
         if not math.isfinite(loss.item()):
             if scores.isfinite().all() and self.a.isfinite().all() and self.b.isfinite().all():
-                raise ValueError(_diverged_message(self.prior, batch, "the loss overflowed"))
-            raise ValueError(f"{NON_FINITE_SCORES} {_diverged_message(self.prior, batch, 'Otherwise')}")
+                raise Diverged(_diverged_message(self.prior, batch, "the loss overflowed"))
+            raise Diverged(f"{NON_FINITE_SCORES} {_diverged_message(self.prior, batch, 'Otherwise')}")
         means = max(map(abs, [*self.a.tolist(), *self.b.tolist()]))
         if means > DIVERGED_FACTOR and self._ran_away(scores):
-            raise ValueError(_diverged_message(self.prior, batch, f"a or b is {means:.3g}"))
+            raise Diverged(_diverged_message(self.prior, batch, f"a or b is {means:.3g}"))
 
     def _ran_away(self, scores: Tensor) -> Tensor:
         """Whether a or b is far outside the scores, as a tensor on their device; an empty batch does not say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast, get_args, overload
+from typing import Any, ClassVar, Literal, Protocol, cast, get_args, overload
 
 import torch
 from torch import Tensor, nn
@@ -276,6 +276,7 @@ class PESGSpec:
     alpha_step: AlphaStep = "gradient"
     clip_value: float | None = None
     decay_norms: bool = True
+    projects: ClassVar[bool] = True  # each step ends with the objective's projection
 
     def __post_init__(self) -> None:
         _require_options(self.reference, self.alpha_step, self.clip_value)

@@ -106,6 +106,10 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "surrogate": "squared_hinge",
         "margin": 1.0,
     },
+    "AveragePrecision": {
+        "margin": 1.0,
+        "memory": 0.9,
+    },
     "Contrastive": {
         "temperature": 0.2,
     },
@@ -126,6 +130,16 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "reference": "start",
         "alpha_step": "gradient",
         "clip_value": None,
+        "decay_norms": True,
+    },
+    "PDSCASpec": {
+        "lr": 0.1,
+        "inner_lr": 0.1,
+        "beta0": 0.9,
+        "beta1": 0.9,
+        "gamma": 0.002,
+        "weight_decay": 0.0,
+        "reference": "start",
         "decay_norms": True,
     },
     "SGDSpec": {

@@ -13,11 +13,13 @@ from deepauc.data.augment.batch import Augment
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
+from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.objectives.vicreg import VICReg
+from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.identity import FROZEN, REQUIRED, first_name, names_of
@@ -26,10 +28,10 @@ from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
 
 # What records and settings files may name; a new spec goes here and nowhere else.
 OBJECTIVES: tuple[type, ...] = (
-    *(AUCMargin, AUCSquare, CrossEntropy, Focal, PairwiseAUC, PartialAUC),
+    *(AUCMargin, AUCSquare, CrossEntropy, Focal, PairwiseAUC, PartialAUC, AveragePrecision),
     *(Contrastive, SupervisedContrastive, VICReg),
 )
-OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec)
+OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec, PDSCASpec)
 SCHEDULES: tuple[type, ...] = (Constant, Steps, Cosine, Cyclic)
 MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec, ThumbnailSpec)
 SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS)

@@ -45,8 +45,24 @@ class ViewObjectiveSpec(ObjectiveSpec, Protocol):
         """Whether the loss looks at labels; if not, rows without any are as good as others."""
 
 
+@runtime_checkable
+class IndexedObjectiveSpec(Protocol):
+    """Builds a loss with forward(scores, labels, index, weights): one that remembers something of each row.
+
+    num_rows: of the task; the index (B,) holds their numbers.
+    """
+
+    @property
+    def needs_index(self) -> bool: ...
+
+    def build(self, *, prior: Sequence[float], num_rows: int) -> nn.Module: ...
+
+
 class OptimizerSpec(Protocol):
-    """Builds an optimizer over network and objective."""
+    """Builds an optimizer over network and objective.
+
+    One that keeps the objective's dual variables where they may be, as PESG does, has `projects = True`.
+    """
 
     @property
     def lr(self) -> float: ...
@@ -132,6 +148,10 @@ class Stage:
             raise ValueError(f"accumulate {self.accumulate} must divide batch_size {self.batch_size}.")
         if self.augment is not None and self.augment.mixup and not self.objective.soft_labels:
             raise ValueError("mixup makes soft labels: set soft_labels=True in the stage's objective.")
+        if self.ema is not None and self.takes_turns:
+            raise ValueError(
+                "ema averages the weights of every step, and PDSCA's inner steps hold others: leave ema out."
+            )
         self._check_views()
 
     def _check_views(self) -> None:
@@ -159,6 +179,27 @@ class Stage:
     def on_views(self) -> bool:
         """Whether the stage compares views and trains features, rather than scores."""
         return self.views > 1
+
+    @property
+    def needs_index(self) -> bool:
+        """Whether the loss is given the numbers of the rows, too."""
+        return isinstance(self.objective, IndexedObjectiveSpec) and self.objective.needs_index
+
+    @property
+    def optimizer_projects(self) -> bool:
+        """Whether the optimizer's step ends with the objective's projection."""
+        return bool(getattr(self.optimizer, "projects", False))
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the optimizer's steps minimise two losses in turn (PDSCA)."""
+        return bool(getattr(self.optimizer, "takes_turns", False))
+
+    def build_objective(self, *, prior: Sequence[float], num_rows: int) -> nn.Module:
+        """The loss, once the prior of each label and the number of rows are known."""
+        if isinstance(self.objective, IndexedObjectiveSpec) and self.objective.needs_index:
+            return self.objective.build(prior=prior, num_rows=num_rows)
+        return self.objective.build(prior=prior)
 
     @property
     def resolved_bound(self) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from deepauc.data.augment.batch import Augment
 from deepauc.data.task import Task
+from deepauc.labels import Diverged
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.training.preprocessing import Preprocessing
 
@@ -65,15 +66,15 @@ def score_rows(
 
 
 def require_finite(scores: npt.NDArray[Any], names: npt.NDArray[Any], *, of: str) -> None:
-    """ValueError that names the rows whose scores (n,) or (n, L) are no finite numbers. of: whose scores they are."""
+    """`Diverged`, naming the rows whose scores (n,) or (n, L) are no finite numbers. of: whose scores they are."""
     bad = np.flatnonzero(~np.isfinite(scores).reshape(len(scores), -1).all(axis=1))
     if not len(bad):
         return
     rows = f"{len(bad):,} of {len(scores):,} row{'s' * (len(scores) != 1)}"
     if len(bad) == len(scores) > 1:
-        raise ValueError(f"{of}: the scores of all {rows} are NaN or infinite. Has the training diverged? Lower lr.")
+        raise Diverged(f"{of}: the scores of all {rows} are NaN or infinite. Has the training diverged? Lower lr.")
     shown = ", ".join(str(names[row])[:60] for row in bad[:NAMED]) + (", ..." if len(bad) > NAMED else "")
-    raise ValueError(
+    raise Diverged(
         f"{of}: the scores of {rows} are NaN or infinite ({shown}). The numbers in such a row are too large for the "
         "network: mend the row, or leave it out."
     )

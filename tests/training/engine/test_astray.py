@@ -5,16 +5,17 @@ import pytest
 import torch
 
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.labels import Diverged
 from deepauc.models.build import MLPSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
-from deepauc.objectives.contrastive import Contrastive
+from deepauc.objectives.contrastive import Contrastive, ViewLoss
 from deepauc.optim.pesg import PESGSpec
 from deepauc.training.engine.loop import train
 from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.history import EpochTally
-from deepauc.training.run.interrupt import TrainingStopped
+from deepauc.training.run.interrupt import TrainingDiverged, TrainingStopped
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_a_packed_run_that_overshoots_is_named(rare, tmp_path):
     healthy = Stage(objective=AUCMargin(), optimizer=PESGSpec(lr=1e-4), batch_size=32, iterations=450)
     recipes = (Recipe(model=MLPSpec(), stages=(healthy,)), overshooting(iterations=450))
     jobs = [Job(recipe=r, task=rare, seed=0, run_dir=tmp_path / str(i)) for i, r in enumerate(recipes)]
-    with pytest.raises(TrainingStopped, match="overshoot") as error:
+    with pytest.raises(TrainingDiverged, match="overshoot") as error:
         train_together(jobs, device="cpu")
     assert error.value.run_dir == tmp_path / "1"
 
@@ -61,10 +62,10 @@ def test_a_packed_run_that_overshoots_is_named(rare, tmp_path):
     ],
 )
 def test_a_loss_that_is_no_number_names_what_helps_it(objective, remedy):
-    tally = EpochTally()
+    tally = EpochTally(on_views=isinstance(objective, ViewLoss))
     seen = torch.full((3, 4, 1), float("nan"))
     tally.add_epoch(seen[:, 0, 0], torch.zeros(3, 1), seen, torch.ones(3, 4, 1), objective)
-    with pytest.raises(ValueError, match=remedy):
+    with pytest.raises(Diverged, match=remedy):
         tally.summary(objective)
 
 

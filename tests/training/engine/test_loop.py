@@ -308,7 +308,7 @@ def test_guard_keeps_the_better_stage(image_task, tmp_path):
 @pytest.mark.parametrize("bound", ["sigmoid", "l2"])
 @pytest.mark.parametrize("objective", [AUCMargin(margin=0.5), PairwiseAUC(), CrossEntropy()])
 def test_accumulated_gradients_are_those_of_the_whole_batch(bound, objective):
-    from deepauc.training.engine.step import backward_whole_batch
+    from deepauc.training.engine.step import Batch, backward_whole_batch
 
     torch.manual_seed(0)
     inputs = torch.randn(12, 6)
@@ -320,7 +320,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(bound, objective):
         )  # nothing works across the batch
         stage = ce(objective=objective, bound=bound, accumulate=pieces, batch_size=12)
         loss = objective.build(prior=(1 / 3,))
-        value, scores = backward_whole_batch(model, inputs, labels, None, loss, stage)
+        value, scores = backward_whole_batch(model, Batch(inputs, labels), loss, stage)
         gradients.append([value, scores, *(p.grad for p in [*model.parameters(), *loss.parameters()])])
     for one, three in zip(*gradients, strict=True):
         torch.testing.assert_close(one, three)
@@ -342,10 +342,10 @@ MPS_OUT_OF_MEMORY = "MPS backend out of memory (MPS allocated: 9.0 GB). Tried to
 def test_out_of_memory_names_a_batch_that_fits(image_task, tmp_path, monkeypatch, error):
     real = loop.backward_whole_batch
 
-    def hungry(model, inputs, *rest):
-        if len(inputs) > 5:
+    def hungry(model, batch, *rest):
+        if len(batch.inputs) > 5:
             raise error
-        return real(model, inputs, *rest)
+        return real(model, batch, *rest)
 
     monkeypatch.setattr(loop, "backward_whole_batch", hungry)
     monkeypatch.setattr("deepauc.training.run.interrupt.fitting_batch", lambda model, inputs: 4)

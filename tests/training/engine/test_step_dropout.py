@@ -17,7 +17,7 @@ from deepauc.training.engine import fast_step
 from deepauc.training.engine.distributed import ALONE
 from deepauc.training.engine.loop import train
 from deepauc.training.engine.packing import Job, train_together
-from deepauc.training.engine.step import backward_whole_batch
+from deepauc.training.engine.step import Batch, backward_whole_batch
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.bundle import Bundle
 
@@ -111,9 +111,12 @@ def test_pieces_of_a_batch_drop_what_the_whole_drops():
     for accumulate in (1, 4):
         model.zero_grad()
         loss, _ = backward_whole_batch(
-            model, inputs, labels, None, CrossEntropy().build(prior=(0.5,)), Stage(**stage, accumulate=accumulate),
+            model,
+            Batch(inputs, labels),
+            CrossEntropy().build(prior=(0.5,)),
+            Stage(**stage, accumulate=accumulate),
             ALONE,
-        )  # fmt: skip
+        )
         found.append((loss, *(p.grad.clone() for p in model.parameters())))
     for whole, pieces in zip(*found, strict=True):
         torch.testing.assert_close(whole, pieces)

@@ -26,6 +26,7 @@ from deepauc.training.engine import loop, trainer
 from deepauc.training.engine.forward import Ends, make_forward, make_inputs, make_network, make_value
 from deepauc.training.engine.loop import train
 from deepauc.training.engine.packing import Job, train_together
+from deepauc.training.engine.step import Batch
 from deepauc.training.engine.stream import Stream
 from deepauc.training.engine.views import ViewNetwork
 from deepauc.training.plain import from_plain, recipe_hash, to_plain
@@ -343,7 +344,7 @@ def test_pieces_of_a_batch_give_the_gradients_of_the_whole(image_task, tmp_path)
         network = ViewNetwork(model, projection=(12, 6), seed=0)
         network.eval()  # running statistics instead of the batch's
         stage = views(accumulate=pieces)
-        loss, matched = backward_whole_batch(network, inputs, labels, None, Contrastive().build(prior=()), stage)
+        loss, matched = backward_whole_batch(network, Batch(inputs, labels), Contrastive().build(prior=()), stage)
         found.append([loss, matched, *(p.grad for p in network.parameters())])
     for one, four in zip(*found, strict=True):
         torch.testing.assert_close(one, four, rtol=1e-4, atol=1e-6)
@@ -364,7 +365,7 @@ def test_forward_is_one_graph_for_the_compiler(image_task, precision):
     weights = {name: t for name, t in weights.items() if not name.endswith("num_batches_tracked")}
     batch = (
         weights, {}, torch.tensor(()), torch.ones(1), preprocessing.constants(torch.device("cpu")),
-        torch.from_numpy(image_task.inputs(np.arange(16))), torch.full((16, 1), torch.nan), None,
+        Batch(torch.from_numpy(image_task.inputs(np.arange(16))), torch.full((16, 1), torch.nan)),
         Stream(image_task, stage, seed=0, number=0).changes(0)[0],
     )  # fmt: skip
     before = {name: t.detach().clone() for name, t in weights.items()}
@@ -380,7 +381,7 @@ def test_forward_is_one_graph_for_the_compiler(image_task, precision):
 
 
 def test_out_of_memory_names_a_batch_that_fits(image_task, tmp_path, monkeypatch):
-    def hungry(model, inputs, *rest):
+    def hungry(model, batch, *rest):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(loop, "backward_whole_batch", hungry)

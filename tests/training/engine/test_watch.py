@@ -58,9 +58,9 @@ def test_the_history_is_of_the_scores_that_the_loss_saw(image_task, tmp_path, mo
     seen, squares = [], []
     step = loop.backward_whole_batch
 
-    def noting(model, inputs, labels, *rest):
-        loss, scores = step(model, inputs, labels, *rest)
-        seen.append((scores.clone(), labels.squeeze(1)))
+    def noting(model, batch, *rest):
+        loss, scores = step(model, batch, *rest)
+        seen.append((scores.clone(), batch.labels.squeeze(1)))
         return loss, scores
 
     end = trainer.Trainer._end_epoch

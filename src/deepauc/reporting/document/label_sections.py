@@ -38,7 +38,7 @@ from deepauc.reporting.figures.label import (
 from deepauc.text_tables import small_text
 
 # Losses that train an order and no probability; one that is missing here is spoken of in general words.
-_AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "PairwiseAUC", "Pairwise", "PartialAUC"})
+_AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "PairwiseAUC", "Pairwise", "PartialAUC", "AveragePrecision"})
 _BRACKETS = (
     "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
     "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "

@@ -74,6 +74,7 @@ class Told:
     message: str | None
     seconds: float
     packed: int
+    diverged: bool = False
     files: dict[str, bytes] = field(default_factory=dict)
     surroundings: dict[str, Any] | None = None
 
@@ -186,6 +187,7 @@ def carry_out(order: Order) -> Answer:
                 message=end.message,
                 seconds=end.seconds,
                 packed=end.packed,
+                diverged=end.diverged,
                 files=files,
                 surroundings=around,
             )
@@ -230,6 +232,7 @@ def _take(told: Told, run: MissingRun, place: Place, ended: OnEnd) -> None:
             message=told.message,
             seconds=told.seconds,
             packed=told.packed,
+            diverged=told.diverged,
             surroundings=told.surroundings,
         )
     )

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from deepauc.data.task import Task
+from deepauc.labels import Diverged
 from deepauc.studies.load import Parcel
 from deepauc.studies.running.first_stages import FirstStages
 from deepauc.studies.running.missing import MissingRun, TaskShelf
@@ -28,12 +29,14 @@ from deepauc.studies.study import Phase
 from deepauc.training.engine.loop import train
 from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.run.folder import RunFolder
-from deepauc.training.run.interrupt import Unheard
+from deepauc.training.run.interrupt import TrainingDiverged, Unheard
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A run that is over. message: None, or why it failed. seconds: of wall time, for all `packed` runs together.
+    """A run that is over. message: None, or why it failed; diverged: the same again would end the same.
+
+    seconds: of wall time, for all `packed` runs together.
 
     Without those of final scores (`scoring_seconds`), which are more the more copies there are. surroundings: versions
     and hardware it failed with, where that was not in this process.
@@ -43,10 +46,20 @@ class Ended:
     message: str | None
     seconds: float
     packed: int = 1
+    diverged: bool = False
     surroundings: dict[str, Any] | None = None
 
 
 OnEnd = Callable[[Ended], None]
+
+
+class _Worked(NamedTuple):
+    """What a worker process answers; message: None if all went well."""
+
+    message: str | None = None
+    seconds: float = 0.0
+    diverged: bool = False
+    out_of_time: bool = False
 
 
 class OutOfTime(Exception):
@@ -72,7 +85,7 @@ def packed(
         if not left:
             continue
         if len(left) == 1:
-            ended(Ended(run=left[0], message=_message(error), seconds=0))
+            ended(Ended(run=left[0], message=_message(error), seconds=0, diverged=has_diverged(error)))
         elif isinstance(error, torch.OutOfMemoryError):
             half = len(left) // 2
             waiting[:0] = [left[:half], left[half:]]
@@ -123,18 +136,18 @@ def one_by_one(
         start = time.monotonic()
         if deadline is not None and start >= deadline:
             return True
-        message = None
+        message, diverged = None, False
         try:
             with time_limit(deadline):
                 _train_alone(_job(run, place), place, device)
         except OutOfTime:
             return True
         except Exception as error:
-            message = _message(error)
+            message, diverged = _message(error), has_diverged(error)
         seconds = time.monotonic() - start
         if message is None:
             seconds -= scoring_seconds(run.folder(place))
-        ended(Ended(run=run, message=message, seconds=seconds))
+        ended(Ended(run=run, message=message, seconds=seconds, diverged=diverged))
     return False
 
 
@@ -159,7 +172,7 @@ def _in_pool(
     runs: Sequence[MissingRun], place: Place, device: torch.device, deadline: float | None, ended: OnEnd, jobs: int
 ) -> tuple[list[MissingRun], list[MissingRun]]:
     """Runs that were going, and runs that were waiting, when a process was killed; none of either otherwise."""
-    waiting, going = list(runs), dict[Future[tuple[str | None, float]], MissingRun]()
+    waiting, going = list(runs), dict[Future[_Worked], MissingRun]()
     # The deadline goes along as wall-clock time: a monotonic clock means nothing in another process.
     until = None if deadline is None else time.time() + deadline - time.monotonic()
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
@@ -175,24 +188,21 @@ def _in_pool(
                 return [], []
             for future in wait(going, return_when=FIRST_COMPLETED).done:
                 try:
-                    message, seconds = future.result()
+                    worked = future.result()
                 except BrokenProcessPool:
                     return list(going.values()), waiting
                 run = going.pop(future)
-                if message != _OUT_OF_TIME:
-                    ended(Ended(run=run, message=message, seconds=seconds))
+                if not worked.out_of_time:
+                    ended(Ended(run=run, message=worked.message, seconds=worked.seconds, diverged=worked.diverged))
     return [], []
-
-
-_OUT_OF_TIME = "out of time"
 
 
 def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _work(parcel: Parcel, device: str, until: float | None) -> tuple[str | None, float]:
-    """In a worker: message (None if all went well) and seconds."""
+def _work(parcel: Parcel, device: str, until: float | None) -> _Worked:
+    """In a worker."""
     start = time.monotonic()
     deadline = None if until is None else start + until - time.time()
     folder: Path
@@ -202,10 +212,10 @@ def _work(parcel: Parcel, device: str, until: float | None) -> tuple[str | None,
             task = worker_task(source, seed, phase, place)
             _train_alone(Job(recipe=recipe, task=task, seed=seed, run_dir=folder), place, torch.device(device))
     except OutOfTime:
-        return _OUT_OF_TIME, 0.0
+        return _Worked(out_of_time=True)
     except Exception as error:
-        return _message(error), 0.0
-    return None, time.monotonic() - start - scoring_seconds(folder)
+        return _Worked(message=_message(error), diverged=has_diverged(error))
+    return _Worked(seconds=time.monotonic() - start - scoring_seconds(folder))
 
 
 def _train_alone(job: Job, place: Place, device: torch.device) -> None:
@@ -296,6 +306,11 @@ def _suspect(error: Exception | None, runs: Sequence[MissingRun], place: Place) 
 def _epochs_done(folder: Path) -> int:
     path = folder / "history.csv"
     return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def has_diverged(error: Exception | None) -> bool:
+    """Whether training went astray: the same again would end the same."""
+    return isinstance(error, Diverged | TrainingDiverged)
 
 
 def _message(error: Any) -> str:

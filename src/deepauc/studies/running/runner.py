@@ -33,7 +33,6 @@ from deepauc.training.run.run import Run
 
 DEFAULT_PACK = 24
 SMALLEST_PACK = 4  # fewer runs than this would waste the device: they wait for the next call
-DIVERGED = ("NaN or infini", "overshoot")  # in messages on training that went astray: the same again would end the same
 LONG_TO_KEEP = 5.0  # seconds: what takes less is not left to another call, however late it is,
 LATE_KEEPING = 10.0  # as long as all that was kept so late has taken less than this
 NOT_KEPT_OF_TUNING = ("scores.csv", "model.safetensors", "bundle.json")
@@ -196,7 +195,7 @@ class _Session:
                 scored[end.run.recipe.tta] = scoring_seconds(end.run.folder(self.place))
                 self._keep(end.run)
             else:
-                self._fail(end.run, end.message, end.surroundings)
+                self._fail(end.run, end.message, end.surroundings, diverged=end.diverged)
 
         deadline = self._end_of_training(group, pack=pack)
         if self.crew is not None:
@@ -256,10 +255,10 @@ class _Session:
         ((part, (auc, *_)),) = record["auc"].items()
         self._tell(planned, f"{part} AUC {auc:.3f}")
 
-    def _fail(self, planned: MissingRun, message: str, around: dict[str, Any] | None) -> None:
+    def _fail(self, planned: MissingRun, message: str, around: dict[str, Any] | None, *, diverged: bool) -> None:
         self.left_out.add(planned.id)
         self.outcome.failed.append((planned.text(), message))
-        if any(words in message for words in DIVERGED):
+        if diverged:
             identity = {"data": planned.task.data_hash(), "seed": planned.seed}
             self.book.add(
                 {

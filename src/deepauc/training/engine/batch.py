@@ -11,15 +11,14 @@ from torch import Tensor
 
 from deepauc.data.augment import mixup
 from deepauc.data.augment.batch import Augment
+from deepauc.training.engine.step import Batch
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.engine.views import repeated
 from deepauc.training.recipe import Stage
 
 
-def read_batch(
-    trainer: Trainer, stage: Stage, rows: npt.NDArray[np.int64], changes: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Own inputs (n, ...), view by view, ready for the network; labels (B, L) and weights (B,) of the whole batch.
+def read_batch(trainer: Trainer, stage: Stage, rows: npt.NDArray[np.int64], changes: Tensor | None) -> Batch:
+    """Own inputs (n, ...), view by view, ready for the network; labels, weights and index of the whole batch.
 
     rows (B,): the whole batch. changes: its augmentation, (views * B, columns). Labels need no exchange: every rank
     knows the table.
@@ -41,7 +40,8 @@ def read_batch(
         own = changes.reshape(stage.views, len(rows), -1)[:, share].flatten(0, 1)
         inputs = augment.apply(repeated(read(rows[share]), stage.views), own)
         inputs, labels = augment.mix(inputs, labels, own)
-    return trainer.preprocessing(inputs), labels, weights
+    index = torch.from_numpy(rows).to(device, non_blocking=True) if stage.needs_index else None
+    return Batch(trainer.preprocessing(inputs), labels, weights, index)
 
 
 def _mixed_share(

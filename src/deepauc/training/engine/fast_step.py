@@ -19,7 +19,6 @@ from deepauc.data.counter import hash_key
 from deepauc.data.task import ArrayInputs
 from deepauc.kernels.small_conv import has_triton
 from deepauc.kernels.small_conv_launch import launch_tag
-from deepauc.optim.pesg import PESG
 from deepauc.training.engine.feed import images_on_device, rows_needed
 from deepauc.training.engine.forward import (
     Ends,
@@ -55,9 +54,10 @@ class SingleStep:
 
     def __call__(self) -> None:
         (step,) = self.steps
-        batch = step.batch()
+        batch, changes = step.batch()
         step.optimizer.zero_grad(set_to_none=True)
-        loss, seen, labels = self.forward(step.weights, step.variables, step.prior, step.margin, step.constants, *batch)
+        given = (step.weights, step.variables, step.prior, step.margin, step.constants)
+        loss, seen, labels = self.forward(*given, batch, changes)
         torch.autograd.backward(loss)
         step.update(loss, seen, labels)
 
@@ -114,8 +114,8 @@ class FastEngine:
         start, stop = epochs[0].start, epochs[0].stop
         for t in range(start, stop):
             for step, due in zip(self._steps, renewals, strict=True):
-                if t in due and isinstance(step.optimizer, PESG):
-                    step.optimizer.new_stage(lr_factor=1.0)
+                if t in due and step.renewing is not None:
+                    step.renewing.new_stage(lr_factor=1.0)
                 if step.feed is not None:
                     step.feed.next()
             self._replay(seeds, t)

@@ -12,9 +12,8 @@ from torch.func import functional_call
 
 from deepauc.kernels.small_conv import suits, use_small_convs
 from deepauc.kernels.stacked.network import empty_copy
-from deepauc.objectives.saddle import auc_saddle
-from deepauc.objectives.saddle_loss import SaddleLoss
-from deepauc.training.engine.step import bounded
+from deepauc.training.engine.offers import TracedLoss
+from deepauc.training.engine.step import Batch, bounded
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.engine.views import repeated, view_loss
 from deepauc.training.preprocessing import Preprocessing
@@ -46,19 +45,18 @@ def make_forward(ends: Ends, network: Network) -> Forward:
         prior: Tensor,
         margin: Tensor,
         constants: tuple[Tensor, Tensor],
-        images: Tensor,
-        labels: Tensor,
-        sample_weights: Tensor | None,
+        batch: Batch,
         changes: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        inputs, labels = ends.inputs(constants, images, labels, changes)
-        return ends.value(network(weights, inputs), labels, sample_weights, variables, prior, margin)
+        inputs, labels = ends.inputs(constants, batch.inputs, batch.labels, changes)
+        outputs = network(weights, inputs)
+        return ends.value(outputs, labels, batch.weights, batch.index, variables, prior, margin)
 
     return forward
 
 
 def make_inputs(stage: Stage, preprocessing: Preprocessing, *, compiled: bool) -> Inputs:
-    """(constants, images, labels, changes) -> what the network eats, and labels as mixed."""
+    """(constants, images, labels, changes) -> the network's inputs, and labels as mixed."""
     augment = stage.augment
 
     def inputs(
@@ -103,12 +101,14 @@ def worth_compiling(trainer: Trainer) -> bool:
 
 
 def make_value(objective: nn.Module, stage: Stage, *, compiled: bool) -> Forward:
-    """(output, labels, sample weights, variables, prior, margin) -> what `make_forward` gives."""
+    """(output, labels, sample weights, row index, variables, prior, margin) -> what `make_forward` gives."""
+    traced = objective.traced if isinstance(objective, TracedLoss) else None
 
     def value(
         scores: Tensor,
         labels: Tensor,
         sample_weights: Tensor | None,
+        index: Tensor | None,
         variables: dict[str, Tensor],
         prior: Tensor,
         margin: Tensor,
@@ -117,10 +117,11 @@ def make_value(objective: nn.Module, stage: Stage, *, compiled: bool) -> Forward
             loss, matched = view_loss(scores, labels, objective, views=stage.views)
             return loss, matched, labels
         seen = bounded(scores, stage.resolved_bound)
-        if isinstance(objective, SaddleLoss):
-            loss = _saddle_value(objective, seen, labels, sample_weights, variables, prior, margin)
+        if traced is not None:
+            loss = traced(seen, labels, sample_weights, variables, prior=prior, margin=margin)
         else:
-            loss = functional_call(objective, variables, (seen, labels, sample_weights))
+            asked = () if index is None else (index,)
+            loss = functional_call(objective, variables, (seen, labels, *asked, sample_weights))
         return loss, seen.detach(), labels
 
     return torch.compile(value, dynamic=False) if compiled else value
@@ -139,13 +140,12 @@ def network_key(stage: Stage, trainer: Trainer) -> str:
 
 
 def value_key(stage: Stage, trainer: Trainer) -> str:
-    """What the compiled loss depends on; margin and prior of a `SaddleLoss` come in as tensors.
+    """What the compiled loss depends on; margin and prior of a `TracedLoss` come in as tensors.
 
     Other losses go by the spec they were built from as well: they need not print all their settings.
     """
     objective = trainer.objective
-    saddle = isinstance(objective, SaddleLoss)
-    own = f"{type(objective).__name__} {objective.normalise}" if saddle else repr((objective, stage.objective))
+    own = objective.program() if isinstance(objective, TracedLoss) else repr((objective, stage.objective))
     if type(objective).__module__.partition(".")[0] != "deepauc":  # one's own loss may also depend on the prior
         own = repr((own, stage.objective, trainer.stream.prior))
     return repr((own, stage.resolved_bound, stage.on_views, stage.views, _shapes(trainer)))
@@ -153,29 +153,3 @@ def value_key(stage: Stage, trainer: Trainer) -> str:
 
 def _shapes(trainer: Trainer) -> tuple[object, ...]:
     return trainer.device.type, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels
-
-
-def _saddle_value(
-    objective: SaddleLoss,
-    seen: Tensor,
-    labels: Tensor,
-    sample_weights: Tensor | None,
-    variables: dict[str, Tensor],
-    prior: Tensor,
-    margin: Tensor,
-) -> Tensor:
-    """The loss's pure function, with prior and margin as tensors: a grid of margins is one compiled program."""
-    valid = labels == labels  # noqa: PLR0124  (NaN is missing)
-    share = valid.float() if sample_weights is None else torch.where(valid, sample_weights.unsqueeze(1), 0)
-    alpha = variables["alpha"]
-    return auc_saddle(
-        seen,
-        torch.where(valid, labels, 0),
-        variables["a"],
-        variables["b"],
-        2 * alpha.detach() - alpha,  # its gradient turned round, as in SaddleLoss
-        prior=prior,
-        margin=margin,
-        weights=share,
-        normalise=objective.normalise,
-    )

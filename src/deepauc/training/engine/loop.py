@@ -16,11 +16,10 @@ from torch import nn
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
 from deepauc.kernels.dropout import set_step, step_dropouts
-from deepauc.objectives.saddle_loss import SaddleLoss
-from deepauc.optim.pesg import PESG
 from deepauc.training.engine.batch import read_batch
 from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
 from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, alpha_of
 from deepauc.training.engine.step import backward_whole_batch
 from deepauc.training.engine.trainer import Epoch, Progress, Trainer
 from deepauc.training.plain import recipe_hash, to_plain
@@ -88,8 +87,7 @@ def _train(
                 fast_engine.run_epoch([epoch])
             else:
                 run_epoch(trainer, epoch)
-        trainer.finish(lambda: finish_run(trainer))
-        return Run(run_dir)
+        return trainer.finish(lambda: finish_run(trainer)) or Run(run_dir)
 
 
 def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
@@ -100,23 +98,23 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
     changes = None if drawn is None else drawn.to(trainer.device)
     trainer.trained.train()
     dropouts = step_dropouts(trainer.trained)
+    in_turn = trainer.optimizer if isinstance(trainer.optimizer, TakesTurns) else None
     for position in range(epoch.start, epoch.stop):
         rows = table[position]
         factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
         for group in trainer.optimizer.param_groups:
             group["lr"] = stage.optimizer.lr * factor
-        if isinstance(trainer.optimizer, PESG) and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
+        renews = stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch)
+        if renews and isinstance(trainer.optimizer, RenewsReference):
             trainer.optimizer.new_stage(lr_factor=1.0)
         torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # nn.Dropout, if any
         set_step(dropouts, stream.step_key(epoch.number, position))
         ranks.ask_stop(trainer.interrupt.raised)
-        inputs, labels, weights = read_batch(trainer, stage, rows, None if changes is None else changes[position])
+        batch = read_batch(trainer, stage, rows, None if changes is None else changes[position])
 
         trainer.optimizer.zero_grad(set_to_none=True)
-        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, inputs, views=stage.views):
-            loss, scores = backward_whole_batch(
-                trainer.trained, inputs, labels, weights, trainer.objective, stage, ranks
-            )
+        with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, batch.inputs, views=stage.views):
+            loss, scores = backward_whole_batch(trainer.trained, batch, in_turn or trainer.objective, stage, ranks)
         ranks.sum_gradients(trainer.trained.parameters(), check=position == epoch.start)
         if stage.gradient_clip is not None:
             nn.utils.clip_grad_norm_(trainer.trained.parameters(), stage.gradient_clip)
@@ -125,15 +123,15 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
             trainer.average.update(trainer.trained)
         trainer.iteration += 1
 
-        trainer.tally.add(loss, scores, labels, trainer.objective)
-        if trainer.recipe.alpha_curve and isinstance(trainer.objective, SaddleLoss):
-            trainer.alphas.append(trainer.objective.alpha.detach().clone())
+        trainer.tally.add(loss, scores, batch.labels, trainer.objective)
+        if trainer.recipe.alpha_curve and isinstance(trainer.objective, DualLoss):
+            trainer.alphas.append(alpha_of(trainer.objective).clone())
         trainer.after_step(epoch, position)
 
 
 def can_be_fast(recipe: Recipe) -> bool:
-    """Whether the fast engine takes all stages: batches whole, no deterministic algorithms asked for."""
-    return not recipe.deterministic and all(stage.accumulate == 1 for stage in recipe.stages)
+    """Whether the fast engine takes all stages: one loss, batches whole, no deterministic algorithms asked for."""
+    return not recipe.deterministic and all(s.accumulate == 1 and not s.takes_turns for s in recipe.stages)
 
 
 def chosen_device(device: str | torch.device | None) -> torch.device:

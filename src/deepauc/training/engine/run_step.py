@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
 from deepauc.kernels.dropout import STEP_KEY
-from deepauc.objectives.saddle_loss import SaddleLoss
-from deepauc.optim.pesg import PESG
 from deepauc.training.engine.feed import HostFeed
+from deepauc.training.engine.offers import DualLoss, RenewsReference, TracedLoss, alpha_of
+from deepauc.training.engine.step import Batch
 from deepauc.training.engine.trainer import Epoch, Trainer
 from deepauc.training.recipe import Stage
-
-
-class Batch(NamedTuple):
-    """What step t reads: images as they are stored, the rest as the loss and the augmentation take it."""
-
-    images: Tensor
-    labels: Tensor
-    sample_weights: Tensor | None
-    changes: Tensor | None
 
 
 class RunStep:
@@ -30,6 +19,8 @@ class RunStep:
     def __init__(self, trainer: Trainer, stage: Stage) -> None:
         if stage.accumulate != 1:
             raise ValueError("the fast engine takes the batch whole: set accumulate=1, or use the plain engine.")
+        if stage.takes_turns:
+            raise ValueError("the fast engine captures one kind of step, and PDSCA has two: use the plain engine.")
         self.trainer, self.stage, self.optimizer = trainer, stage, trainer.optimizer
         device, stream = trainer.device, trainer.stream
         batch, steps, width = stream.batch_size, stream.per_epoch, trainer.task.num_labels
@@ -40,7 +31,10 @@ class RunStep:
         self.keys = torch.zeros(steps if self.key_names else 0, dtype=torch.int64, device=device)
         self.weights = tensors | dict.fromkeys(self.key_names, self.key)
         self.variables = {**dict(trainer.objective.named_parameters()), **dict(trainer.objective.named_buffers())}
-        margin = trainer.objective.margin if isinstance(trainer.objective, SaddleLoss) else (1.0,)
+        objective = trainer.objective
+        margin = objective.margins() if isinstance(objective, TracedLoss) else (1.0,)
+        self.dual = objective if isinstance(objective, DualLoss) else None
+        self.renewing = trainer.optimizer if isinstance(trainer.optimizer, RenewsReference) else None
         self.prior, self.margin = (torch.tensor(x, dtype=torch.float32, device=device) for x in (stream.prior, margin))
         self.constants = trainer.preprocessing.constants(device)
         self.labels = torch.from_numpy(stream.labels).to(device)
@@ -58,8 +52,8 @@ class RunStep:
         self.targets = torch.zeros(steps, batch, width, device=device)
         _make_capturable(trainer.optimizer, self.lr)
 
-    def batch(self) -> Batch:
-        """Of step t; the learning rate is set, and alpha is where it may be."""
+    def batch(self) -> tuple[Batch, Tensor | None]:
+        """Of step t, its inputs as they are stored, and the augmentation; lr is set, and alpha is where it may be."""
         trainer, stage = self.trainer, self.stage
         rows = self.table.index_select(0, self.t).squeeze(0)
         if self.key_names:
@@ -68,9 +62,10 @@ class RunStep:
         images = self.feed.staged if self.feed is not None else trainer.images.index_select(0, rows)  # type: ignore[union-attr]
         sample_weights = None if self.sample_weights is None else self.sample_weights.index_select(0, rows)
         changes = self.changes.index_select(0, self.t).squeeze(0) if stage.augment is not None else None
-        if isinstance(trainer.objective, SaddleLoss) and not isinstance(trainer.optimizer, PESG):
-            trainer.objective.project_()  # PESG does it after its step
-        return Batch(images, self.labels.index_select(0, rows), sample_weights, changes)
+        if self.dual is not None and not stage.optimizer_projects:
+            self.dual.project_()
+        index = rows if stage.needs_index else None
+        return Batch(images, self.labels.index_select(0, rows), sample_weights, index), changes
 
     def update(self, loss: Tensor, seen: Tensor, labels: Tensor) -> None:
         """Once every parameter has its gradient: update, log, count."""
@@ -83,8 +78,8 @@ class RunStep:
         self.losses.index_copy_(0, self.t, loss.detach().reshape(1))
         self.seen.index_copy_(0, self.t, seen.unsqueeze(0))
         self.targets.index_copy_(0, self.t, labels.unsqueeze(0))
-        if isinstance(trainer.objective, SaddleLoss):
-            self.alphas.index_copy_(0, self.t, trainer.objective.alpha.detach().unsqueeze(0))
+        if self.dual is not None:
+            self.alphas.index_copy_(0, self.t, alpha_of(self.dual).unsqueeze(0))
         self.t.add_(1)
 
     def begin_epoch(self, epoch: Epoch) -> None:
@@ -107,8 +102,8 @@ class RunStep:
             self.feed.start(rows[epoch.start : epoch.stop])
 
     def renewals(self, epoch: Epoch) -> list[int]:
-        """Steps of this epoch before which PESG's reference is renewed."""
-        if not isinstance(self.trainer.optimizer, PESG):
+        """Steps of this epoch before which the optimizer's reference is renewed, if it has one."""
+        if self.renewing is None:
             return []
         first, per_epoch = self.trainer.iteration - epoch.start, self.trainer.stream.per_epoch
         return [t for t in range(epoch.start, epoch.stop) if self.stage.schedule.renews(first + t, per_epoch=per_epoch)]
@@ -122,7 +117,7 @@ class RunStep:
         trainer.tally.add_epoch(
             self.losses[steps], self.alphas[steps], self.seen[steps], self.targets[steps], trainer.objective
         )
-        if trainer.recipe.alpha_curve and isinstance(trainer.objective, SaddleLoss):
+        if trainer.recipe.alpha_curve and self.dual is not None:
             trainer.alphas.extend(self.alphas[steps].clone().unbind(0))
 
 
@@ -158,10 +153,10 @@ def _make_capturable(optimizer: torch.optim.Optimizer, lr: Tensor) -> None:
     """The learning rate from the device, and torch's optimizers in the form that a graph can hold."""
     for group in optimizer.param_groups:
         group["lr"] = lr
-        if lr.is_cuda and isinstance(optimizer, torch.optim.SGD):
-            group["fused"], group["foreach"] = True, False
         if lr.is_cuda and "capturable" in group:
             group["capturable"] = True
+        elif lr.is_cuda and "fused" in group:  # SGD: only its fused form takes a learning rate on the device
+            group["fused"], group["foreach"] = True, False
     for state in optimizer.state.values():
         if "step" in state and isinstance(state["step"], Tensor):
             state["step"] = state["step"].to(lr.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from deepauc.kernels.stacked.network import can_stack, empty_copy, stacked
 from deepauc.kernels.stacked.weights import StackedWeights
 from deepauc.training.engine.forward import Ends
 from deepauc.training.engine.run_step import RunStep
+from deepauc.training.engine.step import Batch
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Stage
 
@@ -69,8 +71,8 @@ class StackedStep:
             outputs = functional_call(self.network, tensors, (self.inputs,))
         scores = outputs.float().unflatten(0, (len(self.steps), -1)).unbind(0)
         found = [
-            ends.value(own, labels, sample_weights, step.variables, step.prior, step.margin)
-            for own, (labels, sample_weights), step, ends in zip(scores, batches, self.steps, self.ends, strict=True)
+            ends.value(own, batch.labels, batch.weights, batch.index, step.variables, step.prior, step.margin)
+            for own, batch, step, ends in zip(scores, batches, self.steps, self.ends, strict=True)
         ]
         variables = [v for step in self.steps for v in step.variables.values() if v.requires_grad]
         leaves = list(self.weights.leaves.values())
@@ -81,18 +83,19 @@ class StackedStep:
             variable.grad = gradient
         self._each(lambda run: self.steps[run].update(*found[run]))
 
-    def _read(self, run: int) -> tuple[Tensor, Tensor | None]:
-        """The run's inputs to their place among those of all; its labels as mixed, its sample weights."""
+    def _read(self, run: int) -> Batch:
+        """The run's batch, labels as mixed, its inputs at their place among those of all."""
         step = self.steps[run]
-        batch = step.batch()
-        inputs, labels = self.ends[run].inputs(step.constants, batch.images, batch.labels, batch.changes)
+        batch, changes = step.batch()
+        inputs, labels = self.ends[run].inputs(step.constants, batch.inputs, batch.labels, changes)
         if self.inputs is None:
             shape = (len(self.steps) * inputs.shape[0], *inputs.shape[1:])
             form = torch.channels_last if inputs.ndim == 4 else torch.contiguous_format
             self.inputs = torch.zeros(shape, device=self.device).contiguous(memory_format=form)
         rows = inputs.shape[0]
-        self.inputs[run * rows : (run + 1) * rows].copy_(inputs)
-        return labels, batch.sample_weights
+        place = self.inputs[run * rows : (run + 1) * rows]
+        place.copy_(inputs)
+        return replace(batch, inputs=place, labels=labels)
 
     def _each(self, work: Callable[[int], T]) -> list[T]:
         """The work of every run; in a graph that is captured, on a stream each."""

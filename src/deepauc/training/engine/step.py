@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor, nn
 
@@ -9,8 +11,23 @@ from deepauc.data.counter import hash_key
 from deepauc.kernels.dropout import set_rows
 from deepauc.objectives.score_norm import unit_norm
 from deepauc.training.engine.distributed import ALONE, Ranks
+from deepauc.training.engine.offers import TakesTurns
 from deepauc.training.engine.views import view_loss
 from deepauc.training.recipe import Stage
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step reads: inputs (n, ...), labels (B, L), sample weights (B,) and the rows' numbers in the task (B,).
+
+    With several ranks the inputs are this one's slice, the rest the whole batch's. index: None unless the stage's
+    objective asks for it (`needs_index`).
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    weights: Tensor | None = None
+    index: Tensor | None = None
 
 
 def bounded(scores: Tensor, bound: str) -> Tensor:
@@ -25,32 +42,29 @@ def bounded(scores: Tensor, bound: str) -> Tensor:
 
 
 def backward_whole_batch(
-    model: nn.Module,
-    inputs: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    objective: nn.Module,
-    stage: Stage,
-    ranks: Ranks = ALONE,
+    model: nn.Module, batch: Batch, objective: nn.Module | TakesTurns, stage: Stage, ranks: Ranks = ALONE
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the loss of this batch; returns the loss and the bounded scores, detached.
 
-    With several ranks the inputs are this one's slice, labels and weights the whole batch's, as are the loss and the
-    scores; the network's gradients are this rank's terms of a sum.
+    objective: the loss, or the optimizer that says which loss it is.
+
+    With several ranks loss and scores are the whole batch's; the network's gradients are this rank's terms of a sum.
 
     For a stage on views the inputs are all views, and instead of scores come the images whose views match, (N, 1).
     With stage.accumulate > 1 the network sees the batch in pieces but the loss sees it whole, so class means and score
     norms are exact: one pass without gradient for the scores, the loss on all of them, then piece by piece again with
     the scores' gradients. Costs one more forward pass. Batch normalisation, if any, works on the pieces.
     """
+    inputs, labels = batch.inputs, batch.labels
     if labels.shape[1] == 1:
         labels = labels.squeeze(1)
+        batch = replace(batch, labels=labels)
     if stage.accumulate == 1:
         if not ranks.alone:
             set_rows(model, _own_rows(len(labels), inputs, stage, ranks))
         with ranks.global_statistics():
             own = _scores(model, inputs, stage)
-        loss, seen = _loss(ranks.gather_outputs(own, len(labels), views=stage.views), labels, weights, objective, stage)
+        loss, seen = _loss(ranks.gather_outputs(own, len(labels), views=stage.views), batch, objective, stage)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), seen.detach()
 
@@ -70,7 +84,7 @@ def backward_whole_batch(
             buffer.copy_(before)  # running statistics count each image once
     scores = torch.cat(parts).requires_grad_()
     whole = ranks.gather_outputs(scores, len(labels), views=stage.views)
-    loss, seen = _loss(whole, labels, weights, objective, stage)
+    loss, seen = _loss(whole, batch, objective, stage)
     loss.backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     gradients = torch.split(scores.grad, [len(part) for part in parts])
@@ -82,13 +96,14 @@ def backward_whole_batch(
     return loss.detach(), seen.detach()
 
 
-def _loss(
-    outputs: Tensor, labels: Tensor, weights: Tensor | None, objective: nn.Module, stage: Stage
-) -> tuple[Tensor, Tensor]:
+def _loss(outputs: Tensor, batch: Batch, objective: nn.Module | TakesTurns, stage: Stage) -> tuple[Tensor, Tensor]:
+    if isinstance(objective, TakesTurns):
+        return objective.loss(outputs, batch.labels, batch.weights), bounded(outputs, stage.resolved_bound)
     if stage.on_views:
-        return view_loss(outputs, labels, objective, views=stage.views)
+        return view_loss(outputs, batch.labels, objective, views=stage.views)
     seen = bounded(outputs, stage.resolved_bound)
-    return objective(seen, labels, weights), seen
+    index = () if batch.index is None else (batch.index,)
+    return objective(seen, batch.labels, *index, batch.weights), seen
 
 
 def _scores(model: nn.Module, inputs: Tensor, stage: Stage) -> Tensor:

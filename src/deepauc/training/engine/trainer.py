@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from deepauc.data.task import Task
 from deepauc.models.build import architecture, build_model, reset_classifier
 from deepauc.training.engine.distributed import ALONE, Ranks, digest
 from deepauc.training.engine.ema import WeightAverage
+from deepauc.training.engine.offers import TakesTurns
+from deepauc.training.engine.step import bounded
 from deepauc.training.engine.stream import Stream
 from deepauc.training.engine.views import ViewNetwork
 from deepauc.training.preprocessing import Preprocessing
@@ -28,7 +31,7 @@ from deepauc.training.run.bundle import load_weights, save_weights
 from deepauc.training.run.checkpoint import load_state, save_state
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.history import EpochTally
-from deepauc.training.run.interrupt import Interrupted, InterruptFlag, TrainingStopped
+from deepauc.training.run.interrupt import Interrupted, InterruptFlag, stopped_by
 from deepauc.training.run.own_files import MODEL, require_own
 from deepauc.training.scoring import mean_auc, part_auc, scoring_batch
 from deepauc.training.test_time import copies_in, score_copies
@@ -38,6 +41,9 @@ CHECKPOINT_SECONDS = 300  # a long epoch of the plain engine is saved on the way
 ENGINE_OPTIONS = ("capturable", "foreach", "fused")  # of torch's optimizers: set by an engine for its device, no state
 
 SHOWN_SECONDS = 60  # after which a shared file system shows on one machine what was written on another
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +133,7 @@ class Trainer:
             while self.iteration < self.total and not self._out_of_patience(stage):
                 epoch, start = divmod(self.iteration, self.stream.per_epoch)
                 if start == 0:
-                    self.tally = EpochTally(watched=self.recipe.watch)
+                    self.tally = EpochTally(watched=self.recipe.watch, on_views=stage.on_views)
                 stop = min(self.stream.per_epoch, start + self.total - self.iteration)
                 yield Epoch(stage=stage, number=epoch, start=start, stop=stop)
                 self._end_epoch(stage, epoch)
@@ -147,16 +153,18 @@ class Trainer:
         self.stream = Stream(self.task, stage, seed=self.seed, number=place)
         self.ranks.require_rows(self.stream.batch_size, pieces=stage.accumulate)
         self.total = stage.iterations or (stage.epochs or 0) * self.stream.per_epoch
-        self.objective = stage.objective.build(prior=self.stream.prior).to(self.device)
+        self.objective = stage.build_objective(prior=self.stream.prior, num_rows=len(self.task)).to(self.device)
         self.trained = self.model
         if stage.on_views:
             head_seed = hash_key(self.seed, place, *b"head") >> 1
             self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
         self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
+        if isinstance(self.optimizer, TakesTurns):
+            self.optimizer.set_bound(partial(bounded, bound=stage.resolved_bound))
         if not resumed and self.ranks.leads:
             self._warn_of_zero_reference(stage)
         self.average = WeightAverage(self.trained, stage.ema) if stage.ema else None
-        self.tally = EpochTally(watched=self.recipe.watch)
+        self.tally = EpochTally(watched=self.recipe.watch, on_views=stage.on_views)
 
     def _warn_of_zero_reference(self, stage: Stage) -> None:
         """PESG pulls towards 0 what other training has found."""
@@ -173,6 +181,8 @@ class Trainer:
 
     def _end_stage(self, stage: Stage) -> None:
         self._write_curves()
+        if isinstance(self.optimizer, TakesTurns):
+            self.optimizer.finish()
         if self.average is not None:
             self.average.write_to(self.trained)
         if stage.keep == "best" and self.best is not None:
@@ -230,7 +240,7 @@ class Trainer:
         except ValueError as error:
             kept = "the last checkpoint is kept" if self.folder.checkpoint_path.exists() else "no checkpoint yet"
             where = f"stopped after epoch {epoch} of stage {self.stage_number}"
-            raise TrainingStopped(f"{where}: {error} ({kept}.)") from error
+            raise stopped_by(error, f"{where}: {error} ({kept}.)") from error
 
     def _evaluate(self, stage: Stage, row: dict[str, Any]) -> None:
         """Validation AUC into the epoch's row, test AUC into a curve of its own."""
@@ -295,15 +305,17 @@ class Trainer:
         """Many copies of many images take long: who asks to stop is heard, and the next call scores them anew."""
         self.interrupt.leave(self.folder)
 
-    def finish(self, write: Callable[[], object]) -> None:
+    def finish(self, write: Callable[[], T]) -> T | None:
         """The leader writes the results; the other ranks score their share of each part it asks for, until it is done.
 
-        The weights come along: the leader may have gone back to those of an earlier stage.
+        The weights come along: the leader may have gone back to those of an earlier stage. Returns what was written,
+        None to the others.
         """
         self.may_leave = self.ranks.told(self.folder.checkpoint_path.exists())
         self.finishing = self.ranks.leads and not self.ranks.alone
+        written: T | None = None
         if self.ranks.leads:
-            write()
+            written = write()
             self.ranks.told("")
         else:
             while part := self.ranks.told(""):
@@ -313,6 +325,7 @@ class Trainer:
         waited_since = time.monotonic()
         while not self.folder.done and time.monotonic() - waited_since < SHOWN_SECONDS:
             time.sleep(0.1)
+        return written
 
     def _require_same_weights(self) -> None:
         if not self.ranks.alone:
@@ -320,6 +333,8 @@ class Trainer:
             self.ranks.require_same("the weights", digest(tensors))
 
     def _evaluated_weights(self) -> AbstractContextManager[None]:
+        if isinstance(self.optimizer, TakesTurns):
+            return self.optimizer.weights_in_place()
         return nullcontext() if self.average is None else self.average.in_place_of(self.trained)
 
     def _write_curves(self) -> None:
@@ -385,6 +400,6 @@ class Trainer:
         self.optimizer.load_state_dict(saved["optimizer"])
         if self.average is not None:
             self.average.average = [t.to(self.device) for t in saved["average"]]
-        self.tally = EpochTally.of(saved["tally"], self.device)
+        self.tally.restore(saved["tally"], self.device)
         self.history, self.test_curve, self.best = saved["history"], saved["test_curve"], saved["best"]
         self.alphas, self._seconds_before = saved["alphas"], saved["seconds"]

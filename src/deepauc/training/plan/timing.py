@@ -235,7 +235,7 @@ def _total(an_epoch: Sequence[float], epochs: Sequence[int], tune: int) -> float
 
 def _ending(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> float:
     """Scores of all parts by the last stage's network; where that is compared with earlier ones, of validation by each
-    of these, and of all parts once more if one of them is kept. Tuning has no test part, and copies for its pairs.
+    of these, and of the other parts if one of them is kept. Tuning has no test part, and copies for its pairs.
     """
     copies = recipe.copies
 
@@ -246,7 +246,7 @@ def _ending(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> float:
     scored = sum(not stage.on_views for stage in recipe.stages)
     total = sum(map(seconds, task.parts)) * (2 if recipe.guard else 1)
     if recipe.guard:
-        total += (scored - 1) * seconds("validation")
+        total += (scored - 2) * seconds("validation")  # of the one that is kept it is among all parts
     if tune:
         seen = [part for part in task.parts if part != "test"]
         total += tune * sum(map(seconds, seen))

@@ -137,10 +137,23 @@ class Bundle:
         load_weights(weights, model)
         return model.eval()
 
-    def scores(self, model: nn.Module, task: Task, device: torch.device) -> dict[str, npt.NDArray[np.float32]]:
-        """Of the labelled rows of every part by a network of this run, (n, L) each, made as the run's own are."""
+    def scores(
+        self,
+        model: nn.Module,
+        task: Task,
+        device: torch.device,
+        *,
+        made: Mapping[str, npt.NDArray[np.float32]] | None = None,
+    ) -> dict[str, npt.NDArray[np.float32]]:
+        """Of the labelled rows of every part by a network of this run, (n, L) each, made as the run's own are.
+
+        made: by part, those that need not be made again.
+        """
+        there = made or {}
         return {
-            part: score_copies(
+            part: there[part]
+            if part in there
+            else score_copies(
                 model, task, task.labelled(part), self.preprocessing, device, copies=copies_in(part, self.copies)
             )
             for part in task.parts

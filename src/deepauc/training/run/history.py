@@ -8,17 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from deepauc.labels import Diverged
 from deepauc.metrics.auroc import auroc
-from deepauc.objectives.contrastive import NON_FINITE, ViewLoss
-from deepauc.objectives.saddle_loss import SaddleLoss
+from deepauc.objectives.contrastive import NON_FINITE
+from deepauc.training.engine.offers import DualLoss, alpha_of
+
+NON_FINITE_LOSS = "the training loss is NaN or infinite: lower lr, or set gradient_clip."
 
 
 class EpochTally:
     """Sums over an epoch, kept on the device: nothing here waits for it."""
 
-    def __init__(self, *, watched: bool = False) -> None:
-        """watched: scores and labels are kept for every loss on scores, for the training AUC."""
-        self.watched = watched
+    def __init__(self, *, watched: bool = False, on_views: bool = False) -> None:
+        """watched: scores and labels are kept for every loss on scores, for the training AUC.
+
+        on_views: instead of scores come the matches of views.
+        """
+        self.watched, self.on_views = watched, on_views
         self.steps = 0
         self.loss: Tensor | None = None
         self.alpha_zero: Tensor | None = None
@@ -27,13 +33,13 @@ class EpochTally:
         self.labels: list[Tensor] = []
 
     def add(self, loss: Tensor, scores: Tensor, labels: Tensor, objective: nn.Module) -> None:
-        """After a step: its loss, the (bounded) scores (of a `ViewLoss`: the matches) and the labels the loss saw."""
+        """After a step: its loss, the (bounded) scores (on views: the matches) and the labels the loss saw."""
         self.steps += 1
         self.loss = loss if self.loss is None else self.loss + loss
-        if isinstance(objective, ViewLoss):
+        if self.on_views:
             self._match(scores.mean())
-        if isinstance(objective, SaddleLoss):
-            zero = (objective.alpha.detach() == 0).float().mean()
+        if isinstance(objective, DualLoss):
+            zero = (alpha_of(objective) == 0).float().mean()
             self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
         if self._keeps_scores(objective):
             self.scores.append(scores)
@@ -43,9 +49,9 @@ class EpochTally:
         """The same for many steps at once: losses (T,), alphas (T, L), scores and labels (T, B, L)."""
         self.steps += len(losses)
         self.loss = losses.sum() if self.loss is None else self.loss + losses.sum()
-        if isinstance(objective, ViewLoss):
+        if self.on_views:
             self._match(scores.mean((1, 2)).sum())
-        if isinstance(objective, SaddleLoss):
+        if isinstance(objective, DualLoss):
             zero = (alphas == 0).float().mean(1).sum()
             self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
         if self._keeps_scores(objective):
@@ -54,28 +60,27 @@ class EpochTally:
             self.labels.append(labels.reshape(shape).clone())
 
     def _keeps_scores(self, objective: nn.Module) -> bool:
-        return isinstance(objective, SaddleLoss) or (self.watched and not isinstance(objective, ViewLoss))
+        return isinstance(objective, DualLoss) or (self.watched and not self.on_views)
 
     def _match(self, share: Tensor) -> None:
         self.matched = share if self.matched is None else self.matched + share
 
     def summary(self, objective: nn.Module) -> dict[str, float]:
-        """A row of the history; for several labels the mean over them. ValueError with a remedy if it went astray."""
+        """A row of the history; for several labels the mean over them. `Diverged` with a remedy if it went astray."""
         if self.loss is None:
             return {}
-        if isinstance(objective, SaddleLoss):
+        if isinstance(objective, DualLoss):
             seen = torch.cat(self.scores)
             objective.require_healthy(self.loss, seen, batch=len(seen) // self.steps)
         loss = self.loss.item() / self.steps
         if not np.isfinite(loss):
-            lower = "the training loss is NaN or infinite: lower lr, or set gradient_clip."
-            raise ValueError(NON_FINITE if isinstance(objective, ViewLoss) else lower)
+            raise Diverged(NON_FINITE if self.on_views else NON_FINITE_LOSS)
         row = {"loss": loss}
         if self.matched is not None:
             row["view_accuracy"] = self.matched.item() / self.steps
         if self.watched and self.scores:
             row["train_auc"] = _mean_auc(torch.cat(self.scores), torch.cat(self.labels))
-        if self.alpha_zero is None or not isinstance(objective, SaddleLoss):
+        if self.alpha_zero is None or not isinstance(objective, DualLoss):
             return row
         scores, labels = torch.cat(self.scores), torch.cat(self.labels)
         row["alpha_zero_share"] = self.alpha_zero.item() / self.steps
@@ -90,13 +95,11 @@ class EpochTally:
     def state(self) -> dict[str, Any]:
         return dict(vars(self))
 
-    @classmethod
-    def of(cls, state: dict[str, Any], device: torch.device) -> EpochTally:
-        tally = cls()
+    def restore(self, state: dict[str, Any], device: torch.device) -> None:
+        """What `state` gave; a checkpoint of an earlier version lacks what came later."""
         for name, value in state.items():
             moved = value.to(device) if isinstance(value, Tensor) else value
-            setattr(tally, name, [t.to(device) for t in value] if isinstance(value, list) else moved)
-        return tally
+            setattr(self, name, [t.to(device) for t in value] if isinstance(value, list) else moved)
 
 
 def _mean_auc(scores: Tensor, labels: Tensor) -> float:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from deepauc.labels import Diverged
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.output_file import write_atomically
 
@@ -23,6 +24,10 @@ _NO_MEMORY = ("allocate memory", "MPS backend out of memory")  # of a CPU, of Ap
 
 class TrainingStopped(RuntimeError):
     """Training cannot go on; the message names step, cause and remedy."""
+
+
+class TrainingDiverged(TrainingStopped):
+    """It cannot go on since it has diverged: see `labels.Diverged`, from which it comes."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -97,10 +102,16 @@ def stopped_at(
         details = {"iteration": iteration, "rows": rows.tolist(), "message": str(error)}
         write_atomically(folder.path / "stopped.json", json.dumps(details).encode())
         kept = "the last checkpoint is kept" if folder.checkpoint_path.exists() else "there is no checkpoint yet"
-        raise TrainingStopped(
+        raise stopped_by(
+            error,
             f"stopped at step {iteration}: {error} The rows of that batch are in "
-            f"{folder.path / 'stopped.json'}; {kept}."
+            f"{folder.path / 'stopped.json'}; {kept}.",
         ) from error
+
+
+def stopped_by(error: ValueError, message: str) -> TrainingStopped:
+    """What to raise from this error."""
+    return TrainingDiverged(message) if isinstance(error, Diverged) else TrainingStopped(message)
 
 
 def fitting_batch(model: nn.Module, inputs: Tensor) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,21 @@ from deepauc.training.run.record import Aucs, Guard, Results, RunRecord
 from deepauc.training.run.scores import read_run_scores, write_run_scores
 from deepauc.training.scoring import mean_auc, part_auc
 
+LAST_STAGE = "last-stage"  # in a run's folder: scores.csv of the last stage, where an earlier one was kept
+PartScores = npt.NDArray[np.float32]  # (n, L), of the labelled rows of a part
+StageScores = Mapping[int, Mapping[str, PartScores]]
+
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of a finished run, read on demand."""
+    """The folder of a finished run, read on demand.
+
+    stage_scores: by stage and part, (n, L) each, what training has scored on the way and not written: whoever needs
+    these scores next need not make them again. Empty for a run that was trained before.
+    """
 
     path: Path
+    stage_scores: StageScores = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not RunFolder(self.path).done:
@@ -82,15 +91,17 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     if recipe.stages[-1].on_views:
         save_weights(folder.model_path, trainer.model, classifier=False)
         return finished(folder, results({}))
-    scores = {part: trainer.scores(part, final=True) for part in task.parts}
-    guard = None
-    if recipe.guard and "validation" in task.parts:
-        guard = _guard(trainer, scores["validation"])
-        if guard.winner != len(recipe.stages) - 1:
-            scores = {part: trainer.scores(part, final=True) for part in task.parts}
+    last = len(recipe.stages) - 1
+    made: dict[int, dict[str, PartScores]] = {last: {part: trainer.scores(part, final=True) for part in task.parts}}
+    guard = _guard(trainer, made) if recipe.guard and "validation" in task.parts else None
+    kept = made[last if guard is None else guard.winner]
+    scores = {part: kept[part] if part in kept else trainer.scores(part, final=True) for part in task.parts}
     found = aucs_of(task, scores)  # first: rows without a score are refused before anything is written
     save_weights(folder.model_path, trainer.model)
     write_run_scores(folder.path, task, scores)
+    if guard is not None and guard.winner != last:  # for the comparison in the report, which need not make them again
+        (folder.path / LAST_STAGE).mkdir(exist_ok=True)
+        write_run_scores(folder.path / LAST_STAGE, task, made[last])
     validation = scores.get("validation")
     Bundle(
         model=recipe.model,
@@ -104,10 +115,12 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         copies=recipe.copies,
         window=getattr(task.source, "window", None),
     ).save(folder.path)
-    return finished(folder, results(found, guard))
+    run = finished(folder, results(found, guard))
+    made[last if guard is None else guard.winner] = scores
+    return replace(run, stage_scores=made)
 
 
-def aucs_of(task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> Aucs:
+def aucs_of(task: Task, scores: Mapping[str, PartScores]) -> Aucs:
     """By part and label, of scores (n, L) by part."""
     return {part: part_auc(task, part, values) for part, values in scores.items()}
 
@@ -119,16 +132,19 @@ def finished(folder: RunFolder, results: Results) -> Run:
     return Run(folder.path)
 
 
-def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> Guard:
-    """Which stage's network is best on validation, with the paired test against the last; leaves it in the trainer."""
+def _guard(trainer: Trainer, made: dict[int, dict[str, PartScores]]) -> Guard:
+    """Which stage's network is best on validation, with the paired test against the last; leaves it in the trainer.
+
+    made: the scores of the last stage, to which those of the earlier ones on validation are added.
+    """
     folder, task, model = trainer.folder, trainer.task, trainer.model
     rows = task.labelled("validation")
     last = len(trainer.recipe.stages) - 1
-    scores = {last: last_scores}
     earlier = [number for number in range(last) if not trainer.recipe.stages[number].on_views]
     for number in earlier:
         load_weights(folder.stage_path(number), model)
-        scores[number] = trainer.scores("validation", final=True)
+        made[number] = {"validation": trainer.scores("validation", final=True)}
+    scores = {number: parts["validation"] for number, parts in made.items()}
     aucs = {number: mean_auc(part_auc(task, "validation", values)) for number, values in scores.items()}
     winner = max(aucs, key=lambda number: (aucs[number], number))  # of equals the later stage
     load_weights(folder.stage_path(winner), model)
@@ -137,7 +153,7 @@ def _guard(trainer: Trainer, last_scores: npt.NDArray[np.float32]) -> Guard:
         known = np.isin(task.labels[rows], (0, 1))  # an uncertain label is neither
         labels, groups = task.labels[rows[known]], None if task.groups is None else task.groups[rows[known]]
         for number in earlier if _can_be_tested(labels, groups) else ():
-            both = last_scores[known, 0], scores[number][known, 0]
+            both = scores[last][known, 0], scores[number][known, 0]
             tests[number] = compare_auroc(*both, labels, groups=groups)
     return Guard(winner=winner, validation_auc=aucs, last_minus_stage=tests)
 
