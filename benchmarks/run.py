@@ -28,7 +28,7 @@ from deepauc.studies.records.file import append
 from deepauc.training.run.folder import NUMERICS_VERSION, git_commit
 
 HERE = Path(__file__).resolve().parent
-MODULES = ("losses", "pesg_step", "auroc", "pairwise")
+MODULES = ("losses", "pesg_step", "auroc", "pairwise", "partial_auc")
 PACKAGES = ("torch", "triton", "numpy", "scikit-learn", "torchmetrics", "libauc")
 
 

@@ -149,6 +149,7 @@ def main() -> None:
     import auroc
     import losses
     import pairwise
+    import partial_auc
     import pesg_step
 
     lines = [
@@ -161,7 +162,7 @@ def main() -> None:
         if record is None:
             continue
         lines += ["", f"## One {kind.upper()}", "", origin(record)]
-        for module in (losses, pesg_step, auroc, pairwise):
+        for module in (losses, pesg_step, auroc, pairwise, partial_auc):
             rows = record["rows"].get(module.__name__)
             if not rows:
                 continue
@@ -170,14 +171,16 @@ def main() -> None:
             else:
                 table = module.as_table(rows)
             lines += ["", f"### {module.__name__}", "", table]
-    if (record := load("pesg-step-cpu")) is not None:
-        lines += ["", "## PESG step on one CPU, measured again", "", origin(record)]
-        lines += ["", pesg_step.as_table(record["rows"]["pesg_step"])]
-    if (record := load("auroc-huge")) is not None:
-        lines += ["", "## AUROC to 10^8 scores", "", origin(record), "", record["note"] + "."]
-        lines += ["", auroc.as_table(record["rows"]["auroc"])]
-    if (record := load("auroc-gpu")) is not None:
-        lines += ["", "## AUROC on one GPU", "", origin(record), "", auroc.as_table(record["rows"]["auroc"])]
+    for name, title, module in (
+        ("pesg-step-cpu", "PESG step on one CPU, measured again", pesg_step),
+        ("partial-auc", "Partial AUC and average precision on one CPU", partial_auc),
+        ("auroc-huge", "AUROC to 10^8 scores", auroc),
+        ("auroc-gpu", "AUROC on one GPU", auroc),
+    ):
+        if (record := load(name)) is not None:
+            lines += ["", f"## {title}", "", origin(record)]
+            lines += ["", record["note"] + "."] if "note" in record else []
+            lines += ["", module.as_table(record["rows"][module.__name__])]
     for name, title, table_of in ENGINE:
         if (record := load(name)) is not None:
             lines += ["", f"## {title}", "", origin(record)]

@@ -16,10 +16,10 @@ from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.metrics.multiclass import multiclass_auroc
 from deepauc.metrics.operating_points import operating_point
-from deepauc.metrics.partial import partial_auroc
+from deepauc.metrics.partial import compare_partial_auroc, partial_auroc, partial_auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.metrics.streaming import distributed_auroc
-from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
+from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
 from deepauc.objectives.average_precision import AveragePrecision, AveragePrecisionLoss
@@ -35,7 +35,7 @@ from deepauc.objectives.pairwise import PairwiseAUC, PairwiseAUCLoss
 from deepauc.objectives.partial_auc import PartialAUC, PartialAUCLoss
 from deepauc.objectives.score_norm import BatchScoreNorm
 from deepauc.objectives.vicreg import VICReg, VICRegLoss
-from deepauc.optim.pdsca import PDSCA
+from deepauc.optim.pdsca import PDSCA, PDSCASpec
 from deepauc.optim.pesg import PESG, PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.engine.loop import train
@@ -74,6 +74,7 @@ __all__ = [
     "MLPSpec",
     "OneVsOneAUCLoss",
     "OneVsRestAUCLoss",
+    "PDSCASpec",
     "PESGSpec",
     "PairwiseAUC",
     "PairwiseAUCLoss",
@@ -89,6 +90,7 @@ __all__ = [
     "SupervisedContrastive",
     "SupervisedContrastiveLoss",
     "Task",
+    "ThumbnailSpec",
     "TimmSpec",
     "VICReg",
     "VICRegLoss",
@@ -99,12 +101,14 @@ __all__ = [
     "brier_score",
     "calibration_intervals",
     "compare_auroc",
+    "compare_partial_auroc",
     "distributed_auroc",
     "expected_calibration_error",
     "fit_temperature",
     "multiclass_auroc",
     "operating_point",
     "partial_auroc",
+    "partial_auroc_interval",
     "predict",
     "read_table",
     "split_by_fractions",

@@ -23,6 +23,15 @@ def stage(objective):
     return Stage(objective=objective, optimizer=SGDSpec(), epochs=1, views=views, augment=Augment())
 
 
+def built(objective, prior=PRIOR):
+    return stage(objective).build_objective(prior=prior, num_rows=12)
+
+
+def value(objective, scores, labels, prior=PRIOR):
+    index = (torch.arange(len(scores)),) if stage(objective).needs_index else ()
+    return built(objective, prior)(scores, labels, *index)
+
+
 def other_value(cls, name):
     """A valid value of this option that is not its default."""
     hint, value = get_type_hints(cls)[name], getattr(cls(), name)
@@ -31,10 +40,6 @@ def other_value(cls, name):
     if isinstance(value, bool):
         return not value
     return 2.0 if value is None else value / 2 + 0.15
-
-
-def built(objective, prior=PRIOR):
-    return stage(objective).build_objective(prior=prior, num_rows=12)
 
 
 def key(objective):
@@ -67,9 +72,8 @@ def test_a_label_is_judged_by_its_own_entries(cls):
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(12, 2, generator=generator, dtype=torch.float64)
     labels = (torch.rand(12, 2, generator=generator) < 0.5).double()
-    index = (torch.arange(12),) if stage(cls()).needs_index else ()
-    both = built(cls())(scores, labels, *index)
-    each = [built(cls(), PRIOR[j : j + 1])(scores[:, j : j + 1], labels[:, j : j + 1], *index) for j in range(2)]
+    both = value(cls(), scores, labels)
+    each = [value(cls(), scores[:, j : j + 1], labels[:, j : j + 1], PRIOR[j : j + 1]) for j in range(2)]
     torch.testing.assert_close(both, torch.stack(each).mean())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,10 @@ class PDSCA(PESG):
     def outer_next(self) -> bool:
         """Whether the next step is an outer one: then the network holds u, and `loss` is the AUC objective."""
         return bool(self.param_groups[0]["outer_next"])
+
+    def set_bound(self, bound: Callable[[Tensor], Tensor]) -> None:
+        """What the scores pass before the objective."""
+        self.bound = bound
 
     def loss(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """The loss of the step that is next; scores: the network's raw output."""
@@ -234,6 +238,8 @@ class PDSCASpec:
     weight_decay: float = 0.0
     reference: Reference = "start"
     decay_norms: bool = True
+    projects: ClassVar[bool] = True  # as PESGSpec's
+    takes_turns: ClassVar[bool] = True  # two losses, one after the other
 
     def __post_init__(self) -> None:
         _require_options(self.inner_lr, self.beta0, self.beta1)

@@ -132,6 +132,16 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "clip_value": None,
         "decay_norms": True,
     },
+    "PDSCASpec": {
+        "lr": 0.1,
+        "inner_lr": 0.1,
+        "beta0": 0.9,
+        "beta1": 0.9,
+        "gamma": 0.002,
+        "weight_decay": 0.0,
+        "reference": "start",
+        "decay_norms": True,
+    },
     "SGDSpec": {
         "lr": 0.1,
         "momentum": 0.9,

@@ -19,6 +19,7 @@ from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.objectives.vicreg import VICReg
+from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.identity import FROZEN, REQUIRED, first_name, names_of
@@ -30,7 +31,7 @@ OBJECTIVES: tuple[type, ...] = (
     *(AUCMargin, AUCSquare, CrossEntropy, Focal, PairwiseAUC, PartialAUC, AveragePrecision),
     *(Contrastive, SupervisedContrastive, VICReg),
 )
-OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec)
+OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec, PDSCASpec)
 SCHEDULES: tuple[type, ...] = (Constant, Steps, Cosine, Cyclic)
 MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec, ThumbnailSpec)
 SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS)

@@ -148,6 +148,10 @@ class Stage:
             raise ValueError(f"accumulate {self.accumulate} must divide batch_size {self.batch_size}.")
         if self.augment is not None and self.augment.mixup and not self.objective.soft_labels:
             raise ValueError("mixup makes soft labels: set soft_labels=True in the stage's objective.")
+        if self.ema is not None and self.takes_turns:
+            raise ValueError(
+                "ema averages the weights of every step, and PDSCA's inner steps hold others: leave ema out."
+            )
         self._check_views()
 
     def _check_views(self) -> None:
@@ -185,6 +189,11 @@ class Stage:
     def optimizer_projects(self) -> bool:
         """Whether the optimizer's step ends with the objective's projection."""
         return bool(getattr(self.optimizer, "projects", False))
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the optimizer's steps minimise two losses in turn (PDSCA)."""
+        return bool(getattr(self.optimizer, "takes_turns", False))
 
     def build_objective(self, *, prior: Sequence[float], num_rows: int) -> nn.Module:
         """The loss, once the prior of each label and the number of rows are known."""

@@ -23,9 +23,12 @@ from deepauc.kernels.dropout import StepDropout
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.models.build import FactorySpec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
+from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.objectives.vicreg import VICReg
+from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training.engine import loop
@@ -119,6 +122,18 @@ def scenarios():
         "several labels": lambda: (
             Recipe(model=CNN, stages=(replace(auc, batch_size=14, optimizer=released),)),
             images_task(labels=2),
+        ),
+        # losses that remember, and an optimizer with two kinds of steps, of which the last is one's own
+        "beyond AUROC": lambda: (
+            Recipe(
+                model=CNN,
+                stages=(
+                    replace(auc, objective=PartialAUC(max_fpr=0.05, min_tpr=0.8), optimizer=SGDSpec(lr=0.05)),
+                    replace(auc, objective=AveragePrecision(memory=0.5), optimizer=SGDSpec(lr=0.05)),
+                    replace(auc, optimizer=PDSCASpec(lr=0.05), iterations=25),
+                ),
+            ),
+            images_task(labels=2, weights=True),
         ),
         "views": lambda: (
             Recipe(

@@ -106,7 +106,7 @@ def test_two_stages_on_1_2_and_3_ranks_and_stopped_on_the_way(tmp_path):
 
 
 def test_score_norm_several_labels_views_and_mixup(tmp_path):
-    names = ("score norm", "several labels", "views", "mixup in pieces", "dropout", "dropout in pieces")
+    names = ("score norm", "several labels", "beyond AUROC", "views", "mixup in pieces", "dropout", "dropout in pieces")
     jobs = [job for name in names for job in on_ranks(name)]
     seen = run_jobs(tmp_path, [*jobs, *on_ranks("batch norm in pieces", (3,))])
     for name in names:

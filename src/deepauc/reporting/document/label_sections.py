@@ -41,7 +41,6 @@ from deepauc.reporting.figures.label import (
 from deepauc.text_tables import percent_text, small_text
 from deepauc.training.plain import objective_type
 
-# Losses that train an order and no probability; one that is missing here is spoken of in general words.
 _BRACKETS = (
     "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
     "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "

@@ -19,7 +19,7 @@ from deepauc.kernels.dropout import set_step, step_dropouts
 from deepauc.training.engine.batch import read_batch
 from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
 from deepauc.training.engine.fast_step import FastEngine
-from deepauc.training.engine.offers import DualLoss, RenewsReference, alpha_of
+from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, alpha_of
 from deepauc.training.engine.step import backward_whole_batch
 from deepauc.training.engine.trainer import Epoch, Progress, Trainer
 from deepauc.training.plain import recipe_hash, to_plain
@@ -98,14 +98,15 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
     changes = None if drawn is None else drawn.to(trainer.device)
     trainer.trained.train()
     dropouts = step_dropouts(trainer.trained)
+    in_turn = trainer.optimizer if isinstance(trainer.optimizer, TakesTurns) else None
     for position in range(epoch.start, epoch.stop):
         rows = table[position]
         factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
         for group in trainer.optimizer.param_groups:
             group["lr"] = stage.optimizer.lr * factor
-        if isinstance(trainer.optimizer, RenewsReference):
-            if stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
-                trainer.optimizer.new_stage(lr_factor=1.0)
+        renewing = trainer.optimizer if isinstance(trainer.optimizer, RenewsReference) else None
+        if renewing is not None and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
+            renewing.new_stage(lr_factor=1.0)
         torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # nn.Dropout, if any
         set_step(dropouts, stream.step_key(epoch.number, position))
         ranks.ask_stop(trainer.interrupt.raised)
@@ -113,7 +114,7 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
 
         trainer.optimizer.zero_grad(set_to_none=True)
         with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, batch.inputs, views=stage.views):
-            loss, scores = backward_whole_batch(trainer.trained, batch, trainer.objective, stage, ranks)
+            loss, scores = backward_whole_batch(trainer.trained, batch, in_turn or trainer.objective, stage, ranks)
         ranks.sum_gradients(trainer.trained.parameters(), check=position == epoch.start)
         if stage.gradient_clip is not None:
             nn.utils.clip_grad_norm_(trainer.trained.parameters(), stage.gradient_clip)
@@ -129,8 +130,8 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
 
 
 def can_be_fast(recipe: Recipe) -> bool:
-    """Whether the fast engine takes all stages: batches whole, no deterministic algorithms asked for."""
-    return not recipe.deterministic and all(stage.accumulate == 1 for stage in recipe.stages)
+    """Whether the fast engine takes all stages: one loss, batches whole, no deterministic algorithms asked for."""
+    return not recipe.deterministic and all(s.accumulate == 1 and not s.takes_turns for s in recipe.stages)
 
 
 def chosen_device(device: str | torch.device | None) -> torch.device:

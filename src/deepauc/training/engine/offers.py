@@ -6,7 +6,8 @@ a parameter of a module is none that `isinstance` would find.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -19,6 +20,23 @@ class RenewsReference(Protocol):
     """An optimizer that is pulled towards a reference, which a schedule's milestones renew (PESG)."""
 
     def new_stage(self, lr_factor: float = ...) -> None: ...
+
+
+@runtime_checkable
+class TakesTurns(Protocol):
+    """An optimizer whose steps minimise two losses in turn, and between two steps holds other weights (PDSCA)."""
+
+    def loss(self, scores: Tensor, labels: Tensor, weights: Tensor | None = ...) -> Tensor:
+        """Of the step that is next; the network's raw output."""
+
+    def set_bound(self, bound: Callable[[Tensor], Tensor]) -> None:
+        """What the scores pass before the objective."""
+
+    def weights_in_place(self) -> AbstractContextManager[None]:
+        """The network holds its own weights inside the block."""
+
+    def finish(self) -> None:
+        """The network holds its own weights from now on."""
 
 
 @runtime_checkable

@@ -19,6 +19,8 @@ class RunStep:
     def __init__(self, trainer: Trainer, stage: Stage) -> None:
         if stage.accumulate != 1:
             raise ValueError("the fast engine takes the batch whole: set accumulate=1, or use the plain engine.")
+        if stage.takes_turns:
+            raise ValueError("the fast engine captures one kind of step, and PDSCA has two: use the plain engine.")
         self.trainer, self.stage, self.optimizer = trainer, stage, trainer.optimizer
         device, stream = trainer.device, trainer.stream
         batch, steps, width = stream.batch_size, stream.per_epoch, trainer.task.num_labels

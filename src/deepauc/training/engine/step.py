@@ -11,6 +11,7 @@ from deepauc.data.counter import hash_key
 from deepauc.kernels.dropout import set_rows
 from deepauc.objectives.score_norm import unit_norm
 from deepauc.training.engine.distributed import ALONE, Ranks
+from deepauc.training.engine.offers import TakesTurns
 from deepauc.training.engine.views import view_loss
 from deepauc.training.recipe import Stage
 
@@ -41,9 +42,11 @@ def bounded(scores: Tensor, bound: str) -> Tensor:
 
 
 def backward_whole_batch(
-    model: nn.Module, batch: Batch, objective: nn.Module, stage: Stage, ranks: Ranks = ALONE
+    model: nn.Module, batch: Batch, objective: nn.Module | TakesTurns, stage: Stage, ranks: Ranks = ALONE
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the loss of this batch; returns the loss and the bounded scores, detached.
+
+    objective: the loss, or the optimizer that says which loss it is.
 
     With several ranks loss and scores are the whole batch's; the network's gradients are this rank's terms of a sum.
 
@@ -93,7 +96,9 @@ def backward_whole_batch(
     return loss.detach(), seen.detach()
 
 
-def _loss(outputs: Tensor, batch: Batch, objective: nn.Module, stage: Stage) -> tuple[Tensor, Tensor]:
+def _loss(outputs: Tensor, batch: Batch, objective: nn.Module | TakesTurns, stage: Stage) -> tuple[Tensor, Tensor]:
+    if isinstance(objective, TakesTurns):
+        return objective.loss(outputs, batch.labels, batch.weights), bounded(outputs, stage.resolved_bound)
     if stage.on_views:
         return view_loss(outputs, batch.labels, objective, views=stage.views)
     seen = bounded(outputs, stage.resolved_bound)

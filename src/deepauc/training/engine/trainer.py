@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ from deepauc.data.task import Task
 from deepauc.models.build import architecture, build_model, reset_classifier
 from deepauc.training.engine.distributed import ALONE, Ranks, digest
 from deepauc.training.engine.ema import WeightAverage
+from deepauc.training.engine.offers import TakesTurns
+from deepauc.training.engine.step import bounded
 from deepauc.training.engine.stream import Stream
 from deepauc.training.engine.views import ViewNetwork
 from deepauc.training.preprocessing import Preprocessing
@@ -156,6 +159,8 @@ class Trainer:
             head_seed = hash_key(self.seed, place, *b"head") >> 1
             self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
         self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
+        if isinstance(self.optimizer, TakesTurns):
+            self.optimizer.set_bound(partial(bounded, bound=stage.resolved_bound))
         if not resumed and self.ranks.leads:
             self._warn_of_zero_reference(stage)
         self.average = WeightAverage(self.trained, stage.ema) if stage.ema else None
@@ -176,6 +181,8 @@ class Trainer:
 
     def _end_stage(self, stage: Stage) -> None:
         self._write_curves()
+        if isinstance(self.optimizer, TakesTurns):
+            self.optimizer.finish()
         if self.average is not None:
             self.average.write_to(self.trained)
         if stage.keep == "best" and self.best is not None:
@@ -326,6 +333,8 @@ class Trainer:
             self.ranks.require_same("the weights", digest(tensors))
 
     def _evaluated_weights(self) -> AbstractContextManager[None]:
+        if isinstance(self.optimizer, TakesTurns):
+            return self.optimizer.weights_in_place()
         return nullcontext() if self.average is None else self.average.in_place_of(self.trained)
 
     def _write_curves(self) -> None:
