@@ -78,7 +78,7 @@ def loose_form(name: str, *, numbers: bool = True) -> Hashable:
 class Alike:
     """Different names in a column that may be meant alike. count: how many sets of them; examples: the first ones."""
 
-    what: Literal["group", "id", "category"]
+    what: Literal["group", "id", "category", "fold"]
     column: str | None
     count: int
     examples: tuple[tuple[str, ...], ...]
@@ -87,9 +87,12 @@ class Alike:
         """One sentence on what was found, one on what to do. word: what a group is called."""
         shown = ", ".join(" and ".join(map(_shown, names)) for names in self.examples)
         where = "" if self.column is None else f"column {self.column!r}: "
-        one, several = {"group": (word, f"{word}s"), "id": ("row", "rows"), "category": ("category", "categories")}[
-            self.what
-        ]
+        one, several = {
+            "group": (word, f"{word}s"),
+            "id": ("row", "rows"),
+            "category": ("category", "categories"),
+            "fold": ("fold", "folds"),
+        }[self.what]
         found = f"{self.count:,} {one if self.count == 1 else several} may be written in several ways, such as "
         found += f"{shown}. "
         remedy = {
@@ -97,12 +100,13 @@ class Alike:
             f"good: write each {word} one way.",
             "id": "They count as different rows, so one row may be there twice: write each id one way.",
             "category": "They count as different categories: write each category one way.",
+            "fold": "They count as different folds: write each fold one way.",
         }[self.what]
         return where + found + remedy
 
 
 def find_alike(
-    names: Iterable[str], *, what: Literal["group", "id", "category"], column: str | None = None
+    names: Iterable[str], *, what: Literal["group", "id", "category", "fold"], column: str | None = None
 ) -> Alike | None:
     """The sets of different names that have one `loose_form`, or None; names in their `one_form`, repeated or not.
 

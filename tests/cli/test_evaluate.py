@@ -384,10 +384,10 @@ def test_scores_without_labels_are_named(deepauc, tmp_path):
 
 def test_control_characters_of_a_table_are_shown_and_not_obeyed(deepauc, tmp_path):
     """As a terminal would: here one that sets its title, and one that clears the screen."""
-    path, part = tmp_path / "s.csv", "\x1b]0;title\x07\x9b2J"
-    rows = "".join(f"{part},{n % 2},{n}\n" for n in range(8))
-    path.write_text(f"part,label,score\n{rows}", encoding="utf-8")
-    for words in ((path,), (path, "--quiet"), (path, "--part", "other")):
+    path, label = tmp_path / "s.csv", "\x1b]0;title\x07\x9b2J"
+    rows = "".join(f"{n % 2},{n}\n" for n in range(8))
+    path.write_text(f"label:{label},score:{label}\n{rows}", encoding="utf-8")
+    for words in ((path,), (path, "--quiet"), (path, "--label-column", "other")):
         _, out, err = deepauc("evaluate", *words)
         assert r"\x1b]0;title\x07\x9b2J" in out + err
         assert not set(out + err) & set("\x1b\x07\x9b")

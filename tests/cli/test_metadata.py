@@ -172,7 +172,8 @@ def test_rows_that_the_other_run_has_not_are_in_no_part(runs, folder, deepauc, n
     assert deepauc("train", *words)[0] == 0
     assert read(tmp_path / "run" / "scores.csv").keys() == read(runs[0] / "scores.csv").keys() - {"images/119.png"}
     split = json.loads((tmp_path / "run" / "run.json").read_text())["plan"]["choices"][0]
-    assert "1 rows that it has not scored are in no part; 1 of its rows are not in this table" in split["reason"]
+    assert (split["rests_on"]["left"], split["rests_on"]["gone"]) == (1, 1)
+    assert "In no part, because that run has not scored them: 1 row." in split["reason"]
 
 
 def test_a_run_that_calls_rows_by_lines_cannot_say_its_parts(runs, folder, deepauc, no_report, tmp_path):
@@ -240,7 +241,7 @@ def test_an_onnx_file_says_how_its_features_are_made(runs, folder, deepauc, tmp_
         ((*IMAGES, "--metadata-column", "age"), "images (--image-column) or from metadata (--metadata-column)"),
         ((*METADATA, "--feature-column", "part"), "--feature-column and --metadata-column are two kinds of inputs"),
         ((*IMAGES, "--feature-column", "age"), "--feature-column and --image-column are two kinds of inputs"),
-        (LABELS, "name the column of image files"),
+        (LABELS, "the input columns are missing"),
         ((*LABELS, "--metadata-column", "file"), "names, not categories"),
         ((*LABELS, "--metadata-column", "target"), "'target' cannot have two meanings"),
         ((*METADATA, "--metadata-column", "site"), "'site' cannot have two meanings"),

@@ -266,7 +266,7 @@ def test_print_config_is_the_run(deepauc, no_report, data, tmp_path):
         (("--table", "split.csv", *NUMBERS, "--image-size", "16"), "there are no images to resize"),
         (("--seed", "-1"), "--seed"),
         (("--table", "data.csv", *IMAGES, "--print-config", "--json"), "leave out one of the two"),
-        (("--table", "data.csv", *IMAGES, "--print-config", "--tensorboard"), "not for the file it prints"),
+        (("--table", "data.csv", *IMAGES, "--print-config", "--tensorboard"), "only prints a config file"),
     ],
 )
 def test_bad_words_are_one_line_and_exit_code_2(deepauc, data, tmp_path, monkeypatch, words, message):
@@ -310,7 +310,7 @@ def test_a_table_with_faults_is_one_readable_table(deepauc, no_report, data, tmp
     assert len(json.loads(text)["problems"]) == 2
     code, text, _ = deepauc("--table", bad, *IMAGES, "--out", tmp_path / "run", "--epochs", 1, "--skip-bad")
     assert code == 0
-    assert "left out for a problem: 2 rows" in text
+    assert "left out because of a problem: 2 rows" in text
     assert json.loads((tmp_path / "run" / "run.json").read_text())["data"]["skipped_rows"] == [5, 9]
 
 
@@ -382,7 +382,7 @@ def test_groups_that_are_no_patients_are_called_groups(deepauc, tmp_path, write_
     code, said, _ = deepauc("--table", table, *words, "--out", out, "--epochs", 1)
     assert code == 0
     assert "  groups (account): 160, at most 2 rows of one" in said
-    assert "each group in one part only" in said
+    assert "Each group is in one part only" in said
     with pytest.raises(SystemExit):
         run(["export", str(out), "--card", str(out / "card.md")])
     report, card = ((out / name).read_text(encoding="utf-8") for name in ("report.md", "card.md"))

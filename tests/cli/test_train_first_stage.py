@@ -62,8 +62,8 @@ def test_to_the_report_and_the_card(deepauc, words, tmp_path):
     out = tmp_path / "run"
     code, text, errors = deepauc(*words, *FIRST, "--epochs", 2, "--out", out)
     assert (code, errors) == (0, "")
-    assert "first stage: contrastive, before the others: batches of 16" in text
-    assert "views: of the first stage: crops of a fifth of the area or more, brightness and contrast, colours" in text
+    assert "first stage: contrastive, before the others: batch size 16" in text
+    assert "views: crops of a fifth of the area or more, changes of brightness and contrast, changes of colour" in text
     assert "epochs: 2 + 2 + 2" in text
     assert "unlabelled rows: 4 of 4 join the self-supervised stage" in text
     assert "stage 1 of 3 (Contrastive), epoch 2 of 2" in text

@@ -102,8 +102,8 @@ def test_the_run_is_that_of_the_table_to_the_bit(deepauc, no_report, data, tmp_p
         "named_rows": True,
     }
     if name == "data":
-        assert "the packed set has no split: 70% / 15% / 15% of the rows" in text
-        assert "each patient in one part only" in text
+        assert "The packed set has no split, so one is drawn: 70% train, 15% validation, 15% test" in text
+        assert "Each patient is in one part only" in text
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_columns_are_called_as_in_the_table(deepauc, numbers, tmp_path):
     assert packed["group_column"] == table["group_column"] == "account"
     for text in said.values():
         assert "groups (account): 80" in text
-        assert "each group in one part only" in text
+        assert "Each group is in one part only" in text
         assert text.count("patient") == 1  # not for decisions about patients, at the end
     assert "groups (account): 80" in cards["packed"]
     assert "Groups (account)" in (tmp_path / "packed" / "report.html").read_text(encoding="utf-8")
@@ -226,7 +226,7 @@ def test_leaks_are_found_and_a_split_that_is_made_has_none(deepauc, no_report, d
     code, text, _ = deepauc("train", "--packed", tmp_path / "torn", *SHORT, "--out", out)
     assert code == 0
     assert told == [(120, 120)]  # one pass over the rows
-    assert "in no part: 3 of the labelled rows, neither" in text
+    assert "in no part: 3 labelled rows, used neither" in text
     assert "LEAK: 1 x the same patient in two parts" in text
     assert "LEAK: 2 x the same image in two parts" in text
     assert "identical images: 2 sets, 1 WITH DIFFERENT LABELS (`deepauc data check` of the table that was" in text
@@ -235,7 +235,7 @@ def test_leaks_are_found_and_a_split_that_is_made_has_none(deepauc, no_report, d
 
     code, text, _ = deepauc("train", "--packed", tmp_path / "whole", *SHORT, "--out", tmp_path / "made")
     assert code == 0
-    assert "each patient and each set of identical images in one part only" in text
+    assert "Each patient is in one part only. Identical images are in one part only." in text
     assert "in no part" not in text
     assert record(tmp_path / "made")["leaks"] == {}
     part = {row["id"]: row["part"] for row in read(tmp_path / "made" / "scores.csv")}

@@ -202,3 +202,15 @@ def test_a_column_that_is_no_fold_column():
         given_folds(task, ["a", "a", "b", "b", None, *["b"] * 115], column="half")
     with pytest.raises(ValueError, match="a class has no row left"):
         given_folds(task, np.repeat(["a", "b"], [40, 80]), column="half")
+
+
+def test_folds_that_look_the_same_are_one_and_those_that_may_be_are_told_of():
+    labels = np.arange(120) % 5 == 0
+    site = np.array(["Köln", "Ko\u0308ln", " Köln\u200b", "Bonn"])[np.arange(120) // 30]
+    found = given_folds(make(labels), site, column="site")
+    assert found.names == ("Bonn", "Köln")
+    assert found.cautions == ()
+    found = given_folds(make(labels), np.where(np.arange(120) < 9, "BONN", site), column="site")
+    assert found.names == ("BONN", "Bonn", "Köln")
+    (caution,) = found.cautions
+    assert "'BONN' and 'Bonn'" in caution

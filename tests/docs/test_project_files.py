@@ -36,6 +36,20 @@ def test_issue_forms(path):
     assert all(part["type"] == "textarea" and part["attributes"]["label"] for part in form["body"])
 
 
+def test_the_workflow_runs_commands_that_are_there_on_every_python_that_is_named():
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    assert set(jobs) == {"test", "wheel", "docs"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [re.search(r"3\.\d+$", line) for line in project["classifiers"] if "Python :: 3." in line]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == [match[0] for match in named]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(commands) == len(jobs)
+    for command in commands:
+        assert re.fullmatch(r"make ([a-z-]+) PYTHON=python", command)[1] in targets
+
+
 def test_every_page_is_in_the_navigation_and_none_is_missing():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = set(re.findall(r"[\w/-]+\.md", text.split("\nnav:", 1)[1]))

@@ -123,7 +123,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         else:
             code = _refuse(message, error, invocation)
     except OSError as error:
-        message = f"{error.strerror}: {error.filename}" if error.strerror and error.filename else str(error)
+        message = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror or error)
         code = _refuse(message, error, invocation)
     except ValueError as error:
         code = _refuse(str(error), error, invocation)

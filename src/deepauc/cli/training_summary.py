@@ -53,6 +53,8 @@ def show_data(output: Output, prepared: Prepared) -> None:
         output.say(f"  Warning: {one} Its AUC means little.")
     for alike in report.alike:
         output.say(f"  caution: {alike.text(word)}")
+    for code in report.missing_codes:
+        output.say(f"  caution: {code}")
     for kind, count in prepared.leaks.items():
         what = word if kind == "patient" else kind
         output.say(f"  LEAK: {count:,} x the same {what} in two parts; the figures will be too good")

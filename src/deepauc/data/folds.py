@@ -16,7 +16,7 @@ import numpy.typing as npt
 from deepauc.data.splits import fold_numbers, held_out_task, pool_rows, split_by_fractions
 from deepauc.data.task import Array, Indices, Task
 from deepauc.labels import NO_NAME
-from deepauc.names import group_word
+from deepauc.names import find_alike, group_word, one_form
 
 AUTO_FOLDS = 5
 AUTO_BELOW = 200  # units of the rarer class, from which on a single split has enough of them in every part
@@ -100,13 +100,14 @@ def given_folds(task: Task, values: npt.ArrayLike, *, column: str, together: Arr
     groups = _of(task.groups, pool)
     _require_whole(groups, codes, names, column, word)
     labels = task.labels[pool]
-    cautions = []
+    alike = find_alike(names.tolist(), what="fold", column=column)
+    cautions = [] if alike is None else [alike.text().replace("column", "Column", 1)]
     for code, name in enumerate(names):
         if not _has_both(labels[codes != code]):
             raise ValueError(f"without fold {name} of the column {column}, a class has no row left to train on.")
         if not _has_both(labels[codes == code]):
             cautions.append(f"Fold {name} holds one class only. It has no AUC and does not count in the mean.")
-    if len(cautions) == len(names):
+    if not any(_has_both(labels[codes == code]) for code in range(len(names))):
         raise ValueError(f"no fold of the column {column} holds both classes, so no AUC can be measured.")
     number = np.full(len(task), -1, dtype=np.int64)
     number[pool] = codes
@@ -166,7 +167,7 @@ def _name(cell: object) -> str:
     """A cell of a fold column as text; pandas reads whole numbers as floats where one is missing."""
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
-    text = str(cell).strip()
+    text = one_form(str(cell))
     return "" if text in NO_NAME else text
 
 

@@ -42,12 +42,14 @@ class AveragePrecisionLoss(LateLabels):
     and the gradient of l_ij has the weight (u+_i - u_i [y_j = 1]) / u_i^2 over the batch's size. A row's first visit
     takes the batch's mean itself. A row that is in a batch several times has the mean of its updates.
 
-    num_rows: rows of the training set; `forward` takes each row's number, from 0. margin: of the squared hinge.
-    memory: weight of the batch in the estimates; 1 keeps nothing, and is exact where a batch is the whole set.
-    num_labels: how many labels there are; None takes it from the first batch.
-
     The value is the mean over the batch's positives of 1 - u+_i / u_i. AP depends on the share of positives: with a
     quota of positives in the batch it is that of the batch. Evaluation mode updates no estimate.
+
+    Args:
+        num_rows: Rows of the training set; `forward` takes each row's number, from 0.
+        margin: Of the squared hinge.
+        memory: Weight of the batch in the estimates; 1 keeps nothing, and is exact where a batch is the whole set.
+        num_labels: Number of labels; None takes it from the first batch.
     """
 
     estimates: Tensor

@@ -82,16 +82,19 @@ def partial_auc_loss(
 class PartialAUCLoss(LateLabels, PairwiseAUCLoss):
     """Mean of a surrogate over the pairs that make up a partial AUC; the equation is with `partial_auc_loss`.
 
-    max_fpr: only the highest-scored negatives count, this share of them. min_tpr: only the lowest-scored positives
-    count, a share of 1 - min_tpr. Both: the two-way partial AUC.
-
     A batch may be too small: of 2 positives, the lowest 20 % is less than one row. Then the loss places the batch's
     rows among the latest scores of their class, which it keeps (`state_dict` has them): a row takes part as far as it
     lies beyond the quantile of those and the batch together, and the sum over pairs is divided by the number expected,
     so that its mean over batches is right. Before anything is kept that is the batch's own quantile. Evaluation mode
     keeps nothing.
 
-    num_labels: how many labels there are; None takes it from the first batch.
+    Args:
+        max_fpr: Only the highest-scored negatives count, this share of them.
+        min_tpr: Only the lowest-scored positives count, a share of 1 - min_tpr. With `max_fpr` it is the two-way
+            partial AUC.
+        surrogate: As in `PairwiseAUCLoss`.
+        margin: As in `PairwiseAUCLoss`.
+        num_labels: Number of labels; None takes it from the first batch.
     """
 
     positive_memory: Tensor

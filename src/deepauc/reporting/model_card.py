@@ -13,14 +13,13 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
-from deepauc.reporting.evaluation.kept_stage import FOLDER as LAST_STAGE
 from deepauc.text_tables import auc_text, markdown_table
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import code_text
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run.record import DataRecord, RunRecord
-from deepauc.training.run.run import Run
+from deepauc.training.run.run import LAST_STAGE, Run
 from deepauc.training.run.scores import read_run_scores
 
 NOTICE = (

@@ -97,6 +97,59 @@ def test_decimal_commas_where_semicolons_separate(tmp_path):
     assert task.weights.tolist() == [0.5, 1]
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        (["0,5;1;1", "1.234;0;2"], {}),
+        (["0,5;1;1", "20;0;2.345.678"], {"feature_columns": ["f", "g"]}),
+        (["20;1;0,5", "10;0;1.234"], {"metadata_columns": ["g"]}),
+        (["20;1;0,5", "10;0;1.234"], {"weight_column": "g"}),
+    ],
+)
+def test_a_point_between_thousands_is_no_decimal_point(tmp_path, rows, columns):
+    path = table(tmp_path, "f;target;g", rows)
+    with pytest.raises(ValueError, match="is the point one between thousands"):
+        check_table(path, **{**NUMBERS, **columns})
+    path = table(tmp_path, "f;target;g", [row.replace(",", ".") for row in rows[:1]] + ["1.5;0;1"])
+    assert check_table(path, **{**NUMBERS, **columns}).ok  # no comma says which point it is
+
+
+@pytest.mark.parametrize("inputs", ["feature_columns", "metadata_columns"])
+def test_a_number_that_may_mean_not_known_is_told_of(tmp_path, inputs):
+    def codes(cells):
+        path = table(tmp_path, "f,target", [f"{cell},{number % 2}" for number, cell in enumerate(cells)])
+        report = check_table(path, label_columns=["target"], kind="binary", **{inputs: ["f"]})
+        assert ("if it means that the value is not known" in str(report)) is bool(report.missing_codes)
+        return [(one.column, one.value, one.rows, one.others) for one in report.missing_codes]
+
+    assert codes([20, -999, 31.5, -999, 44, 57]) == [("f", -999, 2, (20, 57))]
+    assert codes([20, 999, 31.5, 999, 999, 57]) == [("f", 999, 3, (20, 57))]
+    assert codes([20, -999, 31.5, 43, 44, 57]) == []  # once may be anything
+    assert codes([20, 99, 31.5, 99, 44, 85]) == []  # an age
+    assert codes([-600, -999, 800, -999, 0, 3000]) == []  # a radiodensity
+
+
+def test_lines_of_separators_alone_are_empty_lines(tmp_path):
+    path = table(tmp_path, "f,target,", ["1,0,", "2,1,", ",,", ",,"])
+    report = check_table(path, label_columns=["target"], kind="binary", metadata_columns=["f"])
+    assert (report.ok, report.rows) == (True, 2)
+
+
+def test_rows_between_two_lost_quotation_marks_are_not_lost(tmp_path):
+    rows = [f"{number},{number % 2},p{number},,,note" for number in range(9)]
+    header = "f,target,patient,x,y,note"
+
+    def lines(*changed):
+        given = table(tmp_path, header, [dict(changed).get(number, row) for number, row in enumerate(rows)])
+        return [(one.row, one.kind) for one in check_table(given, **NUMBERS, group_column="patient").problems]
+
+    assert lines((3, '3,1,"p3,,,note'), (6, '6,0,p6",,,note')) == [(5, "wrong number of fields")]
+    assert lines((3, '3,1,p3,,,"note'), (6, '6,0,p6,,,note"')) == [(5, "wrong number of fields")]
+    assert lines((3, '3,1,p3,,,"note'), (4, '4,0,p4,,,note"')) == [(5, "wrong number of fields")]
+    assert lines((3, '3,1,p3,,,"first, second\nthird, fourth\nfifth"')) == []
+    assert lines((3, '3,1,"p\n3",,,note')) == []
+
+
 def test_a_picture_cut_short(tmp_path):
     path = tmp_path / "a.jpg"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)

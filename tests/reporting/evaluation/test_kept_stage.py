@@ -32,6 +32,7 @@ from deepauc.training.engine.loop import train
 from deepauc.training.predict.predict import predict
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.baseline import baseline_run
+from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.run import Run
 
 
@@ -74,6 +75,16 @@ def test_the_last_stages_scores_are_those_of_its_weights(ruined, tmp_path, copy_
             == column(run.path / "scores.csv", name, "test")
         ).all()
     assert not np.array_equal(stored, column(run.path / "scores.csv", "score", "test").astype(np.float32))
+
+
+def test_what_training_has_scored_is_not_scored_again(ruined, tmp_path, monkeypatch):
+    run, task = ruined
+    monkeypatch.delattr(Bundle, "scores")
+    copy = Run(shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("baseline")))
+    assert score_last_stage(copy, task) == copy.path / "last-stage" / "scores.csv"
+    first = baseline_run(copy, task)  # its network is the one that was kept
+    assert (first.path / "scores.csv").read_bytes() == (run.path / "scores.csv").read_bytes()
+    assert first.record.results.auc == run.record.results.auc
 
 
 def test_it_is_scored_once_and_only_where_it_was_not_kept(ruined, run_folders, spots_task):

@@ -129,3 +129,9 @@ def test_a_link_that_leads_nowhere_is_told_before_the_work(tmp_path):
     with pytest.raises(ValueError, match="--out x is a link to what is not there: name a folder"):
         require_output_folder(link, "--out x")
     require_output_folder(tmp_path / "new", "--out new")
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127])
+def test_the_longest_name_there_can_be(tmp_path, name):
+    write_atomically(tmp_path / name, b"x")
+    assert os.listdir(tmp_path) == [name]

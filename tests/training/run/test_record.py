@@ -47,7 +47,7 @@ def test_the_record_of_the_first_version():
     assert (record.results.scoring_seconds, record.sha256, record.numerics, record.commit) == (None,) * 4
     assert record.made_by["numerics"] == 1
     assert (record.leaks, record.possible_leaks) == ({}, None)
-    assert [choice.name for choice in record.plan.choices][:2] == ["parts", "network"]
+    assert [one.name for one in record.plan.decisions][:2] == ["parts", "network"]
     assert len(record.recipe().stages) == 2
 
 

@@ -41,6 +41,14 @@ def test_rows_that_name_nobody_are_not_one_patient(write, nobody):
     assert read_scores(write(f"group,label,score\n{nobody},1,1\n{nobody},0,2\n")).groups is None
 
 
+def test_ids_in_several_rows_are_told_of_where_no_group_joins_them(write):
+    rows = "a,p,1,1\na,p,0,0\nb,q,1,2\n,q,0,1\n,q,0,3\n"
+    (note,) = read_scores(write("id,who,label,score\n" + rows)).notes
+    assert "1 id is in several rows (a)" in note
+    assert read_scores(write("id,who,label,score\n" + rows), group_column="who").notes == ()
+    assert read_scores(write("id,label,score\na,1,1\nb,0,0\n")).notes == ()
+
+
 @pytest.mark.parametrize("row", ["1_0,.5", "1,1_0"])
 def test_an_underscore_makes_no_number(write, row):
     with pytest.raises(ValueError, match="1_0"):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.table.compact import LARGEST, NumberColumn, TextColumn
-from deepauc.data.table.problems import Problem, ProblemKind, shown
+from deepauc.data.table.problems import MissingCode, Problem, ProblemKind, shown
 from deepauc.data.task import Floats, single_precision_weights
 from deepauc.labels import NO_NAME
 from deepauc.names import one_form
@@ -25,6 +25,7 @@ _PARTS = {
 NO_PART = -1
 _TRUTH = {"true": "1", "false": "0"}  # what pandas writes of a column of 0 and 1 (get_dummies), and parquet holds
 BLUR = 0.01  # of the standard deviation
+_CODES = [sign * float("9" * digits) for sign in (-1, 1) for digits in (2, 3, 4, 5, 6)]  # by habit: not known
 EMPTY_FEATURE = "the cell is empty: fill it in, or leave the row out"
 
 
@@ -98,6 +99,23 @@ def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
     message = f"its numbers ({values.min():.10g} to {values.max():.10g}) lie so close together for their size that "
     message += "single precision blurs them: subtract the smallest one, or another round number, from all"
     return [Problem(row=None, column=column, kind="numbers too close", message=message)]
+
+
+def missing_code(values: npt.NDArray[np.floating[Any]], column: str) -> MissingCode | None:
+    """-999 or the like where several rows hold it, and it is farther from all the others than they are from each other.
+
+    values: (N,), NaN where there is none.
+    """
+    coded = np.isin(values, _CODES)
+    others = values[~coded & ~np.isnan(values)]
+    if not coded.any() or len(others) < 2:
+        return None
+    low, high = float(others.min()), float(others.max())
+    found, counts = np.unique(values[coded], return_counts=True)
+    for value, rows in zip(found.tolist(), counts.tolist(), strict=True):
+        if rows > 1 and max(low - value, value - high) > high - low > 0:
+            return MissingCode(column=column, value=value, rows=rows, others=(low, high))
+    return None
 
 
 def parse_groups(cells: TextColumn, lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:

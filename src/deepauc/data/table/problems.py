@@ -76,6 +76,23 @@ class LargestGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MissingCode:
+    """A number such as -999 that several rows of a column hold, far from all the others: it may mean `not known`."""
+
+    column: str
+    value: float
+    rows: int
+    others: tuple[float, float]  # the smallest and the largest
+
+    def __str__(self) -> str:
+        low, high = self.others
+        return (
+            f"column {self.column!r}: {self.rows:,} rows hold {self.value:g}, the others {low:g} to {high:g}. "
+            "It counts as a number: if it means that the value is not known, fill it in, or leave these rows out."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableReport:
     """What one pass over a table has found. Row numbers are lines of the file, the header being line 1."""
 
@@ -98,6 +115,7 @@ class TableReport:
     disputed: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` whose labels differ
     shared: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` that several patients have
     alike: tuple[Alike, ...] = ()  # names that may be one patient's, row's or category's
+    missing_codes: tuple[MissingCode, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -133,6 +151,7 @@ class TableReport:
         if same := sum(leak.what == "features" for leak in self.leaks):
             lines.append(f"identical features in two parts: {same:,} sets of rows")
         lines += [f"caution: {alike.text(word)}" for alike in self.alike]
+        lines += [f"caution: {code}" for code in self.missing_codes]
         if self.skipped:
             lines.append(f"skipped {len(self.skipped):,} rows: {', '.join(map(str, self.skipped))}")
         lines.append(format_problems(self.problems) if self.problems else "no problems")

@@ -17,9 +17,9 @@ import numpy as np
 
 from deepauc.data.images.decode import ImageFileInputs, Window, as_size
 from deepauc.data.splits import Leak, equal_sets, leak_between
-from deepauc.data.table.columns import parse_metadata
+from deepauc.data.table.columns import missing_code, parse_metadata
 from deepauc.data.table.frame import Table
-from deepauc.data.table.problems import LargestGroup, Problem, TableError, TableReport
+from deepauc.data.table.problems import LargestGroup, MissingCode, Problem, TableError, TableReport
 from deepauc.data.table.scan import Mask, Scan, TableColumns, scan_table, whole_table_problems
 from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
 from deepauc.names import Alike, find_alike, one_form
@@ -332,7 +332,16 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
         disputed=in_lines(filter(disputed, identical)),
         shared=in_lines(filter(shared, identical)),
         alike=_alike(scan, keep) if names else (),
+        missing_codes=_missing_codes(scan, keep),
     )
+
+
+def _missing_codes(scan: Scan, keep: Mask) -> tuple[MissingCode, ...]:
+    columns = {name: column for name, column in _metadata(scan, keep).items() if column.dtype.kind == "f"}
+    if scan.features is not None:
+        columns |= {name: scan.features[keep, place] for place, name in enumerate(scan.columns.features)}
+    found = (missing_code(column, name) for name, column in columns.items())
+    return tuple(one for one in found if one is not None)
 
 
 def _alike(scan: Scan, keep: Mask) -> tuple[Alike, ...]:

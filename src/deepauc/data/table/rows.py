@@ -19,7 +19,7 @@ import re
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
@@ -44,6 +44,8 @@ PARQUET_ROWS = 256  # read at a time: a dictionary makes few bytes of a long tex
 DIGEST_BYTES = 16
 Digests = npt.NDArray[np.bytes_]
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
+_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(?:\.\d{3})+\s*")
+_FEW_COLUMNS = 6  # below which two lines of a note may have as many separators as a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,10 @@ class TableRows:
 
     def pointed(self, name: str) -> TextColumn:
         """The text of a column that may hold numbers, with decimal points; what is no number is left as it is."""
-        return self.columns[name].changed(_with_point) if self.decimal_commas else self.columns[name]
+        if not self.decimal_commas:
+            return self.columns[name]
+        _Points().note(name, self.columns[name])
+        return self.columns[name].changed(_with_point)
 
     def numbers(self, name: str) -> NumberColumn:
         """A column that is to hold numbers, whether or not it was read as such."""
@@ -77,6 +82,28 @@ class TableRows:
 
 def _with_point(cell: str) -> str:
     return cell.replace(",", ".") if _WITH_COMMA.fullmatch(cell) else cell
+
+
+class _Points:
+    """Refuses 1.234 beside 0,5: a point between thousands, which would be read as a decimal one."""
+
+    def __init__(self) -> None:
+        self.comma: tuple[str, str] | None = None  # a column, and one of its cells
+        self.thousands: tuple[str, str] | None = None
+
+    def note(self, name: str, cells: Iterable[str]) -> None:
+        """Further cells of a column; ValueError once there are both."""
+        for cell in cells:
+            if self.comma is None and "," in cell and _WITH_COMMA.fullmatch(cell):
+                self.comma = name, cell
+            elif self.thousands is None and "." in cell and _THOUSANDS.fullmatch(cell):
+                self.thousands = name, cell
+        if self.comma is not None and self.thousands is not None:
+            (name, cell), (other, number) = self.thousands, self.comma
+            raise ValueError(
+                f"column {name!r} has {cell.strip()!r}, and column {other!r} has {number.strip()!r}: is the point one "
+                f"between thousands? Write {cell.strip().replace('.', '')}, or {cell.strip().replace('.', ',')}."
+            )
 
 
 def read_rows(table: Table, wanted: Sequence[str], *, numbers: Collection[str] = ()) -> TableRows:
@@ -139,10 +166,16 @@ def _read_csv(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> Ta
             end = reader.line_num
             for row in reader:
                 start, end = end + 1, reader.line_num
-                if not row:
-                    continue  # an empty line
+                if not any(row):
+                    continue  # an empty line, or one of separators alone, as below a sheet
                 if len(row) < len(header) or any(row[len(header) :]):  # empty fields at the end do no harm
                     message = f"{len(row)} fields under {len(header)} column names"
+                    found.problems.append(
+                        Problem(row=start, column=None, kind="wrong number of fields", message=message),
+                    )
+                    continue
+                if end > start and found.swallowed(row[: len(header)], delimiter):
+                    message = f"a cell goes on to line {end} and looks like rows: is a quotation mark missing?"
                     found.problems.append(
                         Problem(row=start, column=None, kind="wrong number of fields", message=message),
                     )
@@ -161,6 +194,7 @@ class _Rows:
     def __init__(self, places: Mapping[str, int], numbers: Collection[str], *, decimal_commas: bool = False) -> None:
         self.places = places
         self.decimal_commas = decimal_commas
+        self.points = _Points()
         self.pick = _picker(list(places.values()))
         self.text: dict[str, list[TextBlock]] = {name: [] for name in places if name not in numbers}
         self.numbers = {name: NumberColumn() for name in places if name in numbers}
@@ -190,9 +224,24 @@ class _Rows:
             if name in self.text:
                 self.text[name].append(TextBlock(cells))
             else:
-                pointed = [_with_point(cell) for cell in cells] if self.decimal_commas else cells
-                self.numbers[name].add(pointed)
+                if self.decimal_commas:
+                    self.points.note(name, cells)
+                self.numbers[name].add([_with_point(cell) for cell in cells] if self.decimal_commas else cells)
         self.block = []
+
+    def swallowed(self, row: Sequence[str], delimiter: str) -> bool:
+        """Whether a cell of several lines looks like rows: a used one with a separator, or any that has whole lines."""
+        last = len(row) - 1
+        for place, cell in enumerate(row):
+            counts = [line.count(delimiter) for line in cell.splitlines()]
+            if len(counts) < 2:
+                continue
+            if sum(counts) and place in self.places.values():
+                return True
+            fits = counts[0] == last - place and counts[-1] == place and all(one == last for one in counts[1:-1])
+            if fits and (len(counts) > 2 or len(row) >= _FEW_COLUMNS):
+                return True
+        return False
 
     def _too_long(self, row: Sequence[str], line: int) -> Problem | None:
         for name, place in self.places.items():

@@ -16,32 +16,28 @@ from deepauc.training.engine.loop import chosen_device
 from deepauc.training.run.bundle import Bundle, load_weights
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES
-from deepauc.training.run.run import Run
+from deepauc.training.run.run import LAST_STAGE, Run
 from deepauc.training.run.scores import read_run_scores, write_run_scores
-
-FOLDER = "last-stage"
 
 
 def score_last_stage(run: Run, task: Task, *, device: str | torch.device | None = None) -> Path | None:
     """`RUN/last-stage/scores.csv` by the last stage's weights, where the guard kept an earlier stage; else None.
 
-    Rows and columns are those of the run's own scores.csv, so that the two can be compared.
+    Training writes it; runs of earlier versions are scored here. Rows and columns are those of the run's own
+    scores.csv, so that the two can be compared.
     """
     record, own = run.record, RunFolder(run.path)
     last = len(record.stages) - 1
     if record.kept_stage == last or not own.stage_path(last).exists():
         return None
-    folder = RunFolder(run.path / FOLDER)
+    folder = RunFolder(run.path / LAST_STAGE)
     scores_path = folder.path / SCORES
     if not scores_path.exists():
-        scores = run.stage_scores.get(last)
-        if scores is None:  # trained before
-            target, bundle = chosen_device(device), Bundle.load(run.path)
-            model = bundle.network(run.path).to(target)
-            load_weights(own.stage_path(last), model)
-            scores = bundle.scores(model, task, target)
+        target, bundle = chosen_device(device), Bundle.load(run.path)
+        model = bundle.network(run.path).to(target)
+        load_weights(own.stage_path(last), model)
         folder.path.mkdir(exist_ok=True)
-        write_run_scores(folder.path, task, scores)
+        write_run_scores(folder.path, task, bundle.scores(model, task, target))
     return scores_path
 
 

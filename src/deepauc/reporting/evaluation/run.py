@@ -26,7 +26,6 @@ from deepauc.reporting.evaluation.findings import (
     RunFindings,
     StageFinding,
 )
-from deepauc.reporting.evaluation.kept_stage import FOLDER as LAST_STAGE
 from deepauc.reporting.evaluation.label import attempt, count_rows
 from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
 from deepauc.reporting.evaluation.table import compare_tables, evaluate_part, sample_of
@@ -34,7 +33,7 @@ from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.record import RunRecord
-from deepauc.training.run.run import Run
+from deepauc.training.run.run import LAST_STAGE, Run
 from deepauc.training.run.scores import Scores, read_run_scores
 
 NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."

@@ -41,7 +41,10 @@ def baseline_run(run: Run, task: Task, *, device: str | torch.device | None = No
     bundle = Bundle.load(run.path)
     model = bundle.network(run.path).to(target)
     load_weights(weights, model)
-    scores = bundle.scores(model, task, target, made=run.stage_scores.get(number))
+    if record.kept_stage == number:  # the run's own network, which has scored these rows
+        scores = {part: run.scores(part)[0].reshape(-1, task.num_labels) for part in task.parts}
+    else:
+        scores = bundle.scores(model, task, target, made=run.stage_scores.get(number))
     save_weights(folder.model_path, model)
     write_run_scores(folder.path, task, scores)
     folder.write_rows("history.csv", [row for row in run.history if int(row["stage"]) <= number])

@@ -64,7 +64,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     if target is None:
         _write_into(path, content)
         return
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    temporary = target.with_name(f".{target.name[:50]}.{os.getpid()}.part")  # a name may have 255 bytes, not more
     try:
         with temporary.open("wb") as file:
             if target.exists():

@@ -24,6 +24,7 @@ from deepauc.training.run.scores import read_run_scores, write_run_scores
 from deepauc.training.scoring import mean_auc, part_auc
 from deepauc.training.selection import own_measure
 
+LAST_STAGE = "last-stage"  # in a run's folder: scores.csv of the last stage, where an earlier one was kept
 PartScores = npt.NDArray[np.float32]  # (n, L), of the labelled rows of a part
 StageScores = Mapping[int, Mapping[str, PartScores]]
 
@@ -99,6 +100,9 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     found = aucs_of(task, scores)  # first: rows without a score are refused before anything is written
     save_weights(folder.model_path, trainer.model)
     write_run_scores(folder.path, task, scores)
+    if guard is not None and guard.winner != last:  # for the comparison in the report, which need not make them again
+        (folder.path / LAST_STAGE).mkdir(exist_ok=True)
+        write_run_scores(folder.path / LAST_STAGE, task, made[last])
     validation = scores.get("validation")
     Bundle(
         model=recipe.model,

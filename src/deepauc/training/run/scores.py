@@ -135,6 +135,8 @@ def read_scores(
     if columns["groups"] is not None:
         alike = find_alike(columns["groups"].tolist(), what="group", column=extra["groups"])
         notes += [] if alike is None else [alike.text(word)]
+    if groups is None and columns["ids"] is not None:
+        notes += _repeated(columns["ids"])
     if group_column is not None and groups is None:
         raise ValueError(
             f"{path}: column {group_column!r} is empty in every row: leave --group-column out, or fill it in."
@@ -354,6 +356,19 @@ def _number(text: str) -> float:
     if "_" in text:
         raise ValueError(text)  # float() takes 1_000 for a number
     return float(text)
+
+
+def _repeated(ids: Strings) -> list[str]:
+    """A note where rows have the id of another one, and no group says that they belong together."""
+    names, counts = np.unique(ids[ids != ""], return_counts=True)
+    if not (repeated := names[counts > 1]).size:
+        return []
+    found = f"1 id is in several rows ({repeated[0]!s})" if len(repeated) == 1 else ""
+    found = found or f"{len(repeated):,} ids are in several rows each (the first: {repeated[0]!s})"
+    return [
+        f"{found}, which count as independent: the intervals are too narrow. If they are the same rows, leave all but "
+        "one out; if an id is a patient, name the column with --group-column."
+    ]
 
 
 def _groups(groups: Strings | None, word: str, notes: list[str]) -> Strings | None:
