@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from deepauc.data.augment.batch import Augment
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.partial import partial_auroc
 from deepauc.models.build import SmallCNNSpec
@@ -113,3 +114,10 @@ def test_patience_goes_by_the_objectives_own_metric(image_task, tmp_path):
     values = [float(row["validation_ap"]) for row in run.history]
     assert len(values) < 40
     assert values.index(max(values)) == len(values) - 3
+
+
+def test_mixup_is_refused_where_labels_must_be_hard():
+    with pytest.raises(ValueError, match="PartialAUC takes hard ones only, so leave mixup out"):
+        replace(STAGES["partial AUC"], augment=Augment(mixup=0.2))
+    with pytest.raises(ValueError, match="set soft_labels=True"):
+        replace(STAGES["PDSCA"], augment=Augment(mixup=0.2))
