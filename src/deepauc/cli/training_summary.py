@@ -106,10 +106,11 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
         )
     kept, other = outcome.kept, outcome.not_kept
     if other is not None and record.results.guard is not None:
-        validation = record.results.guard.validation_auc
+        guard = record.results.guard
+        by = "" if guard.chosen_by is None else f", by {guard.chosen_by}"
         output.say(
-            f"{other.objective} ({validation[other.stage]:.3f}) was not better than {kept.objective} "
-            f"({validation[kept.stage]:.3f}) on validation: the network of {kept.objective} is kept."
+            f"{other.objective} ({guard.measured[other.stage]:.3f}) was not better than {kept.objective} "
+            f"({guard.measured[kept.stage]:.3f}) on validation{by}: the network of {kept.objective} is kept."
         )
     for test in outcome.tests:
         output.say(_sentence(test))

@@ -168,7 +168,8 @@ def _guard(run: Run, record: RunRecord) -> str:
         again = f"`{_evaluate(run, 'validation', files[number])}`" if there else "recorded in run.json"
         rows.append([f"{number + 1}: {_text(names[number])}", f"{value:.3f}", "yes" if number == kept else "", again])
     table = markdown_table(["stage", "validation AUC", "kept", "made again by"], rows)
-    return f"\n\nThe stage that is best on validation is kept:\n\n{table}"
+    by = "" if guard.chosen_by is None else f", by {_text(guard.chosen_by)},"
+    return f"\n\nThe stage that is best on validation{by} is kept:\n\n{table}"
 
 
 def _thresholds(bundle: Bundle, run: Run) -> str:
