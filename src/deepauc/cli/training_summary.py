@@ -51,10 +51,8 @@ def show_data(output: Output, prepared: Prepared) -> None:
         output.say(f"  in no part: {outside:,} labelled rows, used neither for training nor for evaluation")
     for one in _too_few(task):
         output.say(f"  Warning: {one} Its AUC means little.")
-    for alike in report.alike:
-        output.say(f"  caution: {alike.text(word)}")
-    for code in report.missing_codes:
-        output.say(f"  caution: {code}")
+    for text in (*(alike.text(word) for alike in report.alike), *report.missing_codes, *report.cautions):
+        output.say(f"  caution: {text}")
     for kind, count in prepared.leaks.items():
         what = word if kind == "patient" else kind
         output.say(f"  LEAK: {count:,} x the same {what} in two parts; the figures will be too good")
@@ -63,11 +61,8 @@ def show_data(output: Output, prepared: Prepared) -> None:
             f"  POSSIBLE LEAK: {prepared.possible_leaks:,} {word}{'s' * (prepared.possible_leaks != 1)} may be in two "
             "parts under different names (see the caution above); the figures may be too good"
         )
-    elif not prepared.leaks:
-        output.say(
-            "  leaks between parts: none found"
-            + ("" if task.groups is not None else " (no groups are named, such as patients)")
-        )
+    elif not prepared.leaks and task.groups is not None:
+        output.say("  leaks between parts: none found")
 
 
 def _too_few(task: Task) -> list[str]:

@@ -167,6 +167,7 @@ class AveragePrecision:
     memory: float = 0.9
     soft_labels: ClassVar[bool] = False
     bound: ClassVar[str] = "sigmoid"
+    ranks: ClassVar[bool] = True  # only the order of its scores is trained
     needs_index: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

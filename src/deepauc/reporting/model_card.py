@@ -14,6 +14,7 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.text_tables import auc_text, markdown_table
+from deepauc.training.plain import objective_type
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import code_text
@@ -114,8 +115,8 @@ def _figures(run: Run, record: RunRecord) -> list[_Figure]:
 def _purpose(bundle: Bundle, record: RunRecord) -> str:
     shape = " x ".join(map(str, bundle.shape))
     objectives, kept = record.objectives, record.kept_stage
-    cross_entropy = bool(objectives) and objectives[kept] == "CrossEntropy"
-    trained = "by cross-entropy" if cross_entropy else "to maximise its AUC"
+    spec = objective_type(objectives[kept]) if objectives else None
+    trained = "by cross-entropy" if getattr(spec, "gives_probabilities", False) else "to maximise its AUC"
     if kept < len(objectives) - 1:
         trained += f" (the {_text(objectives[-1])} stage after it was not better on validation and was not kept)"
     inputs = f"an image of {shape} (height, width, channels)" if bundle.preprocessing.images else f"{shape} numbers"

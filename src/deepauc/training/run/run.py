@@ -23,17 +23,17 @@ from deepauc.training.run.record import Aucs, Guard, Results, RunRecord
 from deepauc.training.run.scores import read_run_scores, write_run_scores
 from deepauc.training.scoring import mean_auc, part_auc
 
-LAST_STAGE = "last-stage"  # in a run's folder: scores.csv of the last stage, where an earlier one was kept
 PartScores = npt.NDArray[np.float32]  # (n, L), of the labelled rows of a part
 StageScores = Mapping[int, Mapping[str, PartScores]]
+LAST_STAGE = "last-stage"  # in a run's folder: scores.csv of the last stage, where an earlier one was kept
 
 
 @dataclass(frozen=True)
 class Run:
     """The folder of a finished run, read on demand.
 
-    stage_scores: by stage and part, (n, L) each, what training has scored on the way and not written: whoever needs
-    these scores next need not make them again. Empty for a run that was trained before.
+    stage_scores: by stage and part, what training has scored on the way and not written (validation, by earlier stages
+    that were not kept): whoever needs these next need not make them again. Empty for a run that was trained before.
     """
 
     path: Path
@@ -94,14 +94,15 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     last = len(recipe.stages) - 1
     made: dict[int, dict[str, PartScores]] = {last: {part: trainer.scores(part, final=True) for part in task.parts}}
     guard = _guard(trainer, made) if recipe.guard and "validation" in task.parts else None
-    kept = made[last if guard is None else guard.winner]
-    scores = {part: kept[part] if part in kept else trainer.scores(part, final=True) for part in task.parts}
+    kept = last if guard is None else guard.winner
+    there = made.pop(kept)
+    scores = {part: there[part] if part in there else trainer.scores(part, final=True) for part in task.parts}
     found = aucs_of(task, scores)  # first: rows without a score are refused before anything is written
     save_weights(folder.model_path, trainer.model)
     write_run_scores(folder.path, task, scores)
-    if guard is not None and guard.winner != last:  # for the comparison in the report, which need not make them again
+    if kept != last:  # for the comparison in the report, which need not make them again
         (folder.path / LAST_STAGE).mkdir(exist_ok=True)
-        write_run_scores(folder.path / LAST_STAGE, task, made[last])
+        write_run_scores(folder.path / LAST_STAGE, task, made.pop(last))
     validation = scores.get("validation")
     Bundle(
         model=recipe.model,
@@ -115,9 +116,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         copies=recipe.copies,
         window=getattr(task.source, "window", None),
     ).save(folder.path)
-    run = finished(folder, results(found, guard))
-    made[last if guard is None else guard.winner] = scores
-    return replace(run, stage_scores=made)
+    return replace(finished(folder, results(found, guard)), stage_scores=made)
 
 
 def aucs_of(task: Task, scores: Mapping[str, PartScores]) -> Aucs:
