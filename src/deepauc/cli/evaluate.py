@@ -205,7 +205,7 @@ def _show_calibration(output: Output, judged: list[LabelEvaluation]) -> None:
 def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:
     from deepauc.reporting.evaluation.findings import to_json
 
-    operating = ("operating_points", "operating_points_left_out")
+    operating = ("operating_points", "operating_points_left_out", "sensitivity_points", "patients", "too_few")
     kept = ("name", "part", "counts", "auc", "resamples", *operating, "cautions", *(("calibration",) if within else ()))
     kept = (*kept, *(("partial_auc",) if one.partial_auc is not None else ()))
     return {name: to_json(getattr(one, name)) for name in kept}

@@ -109,6 +109,12 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="Write curves to DIR/tensorboard at the end.")
     ] = False,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples", rich_help_panel=RARE, help="Write examples.html: images of patients, with Grad-CAM."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the results.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", rich_help_panel=RARE, help="Print the result as JSON only.")
@@ -151,7 +157,7 @@ def train(
     from deepauc.cli.training_run import print_settings, run_training
 
     if print_config:
-        for option, given in (("--json", as_json), ("--tensorboard", tensorboard)):
+        for option, given in (("--json", as_json), ("--tensorboard", tensorboard), ("--examples", examples)):
             if given:
                 raise ValueError(
                     f"{option} needs a training run, and --print-config only prints a config file (TOML): leave out "
@@ -165,12 +171,15 @@ def train(
 
     if tensorboard:
         summary_writer()  # where it is missing, that is said before training, not after
+    if examples and (settings.data.table is None or settings.data.image_column is None):
+        raise ValueError("--examples shows image files: name a table of them, --table data.csv --image-column file.")
     run_training(
         settings,
         out=out,
         device=device,
         output=Output(quiet=quiet, as_json=as_json),
         command=command_line(context),
+        examples=examples,
     )
     if tensorboard:
         write_events(out)

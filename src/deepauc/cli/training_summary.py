@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
@@ -85,7 +86,7 @@ def show_decisions(output: Output, decisions: Sequence[Decision]) -> None:
         output.say(f"  {one.name}: {one.value}\n    {one.reason}")
 
 
-def show_outcome(output: Output, outcome: Outcome) -> None:
+def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = None) -> None:
     """AUC of the kept network and of what it was compared with, where everything lies, and the same as JSON."""
     run, record = outcome.run, outcome.run.record
     if outcome.report is None:
@@ -119,6 +120,8 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
             output.result("  ".join(row))
     output.result(f"Run: {run.path}")
     output.result(f"Report: {outcome.report}")
+    if examples is not None:
+        output.result(f"Examples: {examples} (images of patients: mind with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     baseline = outcome.baseline
     output.record(
@@ -126,6 +129,7 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
             "run": str(run.path),
             "state": outcome.state,
             "report": str(outcome.report),
+            **({} if examples is None else {"examples": str(examples)}),
             "baseline": None if baseline is None else str(baseline.path),
             "auc": plain_aucs(record.results.auc),
             "baseline_auc": None if baseline is None else plain_aucs(baseline.record.results.auc),

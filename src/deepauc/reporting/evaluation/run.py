@@ -19,14 +19,16 @@ from deepauc.reporting.evaluation.findings import (
     AucResult,
     BaselineFinding,
     Case,
+    CohortFlow,
     History,
+    LabelEvaluation,
     LeakFinding,
     Paired,
     PartCounts,
     RunFindings,
     StageFinding,
 )
-from deepauc.reporting.evaluation.label import attempt, count_rows
+from deepauc.reporting.evaluation.sample import attempt, count_rows
 from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
 from deepauc.reporting.evaluation.table import compare_tables, evaluate_part, sample_of
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
@@ -78,12 +80,17 @@ def evaluate_run(
         if part is None
         else evaluate_part(table, part, curves=True, probabilities=False, region=region, progress=progress)
     )
-    aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
+    judgeable = [one for one in labels if isinstance(one.auc, AucResult)]
+    aucs = [one.auc.headline.value for one in judgeable if isinstance(one.auc, AucResult) and one.too_few is None]
     judged = None if part is None else table.part(part)
     subgroups: Any = Absent(NO_METADATA)
     categories: list[str] = []
     if metadata is not None:
-        subgroups = Absent(_part_note(None)) if judged is None else find_subgroups(judged, metadata)
+        subgroups = (
+            Absent(_part_note(None))
+            if judged is None
+            else find_subgroups(judged, metadata, thresholds=_ninety_percent_specific(labels))
+        )
         if not isinstance(subgroups, Absent):
             categories = metadata.alike(dict.fromkeys(one.column for one in subgroups))
     return RunFindings(
@@ -111,6 +118,26 @@ def evaluate_run(
         notes=(*(f"{text}." for text in cautions), *table.notes, *_names_alike(table, record), *categories),
         finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         record=record,
+        left_out_of_mean=tuple(one.name for one in judgeable if one.too_few is not None) if len(labels) > 1 else (),
+        cohort=_cohort(table, record),
+    )
+
+
+def _ninety_percent_specific(labels: Sequence[LabelEvaluation]) -> dict[str, float]:
+    """By label, the threshold that has a specificity of 90 % on validation."""
+    points = {one.name: one.operating_points for one in labels if not isinstance(one.operating_points, Absent)}
+    return {name: row.threshold for name, rows in points.items() for row in rows if row.asked_specificity == 0.9}
+
+
+def _cohort(table: Scores, record: RunRecord) -> CohortFlow | None:
+    data = record.data
+    if data.rows is None:
+        return None
+    left_out = {"a problem with the row": data.skipped_rows, "no label": data.unlabelled or 0}
+    return CohortFlow(
+        read=data.rows,
+        left_out={reason: rows for reason, rows in left_out.items() if rows},
+        parts={part: len(table.part(part)) for part in table.part_names},
     )
 
 
