@@ -20,6 +20,7 @@ from deepauc.cli.options import (
     RareAllowOutside,
     RareDevice,
     RareIdColumn,
+    RarePositive,
     RareSkipBad,
     RareWeightColumn,
     SplitColumn,
@@ -50,6 +51,7 @@ def train(
         typer.Option(metavar="RUN", rich_help_panel=RARE, help="Use the split of this run (matched by row name)."),
     ] = None,
     weight_column: RareWeightColumn = None,
+    positive: RarePositive = None,
     id_column: RareIdColumn = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed (default: 0).")] = None,
@@ -80,6 +82,20 @@ def train(
         str | None,
         typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none (default: if there is time for it)."),
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=RARE,
+            help="auc-margin (default), all-pairs, partial-auc, average-precision or pdsca.",
+        ),
+    ] = None,
+    max_fpr: Annotated[
+        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="partial-auc up to this FPR.")
+    ] = None,
+    min_tpr: Annotated[
+        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="partial-auc above this sensitivity.")
+    ] = None,
     tta: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Test-time augmentation: average N copies."),
@@ -105,10 +121,7 @@ def train(
     ] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Train on a table of images or numbers, and write a report.
-
-    Run the same command again to resume.
-    """
+    """Train on a table of images or numbers, and write a report. Run the same command again to resume."""
     del help_all  # it has shown itself by now
     given_data = {
         "table": None if table is None else str(table),
@@ -123,6 +136,7 @@ def train(
         "split_column": split_column,
         "split_of": None if split_of is None else str(split_of),
         "weight_column": weight_column,
+        "positive": positive,
         "image_size": None if image_size is None else parse_size(image_size, option="--image-size"),
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,
@@ -135,6 +149,9 @@ def train(
         "first_stage": first_stage,
         "auc_stage": auc_stage,
         "tta": tta,
+        "objective": objective,
+        "max_fpr": max_fpr,
+        "min_tpr": min_tpr,
     }
     settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
     from deepauc.cli.training_run import print_settings, run_training

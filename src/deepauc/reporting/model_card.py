@@ -16,6 +16,7 @@ from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow
 from deepauc.reporting.operating_card import OperatingCard, operating_card
 from deepauc.text_tables import auc_text, markdown_table, percent_text
+from deepauc.training.plain import objective_type
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import code_text
@@ -117,8 +118,8 @@ def _figures(run: Run, record: RunRecord) -> list[_Figure]:
 def _purpose(bundle: Bundle, record: RunRecord) -> str:
     shape = " x ".join(map(str, bundle.shape))
     objectives, kept = record.objectives, record.kept_stage
-    cross_entropy = bool(objectives) and objectives[kept] == "CrossEntropy"
-    trained = "by cross-entropy" if cross_entropy else "to maximise its AUC"
+    spec = objective_type(objectives[kept]) if objectives else None
+    trained = "by cross-entropy" if getattr(spec, "gives_probabilities", False) else "to maximise its AUC"
     if kept < len(objectives) - 1:
         trained += f" (the {_text(objectives[-1])} stage after it was not better on validation and was not kept)"
     inputs = f"an image of {shape} (height, width, channels)" if bundle.preprocessing.images else f"{shape} numbers"
@@ -170,7 +171,8 @@ def _guard(run: Run, record: RunRecord) -> str:
         again = f"`{_evaluate(run, 'validation', files[number])}`" if there else "recorded in run.json"
         rows.append([f"{number + 1}: {_text(names[number])}", f"{value:.3f}", "yes" if number == kept else "", again])
     table = markdown_table(["stage", "validation AUC", "kept", "made again by"], rows)
-    return f"\n\nThe stage that is best on validation is kept:\n\n{table}"
+    by = "" if guard.chosen_by is None else f", by {_text(guard.chosen_by)},"
+    return f"\n\nThe stage that is best on validation{by} is kept:\n\n{table}"
 
 
 def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:

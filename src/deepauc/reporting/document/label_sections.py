@@ -36,9 +36,8 @@ from deepauc.reporting.figures.label import (
     useful_ranges,
 )
 from deepauc.text_tables import small_text
+from deepauc.training.plain import objective_type
 
-# Losses that train an order and no probability; one that is missing here is spoken of in general words.
-_AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "PairwiseAUC", "Pairwise", "PartialAUC", "AveragePrecision"})
 _BRACKETS = (
     "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
     "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "
@@ -195,13 +194,14 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
 
 def _scores_as_probabilities(objective: str) -> str:
     """What the loss that trained the judged network says about its scores."""
-    if objective == "CrossEntropy":
+    spec = objective_type(objective)
+    if getattr(spec, "gives_probabilities", False):
         return (
             "The judged network was trained by cross-entropy, which makes the sigmoid of a score a probability, for "
             "the share of positives seen in training; how far that holds here is shown by the figures before "
             "recalibration."
         )
-    if objective in _AUC_OBJECTIVES:
+    if getattr(spec, "ranks", False):
         return "Scores of an AUC loss are not probabilities: only their order was trained."
     return "The scores of this network need not be probabilities."
 

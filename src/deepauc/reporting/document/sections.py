@@ -129,10 +129,13 @@ def _kept_blocks(findings: RunFindings) -> list[Block]:
     name = f"stage {kept.number + 1}, {shown(kept.objective)}"
     if findings.not_kept is None:
         return [Paragraph(f"The network judged here is that of the last stage ({name}), the best on validation.")]
+    measure, values = "AUC", (last.validation_auc, kept.validation_auc)
+    if (guard := findings.record.results.guard) is not None and guard.chosen_by is not None:
+        measure, values = shown(guard.measure), (guard.measured[last.number], guard.measured[kept.number])
     return [
         Paragraph(
             f"The network judged here is that of {name}. The last stage, {shown(last.objective)}, was not kept: on "
-            f"validation its AUC is {last.validation_auc:.3f}, that of the kept one {kept.validation_auc:.3f}."
+            f"validation its {measure} is {values[0]:.3f}, that of the kept one {values[1]:.3f}."
         )
     ]
 

@@ -154,8 +154,8 @@ def run_scores(folder: Path, record: RunRecord) -> Scores:
 
 
 def trained_region(record: RunRecord) -> Region | None:
-    """The region of the ROC curve that the kept stage was trained for, where that was a part of it."""
-    objective = record.stages[record.kept_stage].plain.get("objective") if record.stages else None
+    """The region of the ROC curve that the last stage was trained for, kept or not, where that was a part of it."""
+    objective = record.stages[-1].plain.get("objective") if record.stages else None
     if not isinstance(objective, Mapping) or objective.get("type") != "PartialAUC":
         return None
     limits = [objective.get(name) for name in ("max_fpr", "min_tpr")]
