@@ -139,8 +139,8 @@ def test_new_rows_get_the_mean_of_the_members_by_hand(finished, tmp_path):
             folder = finished / f"fold-{number}" / places[name]
             own = [row for row in rows_of(folder) if row["part"] == "test"]
             held.append([[float(row["score"]) for row in own], [float(whole[row["id"]]["label"]) for row in own]])
-            for into, values in zip(pooled, held[-1], strict=True):
-                into += values
+            for place, values in enumerate(held[-1]):
+                pooled[place] += values
         for number in (1, 2, 3):
             scores, labels = held[number - 1]
             enough = min(labels.count(0.0), labels.count(1.0)) >= 10
@@ -310,9 +310,7 @@ def test_a_held_out_score_does_not_see_its_own_folds_labels():
     seconds = {"ce": 1.0, "ce_auc_m": 2.0, "logistic": 0.1}
 
     def odds(truth):
-        rows = held_out(
-            {"ce": scores, "ce_auc_m": 3 * scores + 1}, {"logistic": -scores}, labels=truth, fold=fold
-        )
+        rows = held_out({"ce": scores, "ce_auc_m": 3 * scores + 1}, {"logistic": -scores}, labels=truth, fold=fold)
         return choose_candidate(rows, default="ce_auc_m", seconds=seconds)
 
     first = odds(labels)

@@ -196,7 +196,7 @@ def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, c
         ({"folds": 1}, "folds"),
         ({"folds": 80}, "80 folds"),
         ({"device": "quantum"}, "device quantum"),
-        ({"objective": "auc"}, "objective"),
+        ({"objective": "auc"}, "objective must be one of"),
         ({"label": "tired"}, "tired"),
     ],
 )

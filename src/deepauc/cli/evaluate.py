@@ -67,7 +67,7 @@ def evaluate(
     With --table: the finished run SCORES on new labelled rows.
     """
     del help_all  # it has shown itself by now
-    if table is not None or scores.is_dir():
+    if table is not None:
         _external(
             scores,
             table,
@@ -90,8 +90,8 @@ def evaluate(
 
     from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import AucResult
-    from deepauc.reporting.folds import OOF, fold_aucs
     from deepauc.reporting.evaluation.table import evaluate_part
+    from deepauc.reporting.folds import OOF, fold_aucs
     from deepauc.training.run.own_files import require_own
     from deepauc.training.run.scores import read_scores
 
@@ -133,7 +133,7 @@ def evaluate(
 
 def _external(
     run: Path,
-    table: Path | None,
+    table: Path,
     *,
     label_columns: Sequence[str],
     image_column: str | None,
@@ -152,10 +152,6 @@ def _external(
     from deepauc.data.table.problems import TableError
     from deepauc.reporting.external import HEADER, evaluate_table
 
-    if table is None:
-        inside = run / "scores.csv"
-        hint = f"name the file in it, {inside}, or" if inside.is_file() else "name a file of scores, or"
-        raise ValueError(f"{run} is a folder: {hint} a table of new labelled rows, --table other.csv.")
     try:
         found = evaluate_table(
             run,
@@ -194,9 +190,7 @@ def _external(
 def _show_folds(output: Output, found: Sequence[FoldAuc]) -> None:
     from deepauc.reporting.figures.label import interval_text
 
-    rows = [
-        [one.label, f"{one.folds}", f"{one.rows:,}", f"{one.positives:,}", interval_text(one.auc)] for one in found
-    ]
+    rows = [[one.label, f"{one.folds}", f"{one.rows:,}", f"{one.positives:,}", interval_text(one.auc)] for one in found]
     header = ["label", "folds", "rows", "positives", "mean AUC within folds"]
     output.table(header, rows, title="Held-out rows of cross-validation (part oof), with 95 % intervals")
     if output.quiet:
@@ -293,9 +287,10 @@ def _show_partial_aucs(output: Output, judged: list[LabelEvaluation]) -> None:
 
 
 def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> None:
+    from deepauc.reporting.document.operating_sections import asked_text
     from deepauc.reporting.evaluation.findings import Absent
     from deepauc.reporting.evaluation.table import NO_TEST, NO_VALIDATION, NOT_TEST
-    from deepauc.reporting.figures.label import interval_text, specificity_text
+    from deepauc.reporting.figures.label import interval_text
 
     rows, left_out = [], []
     for one in judged:
@@ -305,15 +300,16 @@ def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> Non
             continue
         rows += [
             [
-                *(one.name, specificity_text(row), f"{row.threshold:.6g}"),
+                *(one.name, asked_text(row), f"{row.threshold:.6g}"),
                 *(interval_text(row.sensitivity), interval_text(row.specificity)),
             ]
-            for row in one.operating_points
+            for points in (one.operating_points, one.sensitivity_points)
+            for row in (() if isinstance(points, Absent) else points)
         ]
         if one.operating_points_left_out is not None:
             left_out.append(f"{one.part}, {one.name}, left out: {one.operating_points_left_out.why}")
     if rows:
-        header = ["label", "specificity asked", "threshold", "sensitivity", "specificity reached"]
+        header = ["label", "chosen for", "threshold", "sensitivity", "specificity"]
         output.table(header, rows, title="On test, at thresholds from validation")
         for text in left_out:
             output.say(text)
@@ -336,7 +332,7 @@ def _show_calibration(output: Output, judged: list[LabelEvaluation]) -> None:
 def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:
     from deepauc.reporting.evaluation.findings import to_json
 
-    operating = ("operating_points", "operating_points_left_out")
+    operating = ("operating_points", "operating_points_left_out", "sensitivity_points", "patients", "too_few")
     kept = ("name", "part", "counts", "auc", "resamples", *operating, "cautions", *(("calibration",) if within else ()))
     kept = (*kept, *(("partial_auc",) if one.partial_auc is not None else ()))
     return {name: to_json(getattr(one, name)) for name in kept}

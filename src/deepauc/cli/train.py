@@ -87,6 +87,20 @@ def train(
         str | None,
         typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none (default: if there is time for it)."),
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=RARE,
+            help="auc-margin (default), all-pairs, partial-auc, average-precision or pdsca.",
+        ),
+    ] = None,
+    max_fpr: Annotated[
+        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="partial-auc up to this FPR.")
+    ] = None,
+    min_tpr: Annotated[
+        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="partial-auc above this sensitivity.")
+    ] = None,
     tta: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Test-time augmentation: average N copies."),
@@ -100,16 +114,19 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="Write curves to DIR/tensorboard at the end.")
     ] = False,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples", rich_help_panel=RARE, help="Write examples.html: images of patients, with Grad-CAM."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the results.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", rich_help_panel=RARE, help="Print the result as JSON only.")
     ] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Train on a table of images or numbers, and write a report.
-
-    Run the same command again to resume.
-    """
+    """Train on a table of images or numbers, and write a report. Run the same command again to resume."""
     del help_all  # it has shown itself by now
     given_data = {
         "table": None if table is None else str(table),
@@ -138,13 +155,16 @@ def train(
         "first_stage": first_stage,
         "auc_stage": auc_stage,
         "tta": tta,
+        "objective": objective,
+        "max_fpr": max_fpr,
+        "min_tpr": min_tpr,
     }
     top = {"seed": seed, "tune": tune, "folds": None if folds is None else parse_folds(folds)}
     settings = _settings(config, data=given_data, plan=given_plan, top=top)
     from deepauc.cli.training_run import print_settings, run_training
 
     if print_config:
-        for option, given in (("--json", as_json), ("--tensorboard", tensorboard)):
+        for option, given in (("--json", as_json), ("--tensorboard", tensorboard), ("--examples", examples)):
             if given:
                 raise ValueError(
                     f"{option} needs a training run, and --print-config only prints a config file (TOML): leave out "
@@ -158,12 +178,15 @@ def train(
 
     if tensorboard:
         summary_writer()  # where it is missing, that is said before training, not after
+    if examples and (settings.data.table is None or settings.data.image_column is None):
+        raise ValueError("--examples shows image files: name a table of them, --table data.csv --image-column file.")
     run_training(
         settings,
         out=out,
         device=device,
         output=Output(quiet=quiet, as_json=as_json),
         command=command_line(context),
+        examples=examples,
     )
     if tensorboard:
         write_events(out)

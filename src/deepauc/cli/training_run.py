@@ -19,6 +19,8 @@ from deepauc.pipeline.folding import dealt_folds
 from deepauc.pipeline.job import complete_settings, read
 from deepauc.pipeline.outcome import Outcome
 from deepauc.pipeline.run import planned, run
+from deepauc.reporting.examples import write_examples
+from deepauc.reporting.figures.thumbnails import ImageTable
 from deepauc.training.config import Settings, settings_toml
 from deepauc.training.engine.distributed import join_ranks
 from deepauc.training.plan.wording import told
@@ -26,10 +28,11 @@ from deepauc.training.run.interrupt import TrainingStopped
 
 
 def run_training(
-    settings: Settings, *, out: Path, device: str | None, output: Output, command: str
+    settings: Settings, *, out: Path, device: str | None, output: Output, command: str, examples: bool = False
 ) -> Outcome | CrossValidation:
     """From settings to a finished run folder with its report, all of it told; typer.Exit where that was not to be.
 
+    examples: also examples.html, with images of the settings' table.
     Under torchrun all processes train; the first of them speaks, the others leave after training.
     """
     target = checked_device(device)
@@ -49,10 +52,16 @@ def run_training(
         raise typer.Exit(130) from None
     if outcome is None:
         raise typer.Exit(0)
+    page = None
+    if examples and isinstance(outcome, CrossValidation) and "test" not in outcome.run.record.task.rows:
+        output.say("Caution. There is no test part to take examples from, so examples.html is not written.")
+    elif examples and outcome.report is not None and settings.data.table is not None:
+        images = ImageTable(path=settings.data.table, allow_outside=settings.data.allow_outside)
+        page = write_examples(out, table=images)
     if isinstance(outcome, CrossValidation):
-        show_cross_validation(output, outcome)
+        show_cross_validation(output, outcome, examples=page)
     else:
-        show_outcome(output, outcome)
+        show_outcome(output, outcome, examples=page)
     return outcome
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
@@ -87,7 +88,7 @@ def show_decisions(output: Output, decisions: Sequence[Decision]) -> None:
         output.say(f"  {one.name}: {one.value}\n    {one.reason}")
 
 
-def show_outcome(output: Output, outcome: Outcome) -> None:
+def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = None) -> None:
     """AUC of the kept network and of what it was compared with, where everything lies, and the same as JSON."""
     run, record = outcome.run, outcome.run.record
     if outcome.report is None:
@@ -108,10 +109,11 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
         )
     kept, other = outcome.kept, outcome.not_kept
     if other is not None and record.results.guard is not None:
-        validation = record.results.guard.validation_auc
+        guard = record.results.guard
+        by = "" if guard.chosen_by is None else f", by {guard.chosen_by}"
         output.say(
-            f"{other.objective} ({validation[other.stage]:.3f}) was not better than {kept.objective} "
-            f"({validation[kept.stage]:.3f}) on validation: the network of {kept.objective} is kept."
+            f"{other.objective} ({guard.measured[other.stage]:.3f}) was not better than {kept.objective} "
+            f"({guard.measured[kept.stage]:.3f}) on validation{by}: the network of {kept.objective} is kept."
         )
     for test in outcome.tests:
         output.say(_sentence(test))
@@ -120,6 +122,8 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
             output.result("  ".join(row))
     output.result(f"Run: {run.path}")
     output.result(f"Report: {outcome.report}")
+    if examples is not None:
+        output.result(f"Examples: {examples} (images of patients: mind with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     baseline = outcome.baseline
     output.record(
@@ -127,6 +131,7 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
             "run": str(run.path),
             "state": outcome.state,
             "report": str(outcome.report),
+            **({} if examples is None else {"examples": str(examples)}),
             "baseline": None if baseline is None else str(baseline.path),
             "auc": plain_aucs(record.results.auc),
             "baseline_auc": None if baseline is None else plain_aucs(baseline.record.results.auc),
@@ -145,7 +150,7 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
     )
 
 
-def show_cross_validation(output: Output, outcome: CrossValidation) -> None:
+def show_cross_validation(output: Output, outcome: CrossValidation, *, examples: Path | None = None) -> None:
     """The candidates and the one that was kept, its AUC over the folds and on a test part, and the same as JSON."""
     run, record, folds = outcome.run, outcome.run.record, outcome.folds
     choice = folds.choice
@@ -169,12 +174,15 @@ def show_cross_validation(output: Output, outcome: CrossValidation) -> None:
         output.say(f"Caution. {caution}")
     output.result(f"Run: {run.path}")
     output.result(f"Report: {outcome.report}")
+    if examples is not None:
+        output.result(f"Examples: {examples} (images of patients: mind with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     output.record(
         {
             "run": str(run.path),
             "state": outcome.state,
             "report": str(outcome.report),
+            **({} if examples is None else {"examples": str(examples)}),
             "auc": plain_aucs(record.results.auc),
             "folds": record.plain.get("folds"),
             "seconds": record.results.seconds,

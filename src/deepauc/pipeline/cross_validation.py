@@ -43,9 +43,9 @@ from deepauc.pipeline.fold_average import save_average
 from deepauc.pipeline.folding import Dealt
 from deepauc.pipeline.job import Job, cpu_threads, fit_minutes, plan, recorded_pace
 from deepauc.pipeline.stages import stage_lengths
+from deepauc.pipeline.train import State, folder_state, run_notes, train_run
 from deepauc.pipeline.trivial_baselines import FOLDER as TRIVIAL
 from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_names, trivial_seconds
-from deepauc.pipeline.train import State, folder_state, run_notes, train_run
 from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
 from deepauc.training.plain import recipe_hash, to_plain

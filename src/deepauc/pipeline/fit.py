@@ -58,7 +58,8 @@ def fit(
         id: The column of row names, where there is no image.
         bag: Not available yet.
         image_root: The folder that image paths are relative to.
-        objective: Not available yet; `config` takes a file with any recipe.
+        objective: What the last stage minimises: "auc-margin" (default), "partial-auc", "average-precision",
+            "all-pairs" or "pdsca".
         pretrained: Not available yet; `config` takes a file with any network and its weights.
         folds: "auto": five folds where the rarer class has fewer than 200 rows (patients), else one split. Or 0 (one
             split), a number of folds, or the column that names each row's fold, such as the site.
@@ -72,7 +73,7 @@ def fit(
     Returns:
         The model: `.auc`, `.leaderboard`, `.oof`, `.report`, `.predict(table)`, `.evaluate(table)`, `.export(folder)`.
     """
-    for name, value in (("bag", bag), ("objective", objective), ("pretrained", pretrained)):
+    for name, value in (("bag", bag), ("pretrained", pretrained)):
         if value:
             raise ValueError(f"{name} is not available in fit yet: give a config file with a recipe (config=).")
     target = checked_device(device)
@@ -92,6 +93,7 @@ def fit(
         image_root=None if image_root is None else str(image_root),
         folds=None if folds == AUTO else folds,
         minutes=minutes,
+        objective=objective,
         seed=seed or None,
     )
     place = _new_folder() if out is None else Path(out)
@@ -115,10 +117,17 @@ def fit(
 
 
 def _settings(
-    config: str | Path | None, *, folds: int | str | None, minutes: float | None, seed: int | None, **data: object
+    config: str | Path | None,
+    *,
+    folds: int | str | None,
+    minutes: float | None,
+    objective: str | None,
+    seed: int | None,
+    **data: object,
 ) -> Settings:
     settings = Settings() if config is None else read_settings(config)
-    return with_given(settings, data=data, plan={"minutes": minutes}, top={"folds": folds, "seed": seed})
+    plan = {"minutes": minutes, "objective": objective}
+    return with_given(settings, data=data, plan=plan, top={"folds": folds, "seed": seed})
 
 
 def _new_folder() -> Path:

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from deepauc.metrics.operating_points import specificities, threshold_at_specificity
 from deepauc.metrics.recalibration import TemperatureScaling
 from deepauc.models.average import AverageNetwork, AverageSpec
 from deepauc.models.build import architecture
 from deepauc.pipeline.candidates import Chosen, HeldOut, recalibrations
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle, save_weights
+from deepauc.training.run.operating import thresholds_of
 
 
 def save_average(out: Path, rows: HeldOut, chosen: Chosen, places: Mapping[str, Sequence[Path]]) -> None:
@@ -46,21 +46,18 @@ def save_average(out: Path, rows: HeldOut, chosen: Chosen, places: Mapping[str, 
     replace(
         first,
         model=AverageSpec(members=tuple(architecture(bundle.model) for bundle in bundles)),
-        preprocessing=Preprocessing(
-            mean=(0.0,) * channels, std=(1.0,) * channels, images=first.preprocessing.images
-        ),
+        preprocessing=Preprocessing(mean=(0.0,) * channels, std=(1.0,) * channels, images=first.preprocessing.images),
         thresholds=_thresholds(rows, chosen),
         calibration=dict.fromkeys(first.label_names, as_it_is),
     ).save(out)
 
 
 def _thresholds(rows: HeldOut, chosen: Chosen) -> dict[str, dict[str, float]]:
-    """By label, the held-out log odds at which a specificity is reached."""
+    """By label, the held-out log odds at which a specificity or a sensitivity is reached."""
     found = {}
     for j, name in enumerate(rows.label_names):
         known = ~np.isnan(rows.labels[:, j])
         scores, labels = chosen.scores[known, j], rows.labels[known, j]
         if len(np.unique(labels)) == 2:
-            asked = specificities(int((labels == 0).sum()))
-            found[name] = {f"specificity {s:g}": float(threshold_at_specificity(scores, labels, s)) for s in asked}
+            found[name] = thresholds_of(scores, labels)
     return found

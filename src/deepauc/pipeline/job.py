@@ -55,9 +55,7 @@ def check(settings: Settings, *, device: torch.device, listen: Listener = ignore
     return split_rows(read(settings, device=device, listen=listen), settings)
 
 
-def read(
-    settings: Settings, *, device: torch.device, frame: Table | None = None, listen: Listener = ignore
-) -> Rows:
+def read(settings: Settings, *, device: torch.device, frame: Table | None = None, listen: Listener = ignore) -> Rows:
     """Read and check the data; a TableError lists all that is wrong with a table.
 
     frame: a DataFrame in place of the settings' table.

@@ -13,7 +13,7 @@ from deepauc.data.table.frame import Table
 from deepauc.metrics.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.leaderboard import one_split_board
-from deepauc.reporting.evaluation.run import scores_of
+from deepauc.reporting.evaluation.run import run_scores
 from deepauc.reporting.export import copy_bundle
 from deepauc.reporting.external import External, evaluate_table
 from deepauc.reporting.figures.label import interval_text
@@ -56,7 +56,7 @@ class Model:
 
     @cached_property
     def _scores(self) -> Scores:
-        return scores_of(self.path, self._record)
+        return run_scores(self.path, self._record)
 
     @property
     def auc(self) -> Estimate[float]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from deepauc.metrics.folds import auroc_by_fold, fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.operating_points import operating_point
 from deepauc.reporting.document.background_sections import leak_texts
 from deepauc.reporting.document.blocks import (
     Block,
@@ -22,7 +24,9 @@ from deepauc.reporting.document.blocks import (
 )
 from deepauc.reporting.evaluation.findings import AucResult, RunFindings
 from deepauc.reporting.figures.label import interval_text
+from deepauc.text_tables import percent_text
 from deepauc.training.run.fold_record import Choice, FoldsRecord
+from deepauc.training.run.operating import thresholds_of
 from deepauc.training.run.scores import Scores
 
 OOF = "oof"
@@ -176,29 +180,30 @@ def _folds(table: Scores, folds: FoldsRecord) -> Section:
 
 
 def _thresholds(table: Scores) -> Section:
-    from deepauc.metrics.operating_points import operating_point, specificities, threshold_at_specificity
-
     rows_of, cells = table.part(OOF), []
     for j, label in enumerate(table.label_names):
         known = ~np.isnan(rows_of.labels[:, j])
         scores, labels = rows_of.scores[known, j], rows_of.labels[known, j]
         if len(np.unique(labels)) < 2:
             continue
-        for asked in specificities(int((labels == 0).sum())):
-            cut = float(threshold_at_specificity(scores, labels, asked))
-            found = float(operating_point(scores, labels, cut).sensitivity.value)
+        for asked, cut in thresholds_of(scores, labels).items():
+            point = operating_point(scores, labels, cut)
             cells.append(
                 (
                     TableCell(shown(label)),
-                    TableCell(f"{100 * asked:g} %", asked),
+                    TableCell(asked),
                     TableCell(f"{cut:.4g}", cut),
-                    TableCell(f"{100 * found:.1f} %", found),
+                    *(TableCell(percent_text(one), one) for one in map(_value, (point.sensitivity, point.specificity))),
                 )
             )
-    header = ("Label", "Nominal specificity", "Threshold (log odds)", "Nominal sensitivity")
+    header = ("Label", "Asked for", "Threshold (log odds)", "Nominal sensitivity", "Nominal specificity")
     caption = "On the held-out rows of all folds"
     blocks = (Caution(NOMINAL), DataTable(caption=caption, header=header, rows=tuple(cells)))
     return Section(anchor="thresholds-folds", title="Thresholds", blocks=blocks)
+
+
+def _value(share: Estimate[Any]) -> float:
+    return float(share.value)
 
 
 def _auc_cell(auc: Estimate[float]) -> TableCell:

@@ -12,7 +12,7 @@ from deepauc.reporting.document.markdown import markdown_page
 from deepauc.reporting.document.page import html_page
 from deepauc.reporting.document.sections import run_document
 from deepauc.reporting.evaluation.findings import RunFindings, to_json
-from deepauc.reporting.evaluation.run import evaluate_run, scores_of
+from deepauc.reporting.evaluation.run import evaluate_run, run_scores
 from deepauc.reporting.evaluation.subgroups import Metadata
 from deepauc.reporting.figures.canvas import render
 from deepauc.reporting.figures.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
@@ -81,7 +81,7 @@ def write_report(
     images = None if thumbnails is None else thumbnails_section(run_dir, findings, thumbnails)
     document = run_document(findings, command=command, thumbnails=images)
     if findings.record.folds is not None:
-        document = with_folds(document, findings, scores_of(Path(run_dir), findings.record))
+        document = with_folds(document, findings, run_scores(Path(run_dir), findings.record))
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     figures = []
     svg = {}

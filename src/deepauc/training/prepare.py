@@ -135,9 +135,7 @@ def _with_folds(
     return replace(rows, task=replace(rows.task, metadata=kept), folds=rows.task.metadata[column])
 
 
-def _read(
-    data: DataSettings, device_kind: DeviceKind, frame: Table | None, progress: ReadingProgress | None
-) -> Rows:
+def _read(data: DataSettings, device_kind: DeviceKind, frame: Table | None, progress: ReadingProgress | None) -> Rows:
     packed, digests = None, None
     if data.packed is not None:
         task, report, digests, packed = read_packed(data.packed, progress=progress)

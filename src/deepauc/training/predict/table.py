@@ -138,7 +138,8 @@ def predict_table(
 ) -> TablePrediction:
     """Score a table (a file or a DataFrame) that needs no labels. Columns that are not named are the first run's.
 
-    Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used; positive: the value that is 1 there.
+    Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
+    positive: the value that is 1 in them.
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
     tta: as in `predict`. weights: how much each run counts, in scores and probabilities; all alike by default, and with
     "learned" as a logistic regression on the runs' validation part says, whose probabilities are then given; this

@@ -9,17 +9,28 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.task import Task
-from deepauc.metrics.operating_points import specificities, threshold_at_specificity
+from deepauc.metrics.operating_points import (
+    SENSITIVITIES,
+    specificities,
+    threshold_at_sensitivity,
+    threshold_at_specificity,
+)
 from deepauc.metrics.recalibration import fit_temperature
 
 
 def thresholds(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, dict[str, float]]:
-    """By label, the raw score at which validation reaches a specificity: 80, 90, 95 %, more if it can tell."""
-    found = {}
-    for name, h, y in _labels_with_both_classes(task, scores):
-        asked = specificities(int((y == 0).sum()))
-        found[name] = {f"specificity {s:g}": float(threshold_at_specificity(h, y, s)) for s in asked}
-    return found
+    """By label, the raw score at which validation reaches a specificity or a sensitivity.
+
+    Specificities of 80, 90, 95 %, more if it can tell; sensitivities of 90 and 95 %.
+    """
+    return {name: thresholds_of(h, y) for name, h, y in _labels_with_both_classes(task, scores)}
+
+
+def thresholds_of(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, float]:
+    """Of one label with both classes."""
+    asked = specificities(int((labels == 0).sum()))
+    found = {f"specificity {s:g}": float(threshold_at_specificity(scores, labels, s)) for s in asked}
+    return found | {f"sensitivity {s:g}": float(threshold_at_sensitivity(scores, labels, s)) for s in SENSITIVITIES}
 
 
 def calibrations(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from deepauc.training.run.own_files import digests
 from deepauc.training.run.record import Aucs, Guard, Results, RunRecord
 from deepauc.training.run.scores import read_run_scores, write_run_scores
 from deepauc.training.scoring import mean_auc, part_auc
+from deepauc.training.selection import own_measure
 
 PartScores = npt.NDArray[np.float32]  # (n, L), of the labelled rows of a part
 StageScores = Mapping[int, Mapping[str, PartScores]]
@@ -145,7 +146,10 @@ def _guard(trainer: Trainer, made: dict[int, dict[str, PartScores]]) -> Guard:
         made[number] = {"validation": trainer.scores("validation", final=True)}
     scores = {number: parts["validation"] for number, parts in made.items()}
     aucs = {number: mean_auc(part_auc(task, "validation", values)) for number, values in scores.items()}
-    winner = max(aucs, key=lambda number: (aucs[number], number))  # of equals the later stage
+    measure = own_measure(trainer.recipe.stages[last].objective)
+    own = {} if measure is None else {n: measure.mean(task, "validation", values) for n, values in scores.items()}
+    judged = own or aucs
+    winner = max(judged, key=lambda number: (judged[number], number))  # of equals the later stage
     load_weights(folder.stage_path(winner), model)
     tests = {}
     if task.kind == "binary":
@@ -154,7 +158,8 @@ def _guard(trainer: Trainer, made: dict[int, dict[str, PartScores]]) -> Guard:
         for number in earlier if _can_be_tested(labels, groups) else ():
             both = scores[last][known, 0], scores[number][known, 0]
             tests[number] = compare_auroc(*both, labels, groups=groups)
-    return Guard(winner=winner, validation_auc=aucs, last_minus_stage=tests)
+    chosen_by = None if measure is None else measure.name
+    return Guard(winner=winner, validation_auc=aucs, last_minus_stage=tests, chosen_by=chosen_by, own_values=own)
 
 
 def _can_be_tested(labels: Array, groups: Array | None) -> bool:
