@@ -34,7 +34,7 @@ def short_name(objective: str) -> str:
 
 
 def network_names(recipe: Recipe) -> tuple[str, ...]:
-    """The networks of a fold, `ce` and `ce_auc_m`: after the first stage with scores, and after the last, if another."""
+    """The networks of a fold, `ce` and `ce_auc_m`: after the first stage with scores, and after the last."""
     objectives = [type(stage.objective).__name__ for stage in recipe.stages if not stage.on_views]
     short = [short_name(name) for name in objectives]
     return (short[0],) if len(short) == 1 else (short[0], "_".join(short))

@@ -74,8 +74,9 @@ class SplitSettings:
 class Settings:
     """What `deepauc train` and `fit` take. With a recipe nothing is left to plan.
 
-    tune: how many pairs of margin and gamma to try. folds: how many folds of cross-validation, 0 for one split; a text is the column of the table that names each row's
-    fold; "auto" decides by the number of rows of the rarer class (`data.folds.auto_folds`).
+    tune: how many pairs of margin and gamma to try. folds: how many folds of cross-validation, 0 for one split; a text
+    is the column of the table that names each row's fold; "auto" decides by the number of rows of the rarer class
+    (`data.folds.auto_folds`).
     """
 
     seed: int = 0
