@@ -98,7 +98,7 @@ def evaluate(
     output = Output(quiet=quiet, as_json=as_json)
     region = Region.asked(max_fpr, min_tpr)
     cautions = require_own(scores.parent, scores.name, force=force)
-    table = read_scores(
+    read = read_scores(
         scores,
         label_columns=label_column or (),
         score_columns=score_column or (),
@@ -106,15 +106,15 @@ def evaluate(
         part_column=part_column,
         positive=positive,
     )
-    judged = table if part is None else table.part(part)
+    judged = read if part is None else read.part(part)
     judged.require_finite_scores()
-    parts: tuple[str | None, ...] = (part,) if part is not None else table.part_names or (None,)
-    folds = fold_aucs(table) if OOF in parts and table.folds is not None else None
+    parts: tuple[str | None, ...] = (part,) if part is not None else read.part_names or (None,)
+    folds = fold_aucs(read) if OOF in parts and read.folds is not None else None
     if folds is not None:  # scores of different networks are not pooled
         parts = tuple(name for name in parts if name != OOF)
     within = bool(((judged.scores >= 0) & (judged.scores <= 1) | np.isnan(judged.labels)).all())
     found = [
-        one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within, region=region)
+        one for name in parts for one in evaluate_part(read, name, curves=False, probabilities=within, region=region)
     ]
     if not any(isinstance(one.auc, AucResult) for one in found) and not folds:
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
