@@ -85,8 +85,6 @@ def test_report_shows_the_pictures_and_the_recorded_numbers(demo):
         assert f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" in report
     for comparison in (one for scores in record["toy"].values() for one in scores["comparisons"]):
         assert percent_text(*(comparison["difference"][part] for part in ("value", "low", "high"))) in report
-    for sentence in record["first_run"]["findings"]:
-        assert sentence in report
 
 
 @pytest.mark.usefixtures("no_report")

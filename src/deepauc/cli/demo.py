@@ -167,7 +167,7 @@ def _first_run_part(out: Path, table: Exported, settings: FirstRunSettings, outp
     output.say()
     title = "Summary of the first run: AUC with DeLong's 95 % interval"
     output.table(demo_first_run.header(), demo_first_run.rows(result), title=title)
-    output.say("\n".join(demo_first_run.findings(result)) + "\n")
+    output.say(demo_first_run.KEPT + "\n")
     output.say(
         f"On your own table, with your paths and column names (without --epochs the plan chooses):\n{result.command}\n"
     )
