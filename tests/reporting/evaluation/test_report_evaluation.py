@@ -79,7 +79,8 @@ def test_thresholds_come_from_validation_and_are_judged_on_test(binary, run_fold
 
 def test_thresholds_and_recalibration_are_those_of_the_bundle(binary, run_folders):
     bundle = json.loads((run_folders / "auc" / "bundle.json").read_text())
-    found = [row.threshold for row in binary.labels[0].operating_points]
+    label = binary.labels[0]
+    found = [row.threshold for row in (*label.operating_points, *label.sensitivity_points)]
     assert found == list(bundle["thresholds"]["spot"].values())
     assert binary.labels[0].calibration.recalibration == pytest.approx(bundle["calibration"]["spot"])
 

@@ -126,6 +126,16 @@ def _subgroups(findings: RunFindings) -> str | None:
     return f"By {', '.join(shown(name) for name in columns)} (section Subgroups)"
 
 
+def _output(findings: RunFindings) -> str | None:
+    known = any(not isinstance(label.calibration, Absent) for label in findings.labels)
+    return "A raw score that ranks" + ("; a probability after recalibration on validation" if known else "")
+
+
+def _explainability(findings: RunFindings) -> str | None:
+    images = len(findings.record.task.shape) == 3
+    return "Grad-CAM of example images on a page apart, deepauc report RUN --examples" if images else None
+
+
 def _errors(findings: RunFindings) -> str | None:
     return "The largest errors, by id (section Largest errors)" if findings.cases else None
 
@@ -144,7 +154,7 @@ ITEMS = (
     Item("Background, intended use, objectives", "3a-3c, 4", "3, 4"),
     Item("Study design and goal", "4", "5, 6"),
     Item("Source and dates of the data, setting", "5a, 5b, 6a", "7"),
-    Item("Eligibility, treatments", "6b, 6c", "8"),
+    Item("Eligibility, treatments, choice of subsets", "6b, 6c", "8, 10"),
     Item("Preprocessing, de-identification", "7", "9, 12"),
     Item("Outcome, reference standard, annotators", "8a-8c", "14-18"),
     Item("Predictors", "9a-9c", "11"),
@@ -152,7 +162,7 @@ ITEMS = (
     Item("Missing data", "11", "13", _missing),
     Item("How the data were partitioned", "12a", "20", _partitions),
     Item("Level at which parts are disjoint", "12a", "21", _disjoint),
-    Item("Model and training", "12c, 22", "22, 25", _model),
+    Item("Model, initialisation and training", "12c, 22", "22, 24, 25", _model),
     Item("Software", "12c", "23", _software),
     Item("Selection of the final model", "12c", "26", _selection),
     Item("Ensembles, test-time augmentation", "12c", "27", _copies),
@@ -160,12 +170,15 @@ ITEMS = (
     Item("Calibration and clinical usefulness", "12e, 23a", "28", _calibration),
     Item("Class imbalance", "13", "", _imbalance),
     Item("Fairness, heterogeneity, subgroups", "14, 23b", "30", _subgroups),
+    Item("Model output", "15", "", _output),
+    Item("Explainability", "", "31", _explainability),
     Item("External test data", "16", "32"),
     Item("Ethics, funding, conflicts, registration, protocol", "17, 18a-18d", "40-42"),
     Item("Availability of data, code and model", "18e, 18f", "41", _reuse),
     Item("Patient and public involvement", "19", ""),
-    Item("Flow of participants", "20a", "33", _flow),
+    Item("Flow of participants, numbers in each analysis", "20a, 21", "33", _flow),
     Item("Characteristics of participants", "20b, 20c", "34"),
     Item("Failure analysis", "", "37", _errors),
+    Item("Model updating", "24", ""),
     Item("Interpretation, limitations, usability", "25, 26, 27a-27c", "38, 39"),
 )

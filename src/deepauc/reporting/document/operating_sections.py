@@ -35,8 +35,8 @@ def threshold_words(label: LabelEvaluation) -> str:
     share = percent_text(label.counts.positives / label.counts.rows)
     return (
         "Each threshold was chosen on validation and is judged here on rows that had no part in the choice, which is "
-        "why the value reached differs from the one asked for. A score at or above it counts as positive. Predictive "
-        f"values hold for this part's share of positives ({share})."
+        "why the value reached differs from the one asked for. A score at or above it counts as positive. Positive "
+        f"and negative predictive values (PPV, NPV) hold for this part's share of positives ({share})."
         + ("" if label.operating_points_left_out is None else f" Left out: {label.operating_points_left_out.why}")
     )
 
@@ -101,7 +101,7 @@ def _table(caption: str, rows: tuple[OperatingRow, ...]) -> DataTable:
         caption=caption,
         header=(
             *("Chosen for", "Threshold", "Positives: found, missed", "Negatives: cleared, false alarms"),
-            *("Sensitivity, %", "Specificity, %", "Positive predictive value, %", "Negative predictive value, %"),
+            *("Sensitivity, %", "Specificity, %", "PPV, %", "NPV, %"),
         ),
         rows=tuple(_row(row) for row in rows),
     )
@@ -110,13 +110,13 @@ def _table(caption: str, rows: tuple[OperatingRow, ...]) -> DataTable:
 def asked_text(row: OperatingRow) -> str:
     """`90 % specificity`, `95 % sensitivity`."""
     if row.asked_sensitivity is not None:
-        return f"{100 * row.asked_sensitivity:g} %\u00a0sensitivity"
-    return f"{100 * (row.asked_specificity or 0):g} %\u00a0specificity"
+        return f"{100 * row.asked_sensitivity:g} % sensitivity"
+    return f"{100 * (row.asked_specificity or 0):g} % specificity"
 
 
 def _row(row: OperatingRow) -> tuple[TableCell, ...]:
     return (
-        TableCell(asked_text(row)),
+        TableCell(asked_text(row).replace(" ", "\u00a0")),
         TableCell(f"{row.threshold:.4g}", row.threshold),
         TableCell(f"{row.true_positives:,}, {row.false_negatives:,}", row.true_positives),
         TableCell(f"{row.true_negatives:,}, {row.false_positives:,}", row.true_negatives),

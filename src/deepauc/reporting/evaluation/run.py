@@ -72,8 +72,8 @@ def evaluate_run(
         baseline = run.path / FIRST_STAGE
     RunFolder(run.path).require_classifier()
     cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
-    table = _scores_of(run.path, record)
-    part = next((name for name in ("test", "validation") if name in table.part_names), None)
+    table = run_scores(run.path, record)
+    part = judged_part(table)
     region = region or trained_region(record)
     labels = (
         ()
@@ -87,7 +87,7 @@ def evaluate_run(
     categories: list[str] = []
     if metadata is not None:
         subgroups = (
-            Absent(_part_note(None))
+            Absent(part_note(None))
             if judged is None
             else find_subgroups(judged, metadata, thresholds=_ninety_percent_specific(labels))
         )
@@ -99,7 +99,7 @@ def evaluate_run(
         kind=record.task.kind,
         label_names=table.label_names,
         judged_part=part,
-        part_note=_part_note(part),
+        part_note=part_note(part),
         parts=tuple(
             PartCounts(part=name, label=label, counts=count_rows(sample_of(table.part(name), number)))
             for name in table.part_names
@@ -113,7 +113,7 @@ def evaluate_run(
         stages=_stages(record),
         subgroups=subgroups,
         history=_history(run, record),
-        leaks=_leaks(table, record),
+        leaks=find_leaks(table, record),
         cases=() if judged is None else _cases(judged, cases),
         notes=(*(f"{text}." for text in cautions), *table.notes, *_names_alike(table, record), *categories),
         finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -141,8 +141,13 @@ def _cohort(table: Scores, record: RunRecord) -> CohortFlow | None:
     )
 
 
-def _scores_of(folder: Path, record: RunRecord) -> Scores:
-    """A binary scores.csv calls its label `label`; the record knows its name."""
+def judged_part(table: Scores) -> str | None:
+    """Test, or validation where there is none."""
+    return next((name for name in ("test", "validation") if name in table.part_names), None)
+
+
+def run_scores(folder: Path, record: RunRecord) -> Scores:
+    """The run's scores with their names. A binary scores.csv calls its label `label`; the record knows its name."""
     table, names = read_run_scores(folder), record.task.labels
     names = names if len(names) == len(table.label_names) else table.label_names
     return replace(table, label_names=names, group_word=record.data.group_word)
@@ -160,7 +165,8 @@ def trained_region(record: RunRecord) -> Region | None:
     return None if isinstance(found, Absent) or found == Region() else found
 
 
-def _part_note(part: str | None) -> str:
+def part_note(part: str | None) -> str:
+    """What the judged part means for the values."""
     if part == "test":
         return "Judged on the test part, which no choice of training has seen."
     if part == "validation":
@@ -187,7 +193,7 @@ def _baseline(
         return Absent(NO_BASELINE)
     other = Run(path)
     their_record = other.record
-    theirs = _scores_of(path, their_record)
+    theirs = run_scores(path, their_record)
     cautions = []
     if record.identity.data != their_record.identity.data:
         cautions.append("The two runs were trained on different data (their hashes differ).")
@@ -207,7 +213,7 @@ def _not_kept(run: Run, table: Scores, part: str | None, region: Region | None) 
         return None
     if not (folder / SCORES).is_file():
         return Absent(NO_LAST_SCORES)
-    theirs = attempt(lambda: _scores_of(folder, record))
+    theirs = attempt(lambda: run_scores(folder, record))
     if isinstance(theirs, Absent):
         return theirs
     return _compared(table, theirs, part, region, name=LAST_STAGE, objective=record.objectives[-1], cautions=())
@@ -284,7 +290,8 @@ def _history(run: Run, record: RunRecord) -> History | Absent:
     )
 
 
-def _leaks(table: Scores, record: RunRecord) -> LeakFinding:
+def find_leaks(table: Scores, record: RunRecord) -> LeakFinding:
+    """Patients in two parts, from the scores, and what training has found."""
     patients, both, possible = None, None, 0
     if table.groups is not None and table.parts is not None:
         numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, table.parts)]

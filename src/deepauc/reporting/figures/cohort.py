@@ -59,7 +59,7 @@ def _part_text(name: str, rows: int, parts: Sequence[PartCounts]) -> str:
 def _box(axes: Any, x: float, y: float, text: str, *, faint: bool = False) -> None:
     colour = FAINT if faint else INK
     style = {"boxstyle": "round,pad=0.45", "facecolor": "none", "edgecolor": colour, "linewidth": 1.1}
-    axes.text(x, y, text, ha="center", va="center", fontsize=9, color=colour, bbox=style)
+    axes.text(x, y, text, ha="center", va="center", fontsize=10.5, color=colour, bbox=style)
 
 
 def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], *, head: bool = True) -> None:
