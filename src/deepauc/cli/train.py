@@ -25,10 +25,23 @@ from deepauc.cli.options import (
     SplitColumn,
     parse_size,
 )
-from deepauc.cli.short_help import HELP_ALL, RARE
+from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 
 if TYPE_CHECKING:
     from deepauc.training.config import Settings
+
+
+DEFAULT_NAME = "default"  # what --pretrained without a NAME stands for
+
+
+class TrainCommand(ShortHelp):
+    """`--pretrained` may stand alone, which typer's options cannot."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        option = "--pretrained"
+        alone = [one == option and (n == len(args) or args[n].startswith("-")) for n, one in enumerate(args, 1)]
+        named = [f"{option}={DEFAULT_NAME}" if bare else one for one, bare in zip(args, alone, strict=True)]
+        return super().parse_args(ctx, named)
 
 
 def train(
@@ -66,6 +79,14 @@ def train(
         str | None,
         typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp, or a network of timm."),
     ] = None,
+    pretrained: Annotated[
+        str | None,
+        typer.Option(metavar="[NAME]", help="Start from ImageNet weights (of the network NAME)."),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", rich_help_panel=RARE, help="With --pretrained: frozen or trained."),
+    ] = None,
     image_size: Annotated[
         str | None, typer.Option(metavar="HxW", rich_help_panel=RARE, help="Resize images; 224 means 224x224.")
     ] = None,
@@ -99,10 +120,7 @@ def train(
     ] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Train on a table of images or numbers, and write a report.
-
-    Run the same command again to resume.
-    """
+    """Train on a table of images or numbers, and write a report. Run the same command again to resume."""
     del help_all  # it has shown itself by now
     given_data = {
         "table": None if table is None else str(table),
@@ -129,6 +147,8 @@ def train(
         "first_stage": first_stage,
         "auc_stage": auc_stage,
         "tta": tta,
+        "pretrained": True if pretrained == DEFAULT_NAME else pretrained,
+        "backbone": backbone,
     }
     settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
     from deepauc.cli.training_run import print_settings, run_training

@@ -13,6 +13,7 @@ from deepauc.training.plan.network import Sizes
 
 FirstStage = Literal["auto", "none", "contrastive"]
 AucStage = Literal["auto", "always", "none"]
+Backbone = Literal["auto", "frozen", "trained"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,9 @@ class PlanOptions:
     minutes: how long one is willing to wait for training, on the machine it runs on. first_stage: whether a contrastive
     stage on the images alone comes first; `auto` leaves that to the plan. auc_stage: whether the AUC margin loss comes
     last; `auto`: where cross-entropy, with all the steps it is to have, leaves time for it. tta: copies of an image
-    that a score is the mean of, 0 for none.
+    that a score is the mean of, 0 for none. pretrained: whether the network starts from published weights: True for
+    the plan's own network, the name of another, or a .safetensors file of `model`. backbone: whether all layers but
+    the last then stay as they are; `auto`: on a CPU.
     """
 
     model: str | None = None
@@ -32,6 +35,8 @@ class PlanOptions:
     first_stage: FirstStage = "auto"
     auc_stage: AucStage = "auto"
     tta: int | None = None
+    pretrained: bool | str = False
+    backbone: Backbone = "auto"
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes < math.inf:
@@ -42,9 +47,13 @@ class PlanOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}.")
-        for name, words in (("first_stage", get_args(FirstStage)), ("auc_stage", get_args(AucStage))):
+        kinds = {"first_stage": FirstStage, "auc_stage": AucStage, "backbone": Backbone}
+        for name, kind in kinds.items():
+            words = get_args(kind)
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} must be one of {', '.join(words)}, not {getattr(self, name)!r}.")
+        if self.backbone != "auto" and not self.pretrained:
+            raise ValueError("backbone is of a network with pretrained weights: set pretrained too, or leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ as one would like, and `timing.fit_into` cuts it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,11 +19,12 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
 from deepauc.training.plan.cost import multiply_adds
-from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
-from deepauc.training.plan.first_stage import Means, PlannedFirst, plan_first_stage
+from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact, replaced
+from deepauc.training.plan.first_stage import Means, PlannedFirst, no_first_stage, plan_first_stage
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.length import Length, budget_of, planned_epochs
 from deepauc.training.plan.network import SMALLER, image_network, named_model, size_decision
+from deepauc.training.plan.start import Start, network_decision, plan_start
 from deepauc.training.plan.test_time import plan_copies
 from deepauc.training.recipe import Precision, Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
@@ -36,6 +38,24 @@ LEAST_POSITIVES, LEAST_NEGATIVES = 1 / 4, 1 / 8
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
 MARGIN, GAMMA = 0.5, 0.002
 ADAMW_LR, PESG_LR = 0.002, 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rates:
+    """Optimizers of the two stages. backbone: the rate of all layers but the last, as a share of theirs."""
+
+    adamw: AdamWSpec
+    pesg: PESGSpec
+    backbone: float = 1.0
+
+
+# By what becomes of pretrained layers; None: there are none.
+_ADAMW, _PESG = AdamWSpec(lr=ADAMW_LR), PESGSpec(lr=PESG_LR, gamma=GAMMA, weight_decay=1e-4)
+_RATES: Mapping[str | None, _Rates] = {
+    None: _Rates(adamw=_ADAMW, pesg=_PESG),
+    "frozen": _Rates(adamw=_ADAMW, pesg=_PESG),
+    "trained": _Rates(adamw=_ADAMW, pesg=_PESG, backbone=0.1),
+}
 RATE = Decision(name="learning rate", value=ADAMW_LR, reason=("tried",))
 BOTH_STAGES = (
     Decision(name="stages", value=("cross-entropy", "AUC-M"), reason=("both",)),
@@ -68,12 +88,16 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     batch = _batch(fingerprint, options, device_kind)
     budget = budget_of(options.minutes, device_kind)
     length = Length.of(fingerprint, batch=batch.size, positives=batch.quotas, budget=budget)
-    model, of_model = _model(fingerprint, options, device_kind, length)
-    epochs, of_length = planned_epochs(length, model, options, device_kind)
+    start = plan_start(fingerprint.shape, options, device_kind)
+    frozen = start is not None and start.frozen
+    model, of_model = _model(fingerprint, options, device_kind, length, start)
+    epochs, of_length = planned_epochs(length, model, options, device_kind, frozen=frozen)
     images = len(fingerprint.shape) == 3
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
     means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs)
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
+    if start is not None and options.first_stage == "auto":
+        before = PlannedFirst(decisions=(no_first_stage("pretrained"),))
     copies, of_copies = plan_copies(fingerprint, options)
     if before.stage is not None:
         of_length = _after(before, of_length)
@@ -81,9 +105,9 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     def of(epochs: tuple[int, int], why: Decision, without_auc: Plan | None = None) -> Plan:
         auc = epochs[1] > 0
         keep, of_keep = _keep(fingerprint, auc=auc)
-        stages = _supervised(fingerprint, batch, epochs, keep=keep, precision=precision)
+        stages = _supervised(fingerprint, batch, epochs, keep=keep, precision=precision, start=start)
         decisions = [*of_model, *batch.decisions(auc=auc), *before.decisions, of_length]
-        decisions += [*([why, RATE] if not auc else BOTH_STAGES), *of_keep]
+        decisions += [*_rates(start, why=None if auc else why), *of_keep]
         if stages[0].augment is not None:
             decisions += [_augment_decision(stages[0].augment), *of_copies]
         return Plan(
@@ -92,6 +116,9 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
                 stages=stages if before.stage is None else (before.stage, *stages),
                 guard=auc and "validation" in fingerprint.rows,
                 tta=copies,
+                input_mean=None if start is None else start.mean,
+                input_std=None if start is None else start.std,
+                frozen=frozen,
             ),
             decisions=tuple(decisions),
             first_stage_may_go=before.stage is not None and options.first_stage == "auto",
@@ -110,12 +137,16 @@ def _supervised(
     *,
     keep: Literal["last", "best"],
     precision: Precision,
+    start: Start | None,
 ) -> tuple[Stage, ...]:
     """Cross-entropy and, where it has any epochs, AUC-M."""
-    augment = _augment(fingerprint.shape) if len(fingerprint.shape) == 3 else None
+    frozen = start is not None and start.frozen
+    augment = _augment(fingerprint.shape) if len(fingerprint.shape) == 3 and not frozen else None
+    rates = _RATES[None if start is None else "frozen" if frozen else "trained"]
     first = Stage(
         objective=CrossEntropy(),
-        optimizer=AdamWSpec(lr=ADAMW_LR),
+        optimizer=rates.adamw,
+        backbone_rate=rates.backbone,
         epochs=epochs[0],
         schedule=Cosine(),
         positives_per_batch=batch.quotas[0],
@@ -128,7 +159,8 @@ def _supervised(
         return (first,)
     second = Stage(
         objective=AUCMargin(margin=MARGIN),
-        optimizer=PESGSpec(lr=PESG_LR, gamma=GAMMA, weight_decay=1e-4),
+        optimizer=rates.pesg,
+        backbone_rate=rates.backbone,
         epochs=epochs[1],
         schedule=_decay(epochs[1]),
         positives_per_batch=batch.quotas[1],
@@ -157,10 +189,28 @@ def _augment_decision(augment: Augment) -> Decision:
     return Decision(name="augmentation", value=augment.crop_padding, reason=("careful",), rests_on=facts)
 
 
+def _rates(start: Start | None, *, why: Decision | None) -> tuple[Decision, ...]:
+    """The stages and their learning rates. why: there is no AUC stage."""
+    if start is None:
+        return BOTH_STAGES if why is None else (why, RATE)
+    kind = "frozen" if start.frozen else "trained"
+    rates = _RATES[kind]
+    facts: dict[str, Fact] = {"backbone": rates.backbone, "decay": rates.adamw.weight_decay}
+    if why is not None:
+        return why, Decision(name=RATE.name, value=rates.adamw.lr, reason=(kind,), rests_on=facts)
+    both = Decision(
+        name="learning rates", value=(rates.adamw.lr, rates.pesg.lr), reason=(kind, "sigmoid"), rests_on=facts
+    )
+    return replaced(BOTH_STAGES, both)
+
+
 def _model(
-    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: Length
+    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: Length, start: Start | None
 ) -> tuple[ModelSpec, list[Decision]]:
     shape = fingerprint.shape
+    if start is not None:
+        size = size_decision((shape[0], shape[1]), fingerprint.file_sizes, device_kind, pretrained=True)
+        return start.model, [size, network_decision(start, options), *start.decisions()]
     if len(shape) == 1:
         reason = ("numbers",) if options.model is None else ASKED
         return named_model(options.model or "mlp", shape), [Decision(name="network", value="mlp", reason=reason)]
