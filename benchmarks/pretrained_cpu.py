@@ -40,9 +40,10 @@ RESULTS = Path(__file__).parent.parent / "results"
 FILE = RESULTS / "pretrained-cpu.jsonl"
 SETS = ("breastmnist", "pneumoniamnist")
 SEEDS = {"frozen": (0, 1, 2), "scratch": (0,)}
+KINDS = ("rates", "frozen", "scratch")
 CPU = torch.device("cpu")
-ADAMW = [AdamWSpec(lr=lr, weight_decay=decay) for lr in (0.0005, 0.002) for decay in (0.01, 1.0, 10.0)]
-PESGS = [PESGSpec(lr=lr, weight_decay=decay) for lr in (0.001, 0.01, 0.1) for decay in (1e-4, 0.01, 0.1)]
+ADAMW = [AdamWSpec(lr=lr, weight_decay=decay) for lr in (0.0005, 0.002) for decay in (0.01, 1.0, 10.0, 30.0)]
+PESGS = [PESGSpec(lr=lr, weight_decay=decay) for lr in (0.01, 0.03, 0.1) for decay in (1e-4, 0.1, 0.3, 1.0)]
 
 
 def table_of(name: str, folder: Path) -> str:
@@ -71,7 +72,7 @@ def rates(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
             yield title, replace(recipe, stages=(replace(stage, optimizer=one, keep="last"),), guard=False)
 
 
-def run_all() -> None:
+def run_all(*kinds: str) -> None:
     there = set(read_named(FILE))
 
     def one(title: str, kind: str, name: str, job: Job, recipe: Recipe, seed: int, **more: Any) -> None:
@@ -93,12 +94,12 @@ def run_all() -> None:
             images = len(frozen.prepared.task)
             more = {"images": images, "feature_seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
             print(f"{name}: {images / seconds:.0f} images per second", flush=True)
-            for method, recipe in rates(frozen.recipe):
+            for method, recipe in rates(frozen.recipe) if "rates" in kinds else ():
                 one(f"{name}-rates-{method}", "rates", name, frozen, recipe, 0, method=method)
-            for seed in SEEDS["frozen"]:
+            for seed in SEEDS["frozen"] if "frozen" in kinds else ():
                 one(f"{name}-frozen-{seed}", "frozen", name, frozen, frozen.recipe, seed, **more)
             scratch = job_of(table, pretrained=False)
-            for seed in SEEDS["scratch"]:
+            for seed in SEEDS["scratch"] if "scratch" in kinds else ():
                 one(f"{name}-scratch-{seed}", "scratch", name, scratch, scratch.recipe, seed)
 
 
@@ -169,8 +170,9 @@ def write_table() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.table:
-        run_all()
+        run_all(*options.only)
     write_table()

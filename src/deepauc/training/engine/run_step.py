@@ -48,13 +48,14 @@ class RunStep:
         columns = 0 if stage.augment is None else len(stage.augment.columns)
         self.changes = torch.zeros(steps, stage.views * batch, columns, device=device)
         self.rates = torch.zeros(steps, device=device)
-        shares = {group.get(RATE, 1.0) for group in trainer.optimizer.param_groups}
-        self.lr = {share: torch.zeros((), device=device) for share in shares}
+        self.lr = torch.zeros((), device=device)
+        shares = {group[RATE] for group in trainer.optimizer.param_groups if RATE in group}
+        self.slower = {share: torch.zeros((), device=device) for share in shares}
         self.losses = torch.zeros(steps, device=device)
         self.alphas = torch.zeros(steps, width, device=device)
         self.seen = torch.zeros(steps, batch, 1 if stage.on_views else width, device=device)
         self.targets = torch.zeros(steps, batch, width, device=device)
-        _make_capturable(trainer.optimizer, self.lr)
+        _make_capturable(trainer.optimizer, self.lr, self.slower)
 
     def batch(self) -> tuple[Batch, Tensor | None]:
         """Of step t, its inputs as they are stored, and the augmentation; lr is set, and alpha is where it may be."""
@@ -62,9 +63,9 @@ class RunStep:
         rows = self.table.index_select(0, self.t).squeeze(0)
         if self.key_names:
             self.key.copy_(self.keys.index_select(0, self.t))
-        lr = self.rates.index_select(0, self.t).squeeze(0)
-        for share, rate in self.lr.items():
-            rate.copy_(lr if share == 1 else lr * share)
+        self.lr.copy_(self.rates.index_select(0, self.t).squeeze(0))
+        for share, rate in self.slower.items():
+            rate.copy_(self.lr * share)
         images = self.feed.staged if self.feed is not None else trainer.images.index_select(0, rows)  # type: ignore[union-attr]
         sample_weights = None if self.sample_weights is None else self.sample_weights.index_select(0, rows)
         changes = self.changes.index_select(0, self.t).squeeze(0) if stage.augment is not None else None
@@ -155,14 +156,17 @@ class Snapshot:
                     value.copy_(parameter) if at_weights else value.zero_()
 
 
-def _make_capturable(optimizer: torch.optim.Optimizer, rates: Mapping[float, Tensor]) -> None:
-    """The learning rates from the device, and torch's optimizers in the form that a graph can hold."""
+def _make_capturable(optimizer: torch.optim.Optimizer, lr: Tensor, slower: Mapping[float, Tensor]) -> None:
+    """The learning rate from the device, and torch's optimizers in the form that a graph can hold.
+
+    slower: by their share of it, the rates of groups that have one.
+    """
     for group in optimizer.param_groups:
-        lr = group["lr"] = rates[group.get(RATE, 1.0)]
+        group["lr"] = slower[group[RATE]] if RATE in group else lr
         if lr.is_cuda and "capturable" in group:
             group["capturable"] = True
         elif lr.is_cuda and "fused" in group:  # SGD: only its fused form takes a learning rate on the device
             group["fused"], group["foreach"] = True, False
     for state in optimizer.state.values():
         if "step" in state and isinstance(state["step"], Tensor):
-            state["step"] = state["step"].to(next(iter(rates.values())).device)
+            state["step"] = state["step"].to(lr.device)
