@@ -52,6 +52,8 @@ def test_inputs_are_those_of_the_weights():
     mean, std = expected_inputs("tf_efficientnet_lite0", channels=1)
     x = torch.arange(256) / 255
     torch.testing.assert_close((x - mean[0]) / std[0], (torch.arange(256) - 127) / 128, rtol=0, atol=1e-6)
+    grey = expected_inputs("resnet50", channels=1)
+    assert grey == ((pytest.approx(0.449, abs=1e-3),), (pytest.approx(0.226, abs=1e-3),))
     assert expected_inputs("resnet50", channels=3) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
