@@ -88,12 +88,12 @@ def run_all(*kinds: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             table = table_of(name, Path(folder))
             frozen = job_of(table, pretrained=True)
-            began = time.monotonic()
-            compute_features(frozen)
+            images, began = len(frozen.prepared.task), time.monotonic()
+            if set(kinds) != {"scratch"}:
+                compute_features(frozen)
             seconds = time.monotonic() - began
-            images = len(frozen.prepared.task)
             more = {"images": images, "feature_seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
-            print(f"{name}: {images / seconds:.0f} images per second", flush=True)
+            print(f"{name}: {images:,} images, features in {seconds:.0f} s", flush=True)
             for method, recipe in rates(frozen.recipe) if "rates" in kinds else ():
                 one(f"{name}-rates-{method}", "rates", name, frozen, recipe, 0, method=method)
             for seed in SEEDS["frozen"] if "frozen" in kinds else ():
