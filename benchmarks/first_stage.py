@@ -25,7 +25,7 @@ from deepauc.optim.standard import SGDSpec
 from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine
-from experiments.recipes import network_of
+from experiments.benchmarks.recipes import network_of
 from run import circumstances
 
 AUGMENT = Augment(

@@ -25,7 +25,8 @@ import numpy as np
 import torch
 
 from deepauc.data.table.read import read_table
-from deepauc.reporting.evaluation.label import Sample, evaluate_label
+from deepauc.reporting.evaluation.label import evaluate_label
+from deepauc.reporting.evaluation.sample import Sample
 from deepauc.text_tables import markdown_table
 from deepauc.training.run.folder import code_text, surroundings
 

@@ -3,6 +3,8 @@
 deepauc study run experiments/best.py --cells levers --device cuda --max-minutes 25
 """
 
-from experiments.catalogue import entries
+from deepauc.studies.entry import Entry
+from experiments.search import page
+from experiments.search.levers import best_set
 
-STUDIES = [entries()["best"]]
+STUDIES = [Entry.of(best_set(), page=page.PAGE)]

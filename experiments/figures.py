@@ -7,16 +7,26 @@ A figure in a page is followed by its name in results/summary.json, in a comment
     at 8.5 %<!-- fig: medical.pneumonia-R-paper.auc_m.alpha_zero:.1% --> of the steps       a format of its own
     | C10 | .715 | .737, .706 <!-- fig: cells.C10-R-1.paper.{ce,auc_m}.mean --> |           the last two before the mark
 
-Several names stand with spaces between, or in braces; a list is all its elements. Without a format a number has three
+    took 159<!-- fig: csv-to-report/breastmnist.wall_seconds.train_and_report:.0f --> s                 another record
+
+Several names stand with spaces between, or in braces; a list is all its elements. A name that begins with a file of
+results/ is looked up there. Without a format a number has three
 decimals; no zero stands before the point, but with the format `g`. `tests/docs/test_figures.py` fails where a marked
 figure is not the summary's.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from deepauc.studies.entry import Entry
+from deepauc.studies.records.file import read_named
+from deepauc.studies.records.tables import merged, rounded, summary_text
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -42,13 +52,25 @@ def names_in(mark: str) -> list[str]:
 def texts_of(name: str, summary: dict[str, Any]) -> list[str]:
     """The figures of a name, as a page shows them."""
     path, _, form = name.partition(":")
-    value: Any = summary
-    for part in path.split("."):
+    first, *parts = path.split(".")
+    place, value = "summary", summary
+    if "/" in first:
+        place = first
+        value = _named(json.loads((RESULTS / f"{first}.json").read_text(encoding="utf-8")))
+    for part in parts if "/" in first else (first, *parts):
         try:
             value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, ValueError, TypeError):
-            raise ValueError(f"{name}: results/summary.json has no {part!r} there. Run `make figures`.") from None
+            raise ValueError(f"{name}: results/{place}.json has no {part!r} there. Run `make figures`.") from None
     return [_shown(one, form, name) for one in (value if isinstance(value, list) else [value])]
+
+
+def _named(record: Any) -> Any:
+    """A record whose keys can be parts of a name: `both_sigmoid` for "both, sigmoid"; an interval has its `mean`."""
+    if not isinstance(record, dict):
+        return record
+    named = {re.sub(r"[^\w-]+", "_", key): _named(value) for key, value in record.items()}
+    return {**named, "mean": named["value"]} if {"value", "low", "high"} <= named.keys() else named
 
 
 def _shown(value: Any, form: str, name: str) -> str:
@@ -80,16 +102,41 @@ def renewed(page: str, summary: dict[str, Any]) -> str:
     return "".join([*parts, page[start:]])
 
 
-def main() -> None:
-    from deepauc.studies.records.tables import merged, summary_text
-    from experiments.catalogue import entries
+def entries() -> dict[str, Entry]:
+    """The studies of all files, by name."""
+    from experiments import best, medical, paper, plan
 
-    parts = []
-    for name, entry in entries().items():
-        if entry.table is not None and (RESULTS / f"{name}.md").exists():
-            (RESULTS / f"{name}.md").write_text(entry.table(RESULTS), encoding="utf-8")
-            parts += [entry.summary(RESULTS)] if entry.summary else []
-    summary = merged([*parts, {"speed": {}}])
+    return {entry.name: entry for file in (paper, medical, best, plan) for entry in file.STUDIES}
+
+
+def recorded() -> dict[str, Entry]:
+    """Those of which a page is there."""
+    return {name: entry for name, entry in entries().items() if (RESULTS / f"{name}.md").exists()}
+
+
+def summary_of(recorded: Iterable[Entry]) -> dict[str, Any]:
+    """All figures of these studies; speed.multi-label-gpu.NETWORK: a step on five labels over one on one label;
+    medical.medmnist_cpu.DATA.LOSS: mean test AUC."""
+    measured = read_named(RESULTS / "speed.jsonl")
+    speed = {
+        name: {row["network"]: row["ratio"] for row in record["rows"]}
+        for name, record in sorted(measured.items())
+        if name.startswith("multi-label-")
+    }
+    runs: dict[str, dict[str, list[float]]] = {}
+    for name, run in read_named(RESULTS / "medmnist-cpu.jsonl").items():
+        data, loss = name.rpartition("-")[0].split("-", 1)
+        (auc,) = run["results"]["auc"]["test"].values()
+        runs.setdefault(data, {}).setdefault("auc_m" if loss == "ce-auc-m" else loss, []).append(auc[0])
+    means = {data: {loss: fmean(aucs) for loss, aucs in some.items()} for data, some in runs.items()}
+    own = rounded({"medical": {"medmnist_cpu": means}, "speed": speed})
+    return merged([*(entry.figures(RESULTS) for entry in recorded), own])
+
+
+def main() -> None:
+    for name, entry in recorded().items():
+        (RESULTS / f"{name}.md").write_text(entry.markdown(RESULTS), encoding="utf-8")
+    summary = summary_of(recorded().values())
     (RESULTS / "summary.json").write_text(summary_text(summary) + "\n", encoding="utf-8")
     for path in PAGES:
         page = path.read_text(encoding="utf-8")

@@ -3,6 +3,24 @@
 deepauc study run experiments/medical.py medical --data DIR --device cuda
 """
 
-from experiments.catalogue import entries
+from deepauc.studies.entry import Entry
+from experiments.clinical import best, chest, chest_page, packs, page, studies
 
-STUDIES = [entries()[name] for name in ("medical", "melanoma", "ddsm", "pcam", "chest", "chest-printed", "chexpert")]
+STUDIES = [
+    *(
+        Entry(
+            name=one.name,
+            title=one.title,
+            studies=one,
+            page=page.PAGES[one.name],
+            page_after_run=True,
+            pack=packs.pack_of,
+            settled=best.settled,
+        )
+        for one in (studies.medical(), studies.melanoma(), studies.ddsm(), studies.pcam())
+    ),
+    *(
+        Entry(name=one.design.name, title=one.design.title, own=one, page=chest_page.PAGES[one.design.name])
+        for one in chest.STUDIES
+    ),
+]

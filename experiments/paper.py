@@ -4,8 +4,23 @@ deepauc study list experiments/paper.py
 deepauc study run experiments/paper.py smoke
 """
 
-from experiments.catalogue import entries
+from dataclasses import replace
 
-_OURS = ("paper-tables", "ablations", "toy", "smoke", "divergence")
-_RELEASED = ("notebook", "released", "causes", "fair", "released-ablations")
-STUDIES = [entries()[name] for name in (*_OURS, *_RELEASED)]
+from deepauc.studies.entry import Entry
+from experiments.benchmarks import ablations, page, reproduction, smoke, toy
+from experiments.benchmarks.tables import paper_tables
+from experiments.search import divergence
+
+STUDIES = [
+    Entry.of(paper_tables(), page=page.PAGE),
+    Entry.of(ablations.ablations(), page=ablations.PAGE),
+    toy.ENTRY,
+    Entry.of(smoke.smoke(), page=smoke.PAGE),
+    Entry.of(divergence.divergence(), page=divergence.PAGE),
+    *(
+        replace(
+            Entry.of(one, page=reproduction.page(one)), settled=reproduction.settled if one.name == "fair" else None
+        )
+        for one in reproduction.reproduction_sets()
+    ),
+]

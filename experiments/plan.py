@@ -3,6 +3,8 @@
 deepauc study run experiments/plan.py --device cuda
 """
 
-from experiments.catalogue import entries
+from deepauc.studies.entry import Entry
+from experiments.planning import page
+from experiments.planning.changes import plan_set
 
-STUDIES = [entries()["plan"]]
+STUDIES = [Entry.of(plan_set(), page=page.PAGE)]

@@ -19,8 +19,7 @@ from deepauc.metrics.operating_points import operating_point
 from deepauc.metrics.partial import compare_partial_auroc, partial_auroc, partial_auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.metrics.streaming import distributed_auroc
-from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
-from deepauc.models.thumbnail import ThumbnailSpec
+from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
 from deepauc.objectives.average_precision import AveragePrecision, AveragePrecisionLoss

@@ -208,7 +208,7 @@ def test_evaluate_shows_high_specificities_where_negatives_are_many(deepauc, tmp
     }
     path = write_csv(tmp_path / "scores.csv", columns)
     _, out, _ = deepauc("evaluate", path)
-    assert " 99.5 % |" in out
+    assert " 99.5 % specificity |" in out
     assert "left out" not in out
     short = write_csv(
         tmp_path / "short.csv", {name: values[rows // 2 - 300 : rows // 2 + 300] for name, values in columns.items()}

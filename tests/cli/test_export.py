@@ -21,6 +21,7 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.reporting import export as export_module
+from deepauc.reporting.evaluation.run import evaluate_run
 from deepauc.reporting.model_card import model_card
 from deepauc.training.engine.loop import train
 from deepauc.training.predict.predict import predict
@@ -178,6 +179,27 @@ def test_the_bundle_predicts_what_the_run_does(deepauc, images, tmp_path):
     assert "not empty" in errors
 
 
+def test_card_and_bundle_carry_the_operating_points_and_cautions_of_the_report(deepauc, images, tmp_path):
+    trained, _ = images
+    findings = evaluate_run(trained.path)
+    cautions = [text for label in findings.labels for text in label.cautions]
+    assert cautions  # this run has some
+    assert deepauc(trained.path, "--bundle", tmp_path / "bundle")[0] == 0
+    bundle, card = Bundle.load(tmp_path / "bundle"), model_card(trained.path)
+    assert all(any(text in one for one in bundle.cautions) for text in cautions)
+    for label in findings.labels:
+        points = (*label.operating_points, *label.sensitivity_points)
+        asked = [f"specificity {row.asked_specificity}" for row in label.operating_points]
+        asked += [f"sensitivity {row.asked_sensitivity}" for row in label.sensitivity_points]
+        assert bundle.thresholds[label.name] == {name: row.threshold for name, row in zip(asked, points, strict=True)}
+        for row in points:
+            assert f"{row.threshold:.6g}" in card
+            assert f"{row.true_positives:,}, {row.false_negatives:,}" in card
+    assert card.count("Fewer than 20 cannot tell") == sum("Fewer than 20" in text for text in bundle.cautions)
+    assert deepauc(tmp_path / "bundle", "--bundle", tmp_path / "again")[0] == 0
+    assert Bundle.load(tmp_path / "again").cautions == bundle.cautions
+
+
 def test_an_exported_bundle_of_numbers_knows_its_columns(deepauc, numbers, tmp_path, capsys):
     trained, task = numbers
     copied = shutil.copytree(trained.path, tmp_path / "run")
@@ -256,7 +278,7 @@ def test_names_are_text_in_the_card_whatever_they_are(images, tmp_path, name):
     card, plain = model_card(folder), model_card(images[0].path)
     body = card.split("---", 2)[2]
     rows = [line for line in body.splitlines() if line.startswith("|")]
-    assert {len(cells(line)) for line in rows} <= {2, 3, 4, 5}
+    assert {len(cells(line)) for line in rows} <= {2, 3, 4, 5, 7}
     assert [len(cells(line)) for line in rows if line.startswith("| test")] == [5, 2]
     assert sum(line.startswith("#") for line in body.splitlines()) == sum(
         line.startswith("#") for line in plain.split("---", 2)[2].splitlines()

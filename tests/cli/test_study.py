@@ -33,7 +33,7 @@ def test_list(capsys):
     assert "C10-R-1-paper-auc_m" in found["paper-tables"]["cells"]
     assert "path-R-best-auc_m" in found["medical"]["cells"]
     assert (found["medical"]["tuning_runs"], found["medical"]["final_runs"]) == (562, 330)
-    assert [found[name]["final_runs"] for name in ("chest", "chexpert", "toy")] == [150, 125, 0]
+    assert [found[name]["final_runs"] for name in ("chest", "chexpert", "toy")] == [150, 125, 1]
 
 
 def test_run_status_and_table(capsys, tmp_path):
@@ -52,7 +52,7 @@ def test_run_status_and_table(capsys, tmp_path):
     assert (status["digits-S-10-paper-ce"]["final"], status["digits-S-10-paper-ce"]["other"]) == (2, 0)
     code, out, _ = call(capsys, "table", PAPER, "smoke", "--results", tmp_path / "results")
     assert code == 0
-    assert (tmp_path / "results" / "smoke.md").read_text().startswith("# Smoke")
+    assert (tmp_path / "results" / "smoke.md").read_text().startswith("# One small cell")
     (record, *_) = RecordBook(tmp_path / "results" / "smoke").final("digits-S-10-paper-ce")
     assert record["cut"] == {"configs": "2 of 4", "epochs": 1, "tune_epochs": 1}
 
@@ -85,8 +85,8 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
     [
         ([PAPER, "toy", "--curves", "--jobs", "1"], "study toy has no --jobs, --curves: it is run whole"),
         ([PAPER, "toy", "--task-gpus", "2", "--task-cpus", "2"], "study toy has no --task-gpus, --task-cpus"),
-        ([PAPER, "divergence", "--retries", "3", "--pack", "2"], "study divergence has no --pack, --retries"),
-        ([PAPER, "divergence", "--cells", "raw", "--set", "lr=1"], "study divergence has no --cells, --set"),
+        ([PAPER, "toy", "--retries", "3", "--pack", "2"], "study toy has no --pack, --retries"),
+        ([PAPER, "toy", "--cells", "raw", "--set", "lr=1"], "study toy has no --cells, --set"),
         (
             [MEDICAL, "chest", "--jobs", "2", "--cluster", "local"],
             "study chest has no --jobs, --cluster: nothing",
@@ -147,9 +147,9 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     assert code == 0
     assert f"chest: 0 of 150 runs recorded in {tmp_path / 'chest.jsonl'}" in out
     assert "policy-smooth_ones" in out
-    for name, record in (("toy", "toy/toy.json"), ("divergence", "divergence.jsonl")):
-        code, out, _ = call(capsys, "status", PAPER, name, *place)
-        assert (code, out) == (0, f"{name}: no record in {tmp_path / record}\n")
+    code, out, _ = call(capsys, "status", PAPER, "toy", *place)
+    assert code == 0
+    assert f"toy: 0 of 1 runs recorded in {tmp_path / 'toy/toy.json'}" in out
     book = RecordBook(tmp_path / "chest")
     for seed in (0, 1):
         book.add({"study": "R-Edema-auc_m", "phase": "final", "run": f"r{seed}", "seed": seed})
@@ -157,7 +157,6 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     RecordBook.of(tmp_path, "chest/gamma=0.1").add(other)
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.json").write_text("{}")
-    (tmp_path / "divergence.jsonl").write_text("{}\n{}\n")
     code, out, _ = call(capsys, "status", MEDICAL, *place)
     assert code == 0
     out += call(capsys, "status", PAPER, *place)[1]
@@ -165,8 +164,7 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
         f"chest: 2 of 150 runs recorded in {tmp_path / 'chest.jsonl'}",
         f"chest, with gamma=0.1: 1 recorded in {tmp_path / 'chest.jsonl'}",
         f"chexpert: 0 of 125 runs recorded in {tmp_path / 'chexpert.jsonl'}",
-        f"toy: 1 of 1 run recorded in {tmp_path / 'toy' / 'toy.json'}",
-        f"divergence: 2 runs recorded in {tmp_path / 'divergence.jsonl'}",
+        f"toy: 1 of 1 runs recorded in {tmp_path / 'toy' / 'toy.json'}",
     ):
         assert line in out.splitlines()
     code, out, _ = call(capsys, "status", MEDICAL, "chest", "--cells", "R-Edema", "--json", *place)
@@ -236,17 +234,19 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
     from deepauc.studies.load import StudyFile
     from deepauc.studies.running.runner import Outcome
     from deepauc.studies.study import StudySet
+    from experiments.benchmarks.toy import Toy
 
     left = [2, 0]  # of the first call, of the second
 
-    def own_run(place, **_):
-        return {"left": left.pop(0)}
+    class Own(Toy):
+        def run(self, place, **_):
+            return {"left": left.pop(0)}
 
     def packs(*_, **__):
         return Outcome(out_of_time=bool(left.pop(0)))
 
     studies = StudySet(name="some", title="Some", studies=())
-    kind = {"run": own_run} if own else {"studies": studies, "page_after_run": True}
+    kind = {"own": Own()} if own else {"studies": studies, "page_after_run": True}
     entry = Entry(name="some", title="Some", table=lambda _: "# Some", **kind)
     monkeypatch.setattr("deepauc.studies.load.load_studies", lambda path: StudyFile(path, {"some": entry}))
     monkeypatch.setattr(study_parts, "run_in_packs", packs)

@@ -25,10 +25,10 @@ from deepauc.training.plan.length import BUDGET
 from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 from deepauc.training.recipe import Recipe
 from experiments import figures
-from experiments.benchmark_tables import paper_tables
-from experiments.best_decisions import Decision, decisions
-from experiments.best_levers import lever_name
-from experiments.best_page import TARGETS, agreement, averaged_models
+from experiments.benchmarks.tables import paper_tables
+from experiments.search.decisions import Decision, decisions
+from experiments.search.levers import lever_name
+from experiments.search.page import TARGETS, agreement, averaged_models
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -235,6 +235,19 @@ SUMMARY = {
 def test_a_figure_that_has_moved_on_is_rewritten(page, expected):
     assert figures.renewed(page, SUMMARY) == expected
     assert figures.renewed(expected, SUMMARY) == expected
+
+
+def test_a_name_may_begin_with_a_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    (tmp_path / "some").mkdir()
+    record = {"auc": {"both, sigmoid": {"value": 0.8857, "low": 0.84, "high": 0.9}}, "seconds": 159.2}
+    (tmp_path / "some" / "run-64.json").write_text(json.dumps(record))
+    page = "took 1<!-- fig: some/run-64.seconds:.0f --> s: +.1 [-.1, +.2]<!-- fig: some/run-64.auc.both_sigmoid -->"
+    renewed = figures.renewed(page, {})
+    assert renewed.startswith("took 159<!--")
+    assert "s: +.886 [+.840, +.900]<!--" in renewed
+    with pytest.raises(ValueError, match=r"results/some/run-64.json has no 'auk' there"):
+        figures.renewed(".7<!-- fig: some/run-64.auk -->", {})
 
 
 @pytest.mark.parametrize(

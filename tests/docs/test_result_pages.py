@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from deepauc.studies.records.tables import merged
-from experiments.catalogue import entries
+from experiments.figures import entries, recorded, summary_of
 
 RESULTS = Path(__file__).parents[2] / "results"
-RECORDED = [name for name in entries() if (RESULTS / f"{name}.md").exists()]
+RECORDED = list(recorded())
 
 
 def test_most_studies_have_records():
@@ -19,9 +18,10 @@ def test_most_studies_have_records():
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_page_is_what_its_records_make(name):
     written = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
-    assert entries()[name].table(RESULTS) == written, f"run `deepauc study table {name}`"
+    assert entries()[name].markdown(RESULTS) == written, f"run `deepauc study table {name}`"
 
 
 def test_the_summary_is_what_the_records_make():
-    made = merged(entry.summary(RESULTS) for name in RECORDED if (entry := entries()[name]).summary)
-    assert json.loads((RESULTS / "summary.json").read_text(encoding="utf-8")) == {**made, "speed": {}}
+    written = json.loads((RESULTS / "summary.json").read_text(encoding="utf-8"))
+    assert written == summary_of(recorded().values())
+    assert {"cells", "contrasts", "ablations", "medical", "best", "plan", "speed"} == written.keys()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from deepauc.studies.load import load_studies
 from experiments import best, medical, paper, plan
-from experiments.catalogue import entries
+from experiments.figures import entries
 
 FILES = [Path(__file__).parents[2] / "experiments" / f"{name}.py" for name in ("paper", "best", "plan", "medical")]
 

@@ -6,7 +6,7 @@ import pytest
 
 from deepauc.studies.records.book import RecordBook
 from deepauc.training.plain import from_plain, recipe_hash, run_id
-from experiments.catalogue import entries
+from experiments.figures import entries
 
 RESULTS = Path(__file__).parents[2] / "results"
 SETS = [name for name, entry in entries().items() if entry.cells and (RESULTS / f"{name}.jsonl").exists()]

@@ -7,7 +7,7 @@ import pytest
 
 from deepauc.studies.records.book import RecordBook
 from deepauc.training.config import read_settings
-from experiments.best_recipe import best
+from experiments.search.recipe import best
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BY_HAND = {"monai_densenet.py"}

@@ -215,3 +215,21 @@ def test_hostile_names_are_text_and_nothing_else(hostile_report, open_page):
     assert page.evaluate("document.scripts.length") == 1
     assert page.get_by_text("<script>alert(1)</script>").count() > 5
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_a_link_to_the_folded_appendix_opens_it(report, open_page):
+    page = open_page(report.html)
+    folded = page.locator("#training > details")
+    assert folded.get_attribute("open") is None
+    page.locator("nav a[href='#training']").click()
+    assert comes_true(page, lambda: folded.get_attribute("open") is not None)
+    assert page.locator("#training figure svg").first.is_visible()
+
+
+def test_the_operating_points_are_on_the_first_screen(written_reports, open_page):
+    page = open_page(written_reports["auc"].html)
+    table = page.locator("#result table").first
+    assert "sensitivity" in table.locator("tbody").text_content()
+    assert table.bounding_box()["y"] < DESKTOP["height"]
+    cells = table.locator("tbody tr").first.locator("td").nth(3)
+    assert cells.bounding_box()["x"] + cells.bounding_box()["width"] <= DESKTOP["width"]

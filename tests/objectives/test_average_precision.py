@@ -248,4 +248,6 @@ def test_options_are_checked(options):
             make(**options)
     with pytest.raises(ValueError, match="num_rows is the number of rows"):
         AveragePrecisionLoss(0)
+    with pytest.raises(ValueError, match="give num_rows"):
+        AveragePrecision().build(prior=(0.1,))
     assert module.AveragePrecision().build(prior=(0.1, 0.2), num_rows=7).estimates.shape == (2, 7, 2)

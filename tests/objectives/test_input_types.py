@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepauc import AUCMarginLoss, AUCSquareLoss, BatchScoreNorm, FocalLoss, PairwiseAUCLoss, auroc
+from deepauc import AUCMarginLoss, AUCSquareLoss, BatchScoreNorm, FocalLoss, PairwiseAUCLoss, PartialAUCLoss, auroc
 from deepauc.metrics.average_precision import average_precision
 from deepauc.objectives.baselines import CrossEntropyLoss
 from deepauc.objectives.contrastive import ContrastiveLoss
@@ -12,7 +12,8 @@ from deepauc.objectives.multiclass import OneVsRestAUCLoss
 
 
 @pytest.mark.parametrize(
-    "loss_fn", [AUCMarginLoss(prior=0.5), AUCSquareLoss(prior=0.5), FocalLoss(), PairwiseAUCLoss()]
+    "loss_fn",
+    [AUCMarginLoss(prior=0.5), AUCSquareLoss(prior=0.5), FocalLoss(), PairwiseAUCLoss(), PartialAUCLoss(max_fpr=0.5)],
 )
 def test_arrays_and_lists_are_refused_with_the_remedy(loss_fn):
     scores, labels = torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0])
@@ -47,7 +48,7 @@ FOREIGN = {
     "function",
     [
         *(AUCMarginLoss(prior=0.5), AUCSquareLoss(prior=0.5), FocalLoss(), CrossEntropyLoss(), PairwiseAUCLoss()),
-        *(class_columns, auroc, average_precision),
+        *(PartialAUCLoss(min_tpr=0.4).eval(), class_columns, auroc, average_precision),
     ],
     ids=lambda function: getattr(function, "__name__", type(function).__name__),
 )
@@ -62,7 +63,10 @@ def test_tensors_that_nobody_computes_with_are_refused(function, name, kind):
         function(**given | {name: change(given[name])})
 
 
-@pytest.mark.parametrize("function", [AUCMarginLoss(prior=0.5), FocalLoss(), PairwiseAUCLoss(), class_columns, auroc])
+@pytest.mark.parametrize(
+    "function",
+    [AUCMarginLoss(prior=0.5), FocalLoss(), PairwiseAUCLoss(), PartialAUCLoss(max_fpr=0.5), class_columns, auroc],
+)
 def test_vmap_is_refused_and_torch_func_grad_is_not(function):
     scores, labels = torch.rand(2, 4), torch.tensor([[0.0, 1, 1, 0]] * 2)
     refused = pytest.raises(ValueError, match=r"scores come from torch\.vmap.* in a loop")

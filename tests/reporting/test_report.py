@@ -109,7 +109,7 @@ def test_all_that_a_reviewer_asks_for_is_there(written_reports, parse_page):
             "never negative and should fall",
             "share of steps with",
         ),
-        *("Specificity asked", "Brier score", "Calibration error (ECE)", "Decision curve", "By age", "By sex"),
+        *("Chosen for", "Brier score", "Calibration error (ECE)", "Decision curve", "By age", "By sex"),
         *("none of the 160 patients is in two parts", "Largest errors", "deepauc report auc --baseline ce"),
         *(
             record["identity"]["data"],

@@ -24,9 +24,9 @@ from deepauc.studies.study import InheritsLatest, Study
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.plain import recipe_hash
 from deepauc.training.run.folder import RunFolder
-from experiments import best_recipe as best_module
-from experiments.best_recipe import best
-from experiments.smoke import DigitsSource
+from experiments.benchmarks.smoke import DigitsSource
+from experiments.search import recipe as best_module
+from experiments.search.recipe import best
 
 DIGITS = DigitsSource(imratio=0.2)
 SMALL = {

@@ -12,6 +12,7 @@ from deepauc.studies.entry import Entry
 from deepauc.studies.load import Parcel, load_studies
 from deepauc.studies.running.ray_crew import unpack_and_carry_out
 from deepauc.studies.study import StudySet
+from experiments.benchmarks.toy import Toy
 
 EMPTY = """from deepauc.studies.study import StudySet
 STUDIES = [StudySet(name=name, title="t", studies=()) for name in {}]
@@ -97,10 +98,10 @@ def test_an_entry_has_one_kind_of_runs_and_one_name():
     studies = StudySet(name="a", title="A", studies=())
     assert Entry.of(studies).name == "a"
     for fields, message in (
-        ({}, "exactly one of studies, run and linked"),
-        ({"studies": studies, "run": lambda *_, **__: {}}, "exactly one of"),
+        ({}, "either studies or own"),
+        ({"studies": studies, "own": Toy()}, "either studies or own"),
         ({"studies": StudySet(name="b", title="B", studies=())}, "called b; use one name"),
-        ({"run": lambda *_, **__: {}}, "give table="),
+        ({"own": Toy()}, "give page= or table="),
     ):
         with pytest.raises(ValueError, match=message):
             Entry(name="a", title="A", **fields)

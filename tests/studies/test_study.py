@@ -3,8 +3,10 @@
 import pytest
 
 from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet, cut_all
-from experiments.recipes import auc_m, ce
-from experiments.smoke import DigitsSource
+from experiments.benchmarks.recipes import METHODS
+from experiments.benchmarks.smoke import DigitsSource
+
+auc_m, ce = METHODS["auc_m"], METHODS["ce"]
 
 SOURCE = DigitsSource(imratio=0.1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,8 +23,10 @@ from deepauc.cli.options import (
     ImageColumn,
     MetadataColumns,
     MetadataInputs,
+    Positive,
     RareAllowOutside,
     RareIdColumn,
+    RarePositive,
     RareSkipBad,
     RareWeightColumn,
     SplitColumn,
@@ -37,6 +39,7 @@ from deepauc.data.datasets.catalogue import CATALOGUE, data_root, load_named
 from deepauc.data.export import Exported, export_task
 from deepauc.data.imbalance import imbalanced
 from deepauc.data.packed.sets import pack as pack_task
+from deepauc.data.table.cautions import shrinking_caution
 from deepauc.data.table.problems import TableError
 from deepauc.data.table.read import check_table, read_table
 from deepauc.data.task import Kind, Task
@@ -132,6 +135,7 @@ def check(
     id_column: IdColumn = None,
     metadata_column: MetadataInputs = None,
     category_column: CategoryColumns = None,
+    positive: Positive = None,
     allow_outside: AllowOutside = False,
     as_json: AsJson = False,
 ) -> None:
@@ -157,11 +161,14 @@ def check(
             id_column=id_column,
             split_column=split_column,
             weight_column=weight_column,
+            positive=positive,
             metadata_columns=metadata_column or (),
             category_columns=category_column or (),
             allow_outside=allow_outside,
             progress=advance,
         )
+    if report.sizes:
+        report = replace(report, cautions=(*report.cautions, *_shrinking(report.sizes)))
     # Without a column of parts all rows are in train, which would read as if nothing were left to test on.
     show_summary(output, report if split_column else replace(report, parts={}))
     output.record(report_record(report))
@@ -182,6 +189,7 @@ def pack(
     id_column: RareIdColumn = None,
     metadata_column: MetadataColumns = None,
     size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize a table's images; 224 is 224x224.")] = None,
+    positive: RarePositive = None,
     skip_bad: RareSkipBad = False,
     allow_outside: RareAllowOutside = False,
     imratio: Imratio = None,
@@ -220,6 +228,7 @@ def pack(
                     id_column=id_column,
                     split_column=split_column,
                     weight_column=weight_column,
+                    positive=positive,
                     metadata_columns=metadata_column or (),
                     size=None if size is None else parse_size(size, option="--size"),
                     skip_bad=skip_bad,
@@ -233,7 +242,7 @@ def pack(
         task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed or 0)
     else:
         columns = (label_column, image_column, feature_column, group_column, id_column, split_column, weight_column)
-        if any((*columns, metadata_column, size, skip_bad, allow_outside)):
+        if any((*columns, metadata_column, size, positive, skip_bad, allow_outside)):
             raise ValueError(f"these options go with a table, and there is no file {source}.")
         task = _named_task(source, root=root, imratio=imratio, seed=seed)
     with output.progress(f"Packing {len(task):,} rows") as advance:
@@ -309,6 +318,16 @@ def _counts(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
             for place, (name, share) in enumerate(zip(task.label_names, task.positive_share(part), strict=True))
         }
     return counts
+
+
+def _shrinking(sizes: Mapping[tuple[int, int], int]) -> tuple[str, ...]:
+    """A caution where `deepauc train` on this machine would shrink the images very much."""
+    from deepauc.training.engine.loop import chosen_device
+    from deepauc.training.plan.network import planned_size
+
+    size = planned_size(sizes, "cpu" if chosen_device(None).type == "cpu" else "cuda")
+    caution = None if size is None else shrinking_caution(sizes, size)
+    return () if caution is None else (caution,)
 
 
 def _kind(label_columns: Sequence[str]) -> Kind:

@@ -162,9 +162,10 @@ def _show_partial_aucs(output: Output, judged: list[LabelEvaluation]) -> None:
 
 
 def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> None:
+    from deepauc.reporting.document.operating_sections import asked_text
     from deepauc.reporting.evaluation.findings import Absent
     from deepauc.reporting.evaluation.table import NO_TEST, NO_VALIDATION, NOT_TEST
-    from deepauc.reporting.figures.label import interval_text, specificity_text
+    from deepauc.reporting.figures.label import interval_text
 
     rows, left_out = [], []
     for one in judged:
@@ -174,15 +175,16 @@ def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> Non
             continue
         rows += [
             [
-                *(one.name, specificity_text(row), f"{row.threshold:.6g}"),
+                *(one.name, asked_text(row), f"{row.threshold:.6g}"),
                 *(interval_text(row.sensitivity), interval_text(row.specificity)),
             ]
-            for row in one.operating_points
+            for points in (one.operating_points, one.sensitivity_points)
+            for row in (() if isinstance(points, Absent) else points)
         ]
         if one.operating_points_left_out is not None:
             left_out.append(f"{one.part}, {one.name}, left out: {one.operating_points_left_out.why}")
     if rows:
-        header = ["label", "specificity asked", "threshold", "sensitivity", "specificity reached"]
+        header = ["label", "chosen for", "threshold", "sensitivity", "specificity"]
         output.table(header, rows, title="On test, at thresholds from validation")
         for text in left_out:
             output.say(text)
@@ -205,7 +207,7 @@ def _show_calibration(output: Output, judged: list[LabelEvaluation]) -> None:
 def _record(one: LabelEvaluation, within: bool) -> dict[str, object]:
     from deepauc.reporting.evaluation.findings import to_json
 
-    operating = ("operating_points", "operating_points_left_out")
+    operating = ("operating_points", "operating_points_left_out", "sensitivity_points", "patients", "too_few")
     kept = ("name", "part", "counts", "auc", "resamples", *operating, "cautions", *(("calibration",) if within else ()))
     kept = (*kept, *(("partial_auc",) if one.partial_auc is not None else ()))
     return {name: to_json(getattr(one, name)) for name in kept}

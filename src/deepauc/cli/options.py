@@ -26,6 +26,13 @@ RareIdColumn = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Row ids for numbers (default: line numbers)."),
 ]
+Positive = Annotated[
+    str | None, typer.Option(metavar="VALUE", help="The positive label, where labels are not 0 and 1.")
+]
+RarePositive = Annotated[
+    str | None,
+    typer.Option(metavar="VALUE", rich_help_panel=RARE, help="The positive label, where labels are not 0 and 1."),
+]
 SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
 WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
 RareWeightColumn = Annotated[

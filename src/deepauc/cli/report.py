@@ -9,7 +9,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.options import AsJson, ImageColumn, RareAllowOutside, RareForce, RareMaxFpr, RareMinTpr
-from deepauc.cli.short_help import HELP_ALL
+from deepauc.cli.short_help import HELP_ALL, RARE
 from deepauc.cli.train import command_line
 
 if TYPE_CHECKING:
@@ -37,14 +37,15 @@ def report(
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Show them, with Grad-CAM: patients' images!")
     ] = False,
-    table: Annotated[Path | None, typer.Option(metavar="FILE", help="For thumbnails: the run's table.")] = None,
+    examples: Annotated[bool, typer.Option("--examples", help="Write examples.html, with patients' images.")] = False,
+    table: Annotated[Path | None, typer.Option(metavar="FILE", help="For images: the run's table.")] = None,
     image_column: ImageColumn = None,
     allow_outside: RareAllowOutside = False,
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: the run's folder.")] = None,
     force: RareForce = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the report is.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the report is.")] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
@@ -56,6 +57,7 @@ def report(
     from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import Absent, to_json
     from deepauc.reporting.evaluation.subgroups import read_metadata
+    from deepauc.reporting.examples import write_examples
     from deepauc.reporting.figures.thumbnails import ImageTable
     from deepauc.reporting.report import write_report
     from deepauc.training.run.run import Run
@@ -75,8 +77,12 @@ def report(
         raise ValueError(f"--thumbnails needs {needs}, --table data.csv --image-column file.")
     if thumbnails and cases == 0:
         raise ValueError("--cases 0 names no errors, and --thumbnails shows them: leave out one of the two.")
-    if not thumbnails and (table is not None or image_column or allow_outside):
-        raise ValueError("--table, --image-column and --allow-outside are for --thumbnails: ask for those too.")
+    if not (thumbnails or examples) and (table is not None or image_column or allow_outside):
+        raise ValueError(
+            "--table, --image-column and --allow-outside are for --thumbnails and --examples: ask for one of them."
+        )
+    if examples and table is None and (image_column or allow_outside):
+        raise ValueError("--image-column and --allow-outside are about a table: name it with --table.")
     output = Output(quiet=quiet, as_json=as_json)
     region = Region.asked(max_fpr, min_tpr)
     images = None
@@ -89,17 +95,20 @@ def report(
             baseline=baseline,
             metadata=columns,
             cases=cases or 0,
-            thumbnails=images,
+            thumbnails=images if thumbnails else None,
             region=region,
             out=out,
             command=command_line(context),
             force=force,
             progress=advance,
         )
+    pictures = write_examples(run, table=images, out=out, force=force) if examples else None
     _show_aucs(output, written.findings)
     if baseline is not None and isinstance(written.findings.baseline, Absent):
         output.result(f"not tested against {baseline}: {written.findings.baseline.why}")
     output.result(f"Report: {written.html}")
+    if pictures is not None:
+        output.result(f"Examples: {pictures} (images of patients: mind with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     record = {
         "html": str(written.html),
@@ -111,7 +120,7 @@ def report(
         "mean_auc": written.findings.mean_auc,
         "auc": {one.name: to_json(one.auc) for one in written.findings.labels},
     }
-    output.record(record)
+    output.record(record if pictures is None else {**record, "examples": str(pictures)})
 
 
 def _show_aucs(output: Output, findings: RunFindings) -> None:

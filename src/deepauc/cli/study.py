@@ -126,7 +126,6 @@ def run_study(
         refuse_without_cluster,
         refuse_without_effect,
         run_in_packs,
-        run_own,
     )
     from deepauc.studies.decoded import telling
     from deepauc.studies.load import load_studies
@@ -137,11 +136,10 @@ def run_study(
 
     output, entry = Output(quiet=quiet, as_json=as_json), load_studies(file).find(name)
     place = Place(data=data, runs=runs, results=results)
-    if entry.studies is None:
+    if entry.own is not None:
         refuse_what_does_not_apply(context, entry)
         with telling(output.say):
-            record = run_own(
-                entry,
+            record = entry.own.run(
                 place,
                 cells=_split(cells),
                 seeds=None if seeds is None else _numbers(seeds),
@@ -157,6 +155,7 @@ def run_study(
             _write_page(entry, results, output)
         output.record(record)
         return
+    assert entry.studies is not None
     if cluster is None:
         refuse_without_cluster(context)
     cuts: dict[str, int | None] = {"configs": configs, "tune_epochs": tune_epochs, "tune_sets": tune_sets}
@@ -172,7 +171,7 @@ def run_study(
     if seeds is not None:
         chosen = tuple(replace(one, seeds=_declared(one, _numbers(seeds))) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
-    output.say(_plan_text(entry, chosen))
+    output.say(_announcement(entry, chosen))
     for message in weights_not_here(chosen, results / entry.studies.name) if tasks is None else ():
         output.say(message)
     with telling(output.say), _told(output) as report:
@@ -236,7 +235,7 @@ def status(
             if any(one.cut for one in begun):
                 output.say("Cut: with less than is declared, or another option; `study table` says which.")
             if any(one.outdated for one in begun):
-                output.say("Outdated: records that the plan does not ask for (any more); they are in no other column.")
+                output.say("Outdated: records that no declared study asks for (any more); they are in no other column.")
         else:
             output.result(f"{entry.name}: no records in {results / entry.name}.jsonl")
     output.record(record)
@@ -267,23 +266,15 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     if path.exists() and not any((results / f"{entry.name}{ending}").exists() for ending in endings):
         raise ValueError(f"{path} is there, and no record it could be made from: is {results} the right folder?")
     pictures = entry.pictures(results)  # first: the page shows those that are there
-    text = _page(entry, results)
+    text = entry.markdown(results)
     results.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (text.rstrip() + "\n").encode())
     output.say(text)
-    summary = [] if entry.summary is None else [update_summary(results, entry.summary(results))]
+    figures = entry.figures(results)
+    summary = [update_summary(results, figures)] if figures else []
     for written in (path, *pictures, *summary):
         output.result(f"Written: {written}")
     return {"table": str(path), "pictures": [str(picture) for picture in pictures], "text": text}
-
-
-def _page(entry: Entry, results: Path) -> str:
-    from deepauc.studies.records.tables import page_of
-
-    if entry.table is not None:
-        return entry.table(results)
-    assert entry.studies is not None
-    return page_of(entry.studies).markdown(results)
 
 
 def _split(cells: list[str] | None) -> list[str]:
@@ -319,7 +310,7 @@ def _options(given: list[str]) -> dict[str, Any]:
     return changes
 
 
-def _plan_text(entry: Entry, chosen: Sequence[Study]) -> str:
+def _announcement(entry: Entry, chosen: Sequence[Study]) -> str:
     from deepauc.studies.entry import tuning_and_final
 
     tuning, final = tuning_and_final(chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from deepauc.studies.sources import Place
     from deepauc.studies.study import Study
 
-_OWN = ("file", "name", "runs", "results", "data", "device", "max_minutes", "quiet", "as_json", "help_all")
-_LINKED = (*_OWN, "cells", "seeds", "pack", "options")
+_ALWAYS = ("file", "name", "runs", "results", "data", "device", "max_minutes", "quiet", "as_json", "help_all")
 
 
 def refuse_what_does_not_apply(context: typer.Context, entry: Entry) -> None:
-    """One line for the options of this call that the study has no use for."""
-    taken = _OWN if entry.linked is None else _LINKED
+    """One line for the options of this call that runs of another kind have no use for."""
+    assert entry.own is not None
+    taken = (*_ALWAYS, *("options" if name == "settings" else name for name in entry.own.options))
     flags = {p.name: p.opts[0] for p in context.command.params if p.name is not None}
     given = [name for name in flags if _was_given(context, name)]
     if unknown := [flags[name] for name in given if name not in taken]:
-        raise ValueError(f"study {entry.name} has no {', '.join(unknown)}: {_why(entry)}")
+        raise ValueError(f"study {entry.name} has no {', '.join(unknown)}: {entry.own.why}")
 
 
 def refuse_without_cluster(context: typer.Context) -> None:
@@ -75,66 +75,20 @@ def _was_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _why(entry: Entry) -> str:
-    if entry.linked is not None:
-        return "nothing is tuned there, and its runs wait for each other in this process."
-    return "it is run whole, in this process."
-
-
-def run_own(
-    entry: Entry,
-    place: Place,
-    *,
-    cells: list[str],
-    seeds: tuple[int, ...] | None,
-    settings: Mapping[str, Any],
-    pack: int | None,
-    device: str | None,
-    max_minutes: float | None,
-    report: Callable[[str], None],
-) -> dict[str, Any]:
-    """All of a study, or of linked runs the part that was asked for."""
-    if entry.linked is None:
-        assert entry.run is not None
-        return entry.run(place, device=device, max_minutes=max_minutes, report=report)
-    return entry.linked.run(
-        place,
-        cells=cells,
-        seeds=seeds,
-        settings=settings,
-        pack=pack,
-        device=device,
-        max_minutes=max_minutes,
-        report=report,
-    )
-
-
 def tell_own_status(entry: Entry, cells: list[str], results: Path, output: Output, *, whole: bool) -> Any:
-    """How many runs are recorded, of how many; whole: run by run, where they have names."""
-    if entry.linked is not None:
-        seeds = len(entry.linked.seeds)
-        found = entry.linked.recorded(results, cells)
-        rows = [[name, f"{count} of {seeds}"] for name, count in found.items()]
-        if whole:
-            output.table(["runs", "recorded"], rows, title=f"{entry.name}: {entry.title}")
-        where = results / f"{entry.linked.records}.jsonl"
-        output.result(f"{entry.name}: {sum(found.values())} of {seeds * len(found)} runs recorded in {where}")
-        others = entry.linked.with_other_settings(results)
-        for folder, count in others.items():
-            output.result(f"{entry.name}, with {folder}: {count} recorded in {where}")
-        by_name = [{"study": name, "final": count, "seeds": seeds} for name, count in found.items()]
-        return {"runs": by_name, "other_settings": others}
-    if cells:
-        raise ValueError(f"study {entry.name} has no cells: it is run whole.")
-    if entry.own_runs is None:
-        return []
-    runs, expected, path = entry.own_runs(results)
-    if runs:
-        of = "" if expected is None else f" of {expected}"
-        output.result(f"{entry.name}: {runs}{of} run{'s' * (max(runs, expected or 0) > 1)} recorded in {path}")
-    else:
-        output.result(f"{entry.name}: no record in {path}")
-    return {"recorded": runs, "expected": expected, "path": str(path)}
+    """How many runs are recorded, of how many; whole: run by run."""
+    assert entry.own is not None
+    seeds, found = len(entry.own.seeds), entry.own.recorded(results, cells)
+    rows = [[name, f"{count} of {seeds}"] for name, count in found.items()]
+    if whole:
+        output.table(["runs", "recorded"], rows, title=f"{entry.name}: {entry.title}")
+    where = entry.own.path(results)
+    output.result(f"{entry.name}: {sum(found.values())} of {seeds * len(found)} runs recorded in {where}")
+    others = entry.own.with_other_settings(results)
+    for changes, count in others.items():
+        output.result(f"{entry.name}, with {changes}: {count} recorded in {where}")
+    by_name = [{"study": name, "final": count, "seeds": seeds} for name, count in found.items()]
+    return {"runs": by_name, "other_settings": others}
 
 
 def run_in_packs(

@@ -12,13 +12,10 @@ import typer
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.table.columns import EMPTY_FEATURE
-from deepauc.data.table.problems import Problem, TableReport
+from deepauc.data.table.problems import Problem, TableReport, collapsed
 
 MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
-_REMEDIES = {
-    "unknown label value": " Words, or 1 and 2, become 1 and 0 with pandas: table[COLUMN] = (table[COLUMN] == "
-    "POSITIVE).astype(int)."
-}
+_NOT_BY_SKIPPING = ("no labelled row", "one class only", "unknown label value", "label value left out")
 
 
 def report_record(report: TableReport) -> dict[str, Any]:
@@ -42,16 +39,19 @@ def refuse_table(
     may_skip: the command could go on without these rows, which is said, unless they are every row of the table.
     """
     alike = Counter((one.column, one.kind) for one in problems)
-    shown, seen = [], Counter[tuple[str | None, str]]()
     for one in problems:
-        seen[one.column, one.kind] += 1
-        if seen[one.column, one.kind] <= MOST_ALIKE or not sys.stdout.isatty():
-            shown.append(("-" if one.row is None else str(one.row), one.column or "-", one.kind, one.message))
+        if one.row is None:  # that says it for all rows
+            alike.pop((one.column, one.kind), None)
+    terminal = sys.stdout.isatty()
+    lines, seen = collapsed(problems, most_ranges=4 if terminal else None), Counter[tuple[str, str]]()
+    shown = []
+    for line in lines:
+        seen[line[1:3]] += 1
+        if seen[line[1:3]] <= MOST_ALIKE or not terminal:
+            shown.append(line)
     output.columns(("row", "column", "kind", "message"), shown)
-    if len(shown) < len(problems):
-        output.result(
-            f"{len(problems) - len(shown):,} more of the same kinds; all of them: the same command with | cat"
-        )
+    if len(shown) < len(lines):
+        output.result(f"{len(lines) - len(shown):,} more of the same kinds; all of them: the same command with | cat")
     text = Counter(one.column for one in problems if one.kind == "NaN feature" and one.message != EMPTY_FEATURE)
     for (column, kind), count in alike.items():
         if not column or count <= MOST_ALIKE:
@@ -62,13 +62,13 @@ def refuse_table(
             output.result(f"column {column!r}: {kind} in {count:,} rows. If these are your images: --allow-outside.")
         else:
             right = "the right column, and the right folder" if kind == "missing file" else "the right column"
-            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?{_REMEDIES.get(kind, '')}")
+            output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
     kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
     output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
     rows = {one.row for one in problems if one.row is not None}
     if may_skip and (named := [repr(column) for column, count in text.items() if count > MOST_ALIKE]):
         typer.echo(f"deepauc: make numbers of {', '.join(named)}, or leave out --feature-column for it.", err=True)
-    elif may_skip and rows and not {"no labelled row", "one class only"} & {one.kind for one in problems}:
+    elif may_skip and rows and not any(one.row is None and one.kind in _NOT_BY_SKIPPING for one in problems):
         these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
         outside = all(one.kind == "path leaves folder" for one in problems)
         mend = f"{'give --allow-outside for' if outside else 'mend'} {these}"

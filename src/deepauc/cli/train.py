@@ -20,6 +20,7 @@ from deepauc.cli.options import (
     RareAllowOutside,
     RareDevice,
     RareIdColumn,
+    RarePositive,
     RareSkipBad,
     RareWeightColumn,
     SplitColumn,
@@ -63,12 +64,14 @@ def train(
         typer.Option(metavar="RUN", rich_help_panel=RARE, help="Use the split of this run (matched by row name)."),
     ] = None,
     weight_column: RareWeightColumn = None,
+    positive: RarePositive = None,
     id_column: RareIdColumn = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed (default: 0).")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with these options and more.")] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the complete config file; do not train.")
+        bool,
+        typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train."),
     ] = False,
     minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training.")] = None,
     tune: Annotated[
@@ -101,6 +104,20 @@ def train(
         str | None,
         typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none (default: if there is time for it)."),
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=RARE,
+            help="auc-margin (default), all-pairs, partial-auc, average-precision or pdsca.",
+        ),
+    ] = None,
+    max_fpr: Annotated[
+        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="partial-auc up to this FPR.")
+    ] = None,
+    min_tpr: Annotated[
+        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="partial-auc above this sensitivity.")
+    ] = None,
     tta: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Test-time augmentation: average N copies."),
@@ -113,6 +130,12 @@ def train(
     allow_outside: RareAllowOutside = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="Write curves to DIR/tensorboard at the end.")
+    ] = False,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples", rich_help_panel=RARE, help="Write examples.html: images of patients, with Grad-CAM."
+        ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the results.")] = False,
     as_json: Annotated[
@@ -135,6 +158,7 @@ def train(
         "split_column": split_column,
         "split_of": None if split_of is None else str(split_of),
         "weight_column": weight_column,
+        "positive": positive,
         "image_size": None if image_size is None else parse_size(image_size, option="--image-size"),
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,
@@ -149,12 +173,15 @@ def train(
         "tta": tta,
         "pretrained": True if pretrained == DEFAULT_NAME else pretrained,
         "backbone": backbone,
+        "objective": objective,
+        "max_fpr": max_fpr,
+        "min_tpr": min_tpr,
     }
     settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
     from deepauc.cli.training_run import print_settings, run_training
 
     if print_config:
-        for option, given in (("--json", as_json), ("--tensorboard", tensorboard)):
+        for option, given in (("--json", as_json), ("--tensorboard", tensorboard), ("--examples", examples)):
             if given:
                 raise ValueError(
                     f"{option} needs a training run, and --print-config only prints a config file (TOML): leave out "
@@ -168,12 +195,15 @@ def train(
 
     if tensorboard:
         summary_writer()  # where it is missing, that is said before training, not after
+    if examples and (settings.data.table is None or settings.data.image_column is None):
+        raise ValueError("--examples shows image files: name a table of them, --table data.csv --image-column file.")
     run_training(
         settings,
         out=out,
         device=device,
         output=Output(quiet=quiet, as_json=as_json),
         command=command_line(context),
+        examples=examples,
     )
     if tensorboard:
         write_events(out)

@@ -17,15 +17,20 @@ from deepauc.data.table.problems import TableError
 from deepauc.pipeline.job import complete_settings
 from deepauc.pipeline.outcome import Outcome
 from deepauc.pipeline.run import planned, run
+from deepauc.reporting.examples import write_examples
+from deepauc.reporting.figures.thumbnails import ImageTable
 from deepauc.training.config import Settings, settings_toml
 from deepauc.training.engine.distributed import join_ranks
 from deepauc.training.plan.wording import told
 from deepauc.training.run.interrupt import TrainingStopped
 
 
-def run_training(settings: Settings, *, out: Path, device: str | None, output: Output, command: str) -> Outcome:
+def run_training(
+    settings: Settings, *, out: Path, device: str | None, output: Output, command: str, examples: bool = False
+) -> Outcome:
     """From settings to a finished run folder with its report, all of it told; typer.Exit where that was not to be.
 
+    examples: also examples.html, with images of the settings' table.
     Under torchrun all processes train; the first of them speaks, the others leave after training.
     """
     target = checked_device(device)
@@ -45,7 +50,11 @@ def run_training(settings: Settings, *, out: Path, device: str | None, output: O
         raise typer.Exit(130) from None
     if outcome is None:
         raise typer.Exit(0)
-    show_outcome(output, outcome)
+    page = None
+    if examples and outcome.report is not None and settings.data.table is not None:
+        images = ImageTable(path=settings.data.table, allow_outside=settings.data.allow_outside)
+        page = write_examples(out, table=images)
+    show_outcome(output, outcome, examples=page)
     return outcome
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
@@ -51,10 +52,8 @@ def show_data(output: Output, prepared: Prepared) -> None:
         output.say(f"  in no part: {outside:,} labelled rows, used neither for training nor for evaluation")
     for one in _too_few(task):
         output.say(f"  Warning: {one} Its AUC means little.")
-    for alike in report.alike:
-        output.say(f"  caution: {alike.text(word)}")
-    for code in report.missing_codes:
-        output.say(f"  caution: {code}")
+    for text in (*(alike.text(word) for alike in report.alike), *report.missing_codes, *report.cautions):
+        output.say(f"  caution: {text}")
     for kind, count in prepared.leaks.items():
         what = word if kind == "patient" else kind
         output.say(f"  LEAK: {count:,} x the same {what} in two parts; the figures will be too good")
@@ -63,11 +62,8 @@ def show_data(output: Output, prepared: Prepared) -> None:
             f"  POSSIBLE LEAK: {prepared.possible_leaks:,} {word}{'s' * (prepared.possible_leaks != 1)} may be in two "
             "parts under different names (see the caution above); the figures may be too good"
         )
-    elif not prepared.leaks:
-        output.say(
-            "  leaks between parts: none found"
-            + ("" if task.groups is not None else " (no groups are named, such as patients)")
-        )
+    elif not prepared.leaks and task.groups is not None:
+        output.say("  leaks between parts: none found")
 
 
 def _too_few(task: Task) -> list[str]:
@@ -90,7 +86,7 @@ def show_decisions(output: Output, decisions: Sequence[Decision]) -> None:
         output.say(f"  {one.name}: {one.value}\n    {one.reason}")
 
 
-def show_outcome(output: Output, outcome: Outcome) -> None:
+def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = None) -> None:
     """AUC of the kept network and of what it was compared with, where everything lies, and the same as JSON."""
     run, record = outcome.run, outcome.run.record
     if outcome.report is None:
@@ -111,10 +107,11 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
         )
     kept, other = outcome.kept, outcome.not_kept
     if other is not None and record.results.guard is not None:
-        validation = record.results.guard.validation_auc
+        guard = record.results.guard
+        by = "" if guard.chosen_by is None else f", by {guard.chosen_by}"
         output.say(
-            f"{other.objective} ({validation[other.stage]:.3f}) was not better than {kept.objective} "
-            f"({validation[kept.stage]:.3f}) on validation: the network of {kept.objective} is kept."
+            f"{other.objective} ({guard.measured[other.stage]:.3f}) was not better than {kept.objective} "
+            f"({guard.measured[kept.stage]:.3f}) on validation{by}: the network of {kept.objective} is kept."
         )
     for test in outcome.tests:
         output.say(_sentence(test))
@@ -123,6 +120,8 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
             output.result("  ".join(row))
     output.result(f"Run: {run.path}")
     output.result(f"Report: {outcome.report}")
+    if examples is not None:
+        output.result(f"Examples: {examples} (images of patients: mind with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     baseline = outcome.baseline
     output.record(
@@ -130,6 +129,7 @@ def show_outcome(output: Output, outcome: Outcome) -> None:
             "run": str(run.path),
             "state": outcome.state,
             "report": str(outcome.report),
+            **({} if examples is None else {"examples": str(examples)}),
             "baseline": None if baseline is None else str(baseline.path),
             "auc": plain_aucs(record.results.auc),
             "baseline_auc": None if baseline is None else plain_aucs(baseline.record.results.auc),

@@ -6,9 +6,9 @@ with the kept candidate replaces that candidate by the same rule.
 
 The best of several looks too good, since luck helps it to be chosen. The figure that is reported comes from a choice
 that has not seen what it is judged on: for each fold, the rule is applied to the other folds, and the fold is judged
-with the candidate chosen there. Of six equal candidates with 15 to 30 positives this leaves a bias within about .01,
-where the plain figure of the kept one is .02 to .08 too high and a bootstrap correction up to .03 too low:
-`results/choosing.md`, `benchmarks/choosing.py`.
+with the candidate chosen there. Of six candidates with 15 to 30 positives this leaves a bias within .004, where the
+plain figure of the kept one is .016 to .051 too high and a bootstrap correction makes it .008 to .025 too low
+(`results/choosing.md`, by `benchmarks/choosing.py`).
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ def choose(
 
     trivial: the baselines' scores. averages: by (candidate, baseline), the scores of the two averaged; pairs that are
     not given do not take part. Labels without a positive and a negative in any one fold are left out.
+
+    >>> labels, folds = [1, 0, 0, 1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    >>> weak, strong = [0, 0, 1, 0, 1, 0, 1, 1, 0], [2, 0, 1, 3, 1, 0, 2, 1, 0]
+    >>> choose({"weak": weak, "strong": strong}, labels, folds, default="weak").name
+    'strong'
     """
     if default not in candidates:
         raise ValueError(f"the default candidate {default!r} is not among {', '.join(candidates)}.")

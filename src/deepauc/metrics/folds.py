@@ -75,6 +75,9 @@ def fold_auroc(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> FloatO
     """The pair-weighted mean of the AUROCs within the folds; a float, or an array (L,).
 
     scores, labels: (N,) or (N, L); folds (N,), any names. No fold with both classes: ValueError.
+
+    >>> fold_auroc([0.9, 0.1, 7.0, 8.0], [1, 0, 1, 0], ["a", "a", "b", "b"])
+    0.5
     """
     columns = read_columns(scores, labels)
     codes = _fold_codes(folds, columns)

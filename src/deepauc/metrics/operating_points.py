@@ -13,6 +13,7 @@ from deepauc.metrics.intervals import Estimate, require_interval_options, wilson
 
 Mask = npt.NDArray[np.bool_]
 SPECIFICITIES = (0.80, 0.90, 0.95)
+SENSITIVITIES = (0.90, 0.95)
 HIGH_SPECIFICITIES = (0.98, 0.99, 0.995)  # for rare positives, where even 95 % means more false alarms than positives
 NEGATIVES_ABOVE = 10  # so many must lie above a threshold of high specificity: fewer do not tell 99 % from 98 %
 

@@ -32,7 +32,12 @@ class ThumbnailLinear(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ThumbnailSpec:
-    """A linear score of the image reduced to size x size pixels, or of its mean brightness (size=1, grey=True)."""
+    """A linear score of the image reduced to a few pixels, or of its mean brightness (size=1, grey=True).
+
+    Args:
+        size: Pixels on a side.
+        grey: Take the mean over the colours.
+    """
 
     size: int = 16
     grey: bool = False

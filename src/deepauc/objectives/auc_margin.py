@@ -54,6 +54,7 @@ class AUCMargin:
     constrain_alpha: bool = True
     soft_labels: bool = False
     bound: ClassVar[str] = "sigmoid"  # what a stage puts before the loss unless it says otherwise
+    ranks: ClassVar[bool] = True  # only the order of its scores is trained
 
     def build(self, *, prior: Sequence[float]) -> AUCMarginLoss:
         return AUCMarginLoss(

@@ -49,6 +49,7 @@ class AUCSquare:
     normalise: bool = True
     soft_labels: bool = False
     bound: ClassVar[str] = "sigmoid"
+    ranks: ClassVar[bool] = True  # only the order of its scores is trained
 
     def build(self, *, prior: Sequence[float]) -> AUCSquareLoss:
         return AUCSquareLoss(prior=prior, num_labels=len(prior), normalise=self.normalise, soft_labels=self.soft_labels)

@@ -167,10 +167,14 @@ class AveragePrecision:
     memory: float = 0.9
     soft_labels: ClassVar[bool] = False
     bound: ClassVar[str] = "sigmoid"
+    ranks: ClassVar[bool] = True  # only the order of its scores is trained
     needs_index: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _require_options(self.margin, self.memory)
 
-    def build(self, *, prior: Sequence[float], num_rows: int) -> AveragePrecisionLoss:
+    def build(self, *, prior: Sequence[float], num_rows: int | None = None) -> AveragePrecisionLoss:
+        """num_rows: of the training set, never left out; optional in the signature alone, as other specs lack it."""
+        if num_rows is None:
+            raise ValueError("AveragePrecision remembers something of each row: give num_rows, the number of rows.")
         return AveragePrecisionLoss(num_rows, margin=self.margin, memory=self.memory, num_labels=len(prior))

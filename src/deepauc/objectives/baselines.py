@@ -209,6 +209,7 @@ class CrossEntropy:
     scale: float = 1.0
     soft_labels: bool = False
     bound: ClassVar[str] = "none"
+    gives_probabilities: ClassVar[bool] = True  # the sigmoid of a score is one
 
     def __post_init__(self) -> None:
         _require_scale(self.scale)

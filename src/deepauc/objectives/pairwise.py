@@ -332,6 +332,7 @@ class PairwiseAUC:
     margin: float | tuple[float, ...] = 1.0
     soft_labels: bool = False
     bound: ClassVar[str] = "sigmoid"
+    ranks: ClassVar[bool] = True  # only the order of its scores is trained
 
     def build(self, *, prior: Sequence[float]) -> PairwiseAUCLoss:
         return PairwiseAUCLoss(self.surrogate, self.margin, self.soft_labels)

@@ -355,6 +355,7 @@ class PartialAUC:
     margin: float | tuple[float, ...] = 1.0
     soft_labels: ClassVar[bool] = False
     bound: ClassVar[str] = "sigmoid"
+    ranks: ClassVar[bool] = True  # only the order of its scores is trained
 
     def __post_init__(self) -> None:
         Limits.of(self.max_fpr, self.min_tpr)

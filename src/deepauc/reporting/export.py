@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from deepauc.data.images.decode import ImageError, decode_image, read_image_file
+from deepauc.reporting.operating_card import operating_card
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
@@ -77,7 +78,8 @@ def export_onnx(run_dir: str | Path, path: str | Path, *, force: bool = False) -
                 verbose=False,
             )
         model = onnx.load(draft)
-        for key, value in _properties(bundle, _feature_names(folder, bundle)).items():
+        known = replace(bundle, cautions=_cautions(folder, bundle))
+        for key, value in _properties(known, _feature_names(folder, bundle)).items():
             entry = model.metadata_props.add()
             entry.key, entry.value = key, value
         onnx.save(model, draft)
@@ -114,9 +116,17 @@ def copy_bundle(run_dir: str | Path, folder: str | Path, *, force: bool = False)
         raise ValueError(f"{target} is there and not empty: choose another folder for the bundle.")
     target.mkdir(parents=True, exist_ok=True)
     files = tuple(Path(shutil.copyfile(source / name, target / name)) for name in BUNDLE_FILES)
-    if features := _feature_names(source, bundle):
-        replace(bundle, features=features).save(target)  # without run.json nothing else tells one column from another
+    # Without run.json nothing else tells one column from another, and nothing says what the report warns of.
+    known = replace(bundle, features=_feature_names(source, bundle), cautions=_cautions(source, bundle))
+    if known != bundle:
+        known.save(target)
     return files
+
+
+def _cautions(folder: Path, bundle: Bundle) -> tuple[str, ...]:
+    """Those of the report; of a bundle without its run the bundle's own."""
+    card = operating_card(folder)
+    return bundle.cautions if card is None else card.cautions
 
 
 def _feature_names(folder: Path, bundle: Bundle) -> tuple[str, ...]:
@@ -165,6 +175,7 @@ def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str
         "labels": json.dumps(list(bundle.label_names)),
         "thresholds": json.dumps(bundle.thresholds),
         "calibration": json.dumps(bundle.calibration),
+        "cautions": json.dumps(list(bundle.cautions)),
         "inputs": inputs,
         "scores": "raw, higher for more likely positive; `calibration` makes probabilities of them" + copies,
         "notice": "not a medical device",

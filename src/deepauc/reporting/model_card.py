@@ -13,7 +13,10 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
-from deepauc.text_tables import auc_text, markdown_table
+from deepauc.reporting.evaluation.findings import Absent, OperatingRow
+from deepauc.reporting.operating_card import OperatingCard, operating_card
+from deepauc.text_tables import auc_text, markdown_table, percent_text
+from deepauc.training.plain import objective_type
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import code_text
@@ -38,14 +41,15 @@ def model_card(run_dir: str | Path, *, force: bool = False) -> str:
     run = Run(Path(run_dir))
     record, bundle = run.record, Bundle.load(run_dir)
     cautions = require_own(run_dir, MODEL, BUNDLE, SCORES, force=force)
-    figures = _figures(run, record)
+    figures, card = _figures(run, record), operating_card(run.path)
     sections = [
         f"# {_text(record.task.name)}: {_text(', '.join(bundle.label_names))}",
         NOTICE,
         *(f"**Caution.** {_text(text)}." for text in cautions),
         "## What it does\n\n" + _purpose(bundle, record),
         "## Results\n\n" + _results(run, record, figures),
-        "## Operating points\n\n" + _thresholds(bundle, run),
+        "## Operating points\n\n" + _thresholds(bundle, run, card),
+        *(("## Cautions\n\n" + _cautions(card),) if card is not None and card.cautions else ()),
         "## Data\n\n" + _data(run, record),
         "## Training\n\n" + _training(record),
         "## How to use it\n\n" + _usage(bundle),
@@ -114,8 +118,8 @@ def _figures(run: Run, record: RunRecord) -> list[_Figure]:
 def _purpose(bundle: Bundle, record: RunRecord) -> str:
     shape = " x ".join(map(str, bundle.shape))
     objectives, kept = record.objectives, record.kept_stage
-    cross_entropy = bool(objectives) and objectives[kept] == "CrossEntropy"
-    trained = "by cross-entropy" if cross_entropy else "to maximise its AUC"
+    spec = objective_type(objectives[kept]) if objectives else None
+    trained = "by cross-entropy" if getattr(spec, "gives_probabilities", False) else "to maximise its AUC"
     if kept < len(objectives) - 1:
         trained += f" (the {_text(objectives[-1])} stage after it was not better on validation and was not kept)"
     inputs = f"an image of {shape} (height, width, channels)" if bundle.preprocessing.images else f"{shape} numbers"
@@ -167,21 +171,51 @@ def _guard(run: Run, record: RunRecord) -> str:
         again = f"`{_evaluate(run, 'validation', files[number])}`" if there else "recorded in run.json"
         rows.append([f"{number + 1}: {_text(names[number])}", f"{value:.3f}", "yes" if number == kept else "", again])
     table = markdown_table(["stage", "validation AUC", "kept", "made again by"], rows)
-    return f"\n\nThe stage that is best on validation is kept:\n\n{table}"
+    by = "" if guard.chosen_by is None else f", by {_text(guard.chosen_by)},"
+    return f"\n\nThe stage that is best on validation{by} is kept:\n\n{table}"
 
 
-def _thresholds(bundle: Bundle, run: Run) -> str:
+def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:
+    """The bundle's thresholds, with what each does on test where there is such a part."""
+    if not bundle.thresholds:
+        return "None: there was no validation part to take thresholds from."
+    judged: dict[tuple[str, str], OperatingRow] = {}
+    for label in card.labels if card is not None and card.part == "test" else ():
+        for points in (label.operating_points, label.sensitivity_points):
+            judged |= {} if isinstance(points, Absent) else {(label.name, _asked(row)): row for row in points}
     rows = [
-        [_text(label), _text(name), f"{value:.6g}"]
+        [_text(label), _text(name), f"{value:.6g}", *_on_test(judged.get((label, name)))]
         for label, points in bundle.thresholds.items()
         for name, value in points.items()
     ]
-    if not rows:
-        return "None: there was no validation part to take thresholds from."
-    table = markdown_table(["label", "reached on validation", "raw score at least"], rows)
-    if "test" not in run.record.task.rows:
+    header = ["label", "reached on validation", "raw score at least"]
+    if not judged:
+        table = markdown_table(header, [row[:3] for row in rows])
         return f"{table}\n\nThey come from the validation rows of scores.csv; there is no test part to judge them on."
-    return f"{table}\n\nMade again, with what they give on test, by `{_evaluate(run, None)}`."
+    header += ["sensitivity on test, %", "specificity on test, %"]
+    header += ["positives found, missed", "negatives cleared, false alarms"]
+    return f"{markdown_table(header, rows)}\n\nMade again by `{_evaluate(run, None)}`, with 95 % intervals (Wilson)."
+
+
+def _cautions(card: OperatingCard) -> str:
+    return "\n".join(f"- {_text(text)}" for text in card.cautions)
+
+
+def _asked(row: OperatingRow) -> str:
+    """As bundle.json calls a threshold."""
+    if row.asked_sensitivity is not None:
+        return f"sensitivity {row.asked_sensitivity:g}"
+    return f"specificity {row.asked_specificity:g}"
+
+
+def _on_test(row: OperatingRow | None) -> list[str]:
+    if row is None:
+        return ["-"] * 4
+    return [
+        *(percent_text(one.value, one.low, one.high).replace(" %", "") for one in (row.sensitivity, row.specificity)),
+        f"{row.true_positives:,}, {row.false_negatives:,}",
+        f"{row.true_negatives:,}, {row.false_positives:,}",
+    ]
 
 
 def _data(run: Run, record: RunRecord) -> str:

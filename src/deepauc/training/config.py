@@ -52,6 +52,7 @@ class DataSettings:
     split_column: str | None = None
     split_of: str | None = None  # the folder of a run
     weight_column: str | None = None
+    positive: str | None = None  # the label that is positive, where labels are not 0 and 1
     image_size: tuple[int, int] | None = None  # height, width
     skip_bad: bool = False
     allow_outside: bool = False

@@ -100,6 +100,11 @@ def from_plain(value: Any) -> Any:
     return cls(**left_out, **given)
 
 
+def objective_type(name: str) -> type | None:
+    """The spec of this name in a record, by whichever of its names; None for one that is not of this package."""
+    return names_of(OBJECTIVES).get(name)
+
+
 def identity_text(recipe: Recipe) -> str:
     """What the names of runs are hashes of."""
     return json.dumps(to_plain(recipe, defaults=False), sort_keys=True)

@@ -129,6 +129,7 @@ def _from_table(
         id_column=data.id_column,
         split_column=data.split_column,
         weight_column=data.weight_column,
+        positive=data.positive,
         metadata_columns=data.metadata_columns,
         category_columns=data.category_columns,
         size=data.image_size or (lambda sizes: planned_size(sizes, device_kind, pretrained=pretrained)),
@@ -272,4 +273,6 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "skipped_rows": list(report.skipped),
         "sets_of_identical_inputs": len(report.duplicates),
         "alike": [asdict(one) for one in report.alike],
+        **({} if data.positive is None else {"positive": data.positive}),
+        **({"few": list(report.few)} if report.few else {}),
     }

@@ -10,6 +10,7 @@ import numpy as np
 
 from deepauc.data.packed.sets import open_packed
 from deepauc.data.splits import equal_sets, input_digests
+from deepauc.data.table.cautions import few_of_a_class, label_cautions
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import largest_group
 from deepauc.data.task import Array, Indices, Task
@@ -88,13 +89,17 @@ def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
     def disputed(where: Indices) -> bool:
         return bool(((labels[where] == 0).any(axis=0) & (labels[where] == 1).any(axis=0)).any())
 
+    positives, negatives = (
+        {name: int((labels[:, place] == value).sum()) for place, name in enumerate(task.label_names)}
+        for value in (1, 0)
+    )
     return TableReport(
         path=folder,
         rows=len(task),
         labelled=len(task) - unlabelled,
         unlabelled=unlabelled,
-        positives={name: int((labels[:, place] == 1).sum()) for place, name in enumerate(task.label_names)},
-        negatives={name: int((labels[:, place] == 0).sum()) for place, name in enumerate(task.label_names)},
+        positives=positives,
+        negatives=negatives,
         parts={name: len(rows) for name, rows in task.parts.items()},
         groups=None if task.groups is None else len(np.unique(task.groups)),
         group_column=task.group_column,
@@ -107,6 +112,8 @@ def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
         largest_group=None if task.groups is None else largest_group(task.groups),
         disputed=tuple(tuple(where.tolist()) for where in identical if disputed(where)),
         alike=_alike(task),
+        few=few_of_a_class(positives, negatives),
+        cautions=label_cautions(positives, negatives, grouped=task.groups is not None),
     )
 
 

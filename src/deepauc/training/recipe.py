@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -151,7 +151,10 @@ class Stage:
         if self.batch_size % self.accumulate:
             raise ValueError(f"accumulate {self.accumulate} must divide batch_size {self.batch_size}.")
         if self.augment is not None and self.augment.mixup and not self.objective.soft_labels:
-            raise ValueError("mixup makes soft labels: set soft_labels=True in the stage's objective.")
+            remedy = "set soft_labels=True in the stage's objective"
+            if is_dataclass(self.objective) and "soft_labels" not in {f.name for f in fields(self.objective)}:
+                remedy = f"{type(self.objective).__name__} takes hard ones only, so leave mixup out"
+            raise ValueError(f"mixup makes soft labels: {remedy}.")
         if self.ema is not None and self.takes_turns:
             raise ValueError(
                 "ema averages the weights of every step, and PDSCA's inner steps hold others: leave ema out."

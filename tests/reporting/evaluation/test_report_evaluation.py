@@ -10,7 +10,8 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import Estimate, auroc_interval
 from deepauc.reporting.evaluation.findings import Absent, AucResult
-from deepauc.reporting.evaluation.label import FEW, Sample, evaluate_label
+from deepauc.reporting.evaluation.label import FEW, evaluate_label
+from deepauc.reporting.evaluation.sample import Sample
 from deepauc.reporting.evaluation.subgroups import Metadata, group_rows, read_metadata
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.run import Run
@@ -78,7 +79,8 @@ def test_thresholds_come_from_validation_and_are_judged_on_test(binary, run_fold
 
 def test_thresholds_and_recalibration_are_those_of_the_bundle(binary, run_folders):
     bundle = json.loads((run_folders / "auc" / "bundle.json").read_text())
-    found = [row.threshold for row in binary.labels[0].operating_points]
+    label = binary.labels[0]
+    found = [row.threshold for row in (*label.operating_points, *label.sensitivity_points)]
     assert found == list(bundle["thresholds"]["spot"].values())
     assert binary.labels[0].calibration.recalibration == pytest.approx(bundle["calibration"]["spot"])
 
@@ -177,13 +179,23 @@ def test_many_positives_of_few_patients_are_said():
 
 @pytest.mark.parametrize(("negatives", "warned"), [(3, True), (19, True), (20, False)])
 def test_few_negatives_for_thresholds_are_said(negatives, warned):
-    """Warned where not one negative of validation lies above the threshold for 95 %; its positives are not asked."""
-    validation = sample(2, negatives)
+    """Warned where not one negative of validation lies above the threshold for 95 %; its positives are enough."""
+    validation = sample(25, negatives)
     found = evaluate_label(sample(40, 60), name="x", part="test", validation=validation, curves=False)
     cut = found.operating_points[2].threshold
     assert bool((validation.scores[validation.labels == 0] >= cut).any()) is not warned
-    said = [f"The thresholds rest on only {negatives} negative rows of validation."] if warned else []
-    assert [text.split(" Fewer")[0] for text in found.cautions] == said
+    said = [f"The thresholds for a fixed specificity rest on only {negatives} negative rows of validation."]
+    assert [text.split(" Fewer")[0] for text in found.cautions] == (said if warned else [])
+
+
+@pytest.mark.parametrize(("positives", "warned"), [(3, True), (19, True), (20, False)])
+def test_few_positives_for_thresholds_are_said(positives, warned):
+    """Warned where not one positive of validation lies below the threshold for 95 % sensitivity."""
+    validation = sample(positives, 30)
+    found = evaluate_label(sample(40, 60), name="x", part="test", validation=validation, curves=False)
+    cut = found.sensitivity_points[1].threshold
+    assert bool((validation.scores[validation.labels == 1] < cut).any()) is not warned
+    assert any("fixed sensitivity rest on only" in text for text in found.cautions) is warned
 
 
 def test_many_negatives_of_few_patients_for_thresholds_are_said():

@@ -6,7 +6,8 @@ import pytest
 from deepauc.metrics.intervals import wilson_limits
 from deepauc.metrics.operating_points import specificities
 from deepauc.reporting.document.label_sections import label_topics
-from deepauc.reporting.evaluation.label import Sample, evaluate_label
+from deepauc.reporting.evaluation.label import evaluate_label
+from deepauc.reporting.evaluation.sample import Sample
 from deepauc.reporting.evaluation.subgroups import Metadata
 from deepauc.reporting.figures.label import (
     histogram_picture,

@@ -5,12 +5,13 @@ import pytest
 
 from deepauc.metrics.average_precision import average_precision_interval
 from deepauc.metrics.intervals import auroc_interval
-from deepauc.reporting.document.blocks import Caution, DataTable, Paragraph
+from deepauc.reporting.document.blocks import DataTable, Paragraph
 from deepauc.reporting.document.label_sections import interval_table, label_topics
 from deepauc.reporting.evaluation import resamples
 from deepauc.reporting.evaluation.findings import Counts, Resamples, to_json
-from deepauc.reporting.evaluation.label import Sample, evaluate_label
+from deepauc.reporting.evaluation.label import evaluate_label
 from deepauc.reporting.evaluation.resamples import fewer_told, resamples_of
+from deepauc.reporting.evaluation.sample import Sample
 from deepauc.reporting.evaluation.table import evaluate_part
 from deepauc.training.run.scores import Scores
 
@@ -90,7 +91,7 @@ def test_a_report_of_more_rows_is_drawn_and_labelled_by_fewer_samples(monkeypatc
     assert found.calibration.before.brier_interval != before.calibration.before.brier_interval
 
     blocks = interval_table(found)
-    assert fewer_told(found.counts) in [block.text for block in blocks if isinstance(block, Caution)]
+    assert fewer_told(found.counts) in found.cautions
     (table,) = (block for block in blocks if isinstance(block, DataTable))
     assert "(BCa, 1,000 samples)" in table.rows[-1][0].text
     assert any("500 samples" in block.text for block in blocks if isinstance(block, Paragraph))

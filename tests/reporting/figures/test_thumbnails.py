@@ -173,7 +173,7 @@ def test_refusals_name_the_remedy(run_folders, table, tmp_path):
     bundle = json.loads((run / "bundle.json").read_text())
     plain = {"mean": [0.0] * 5, "std": [1.0] * 5, "images": False}
     (tmp_path / "features" / "bundle.json").write_text(json.dumps(bundle | {"shape": [5], "preprocessing": plain}))
-    with pytest.raises(ValueError, match="not trained on images: leave --thumbnails out"):
+    with pytest.raises(ValueError, match="not trained on images: there are none to show"):
         thumbnails_section(tmp_path / "features", findings, where)
 
 

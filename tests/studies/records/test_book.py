@@ -11,8 +11,10 @@ from deepauc.studies.running.runner import run_studies
 from deepauc.studies.selection import Trial
 from deepauc.studies.sources import Place, comparable
 from deepauc.studies.study import Study
-from experiments.recipes import auc_m
-from experiments.smoke import DigitsSource
+from experiments.benchmarks.recipes import METHODS
+from experiments.benchmarks.smoke import DigitsSource
+
+auc_m = METHODS["auc_m"]
 
 
 def sparse(*, margin=0.05, constrain_alpha=False, epochs=5):

@@ -25,7 +25,7 @@ class NoImages:
 
 
 def method(*, lr=0.1, widths=(4, 8), mixup=0.0):
-    from experiments.best_recipe import best
+    from experiments.search.recipe import best
 
     return best(lr=min(lr, 0.3), mixup=mixup, weight_decay=widths[0] / 1000)
 

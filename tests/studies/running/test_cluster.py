@@ -25,8 +25,10 @@ from deepauc.studies.running.missing import MissingRuns
 from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
-from experiments.recipes import auc_m, ce
-from experiments.smoke import DigitsSource
+from experiments.benchmarks.recipes import METHODS
+from experiments.benchmarks.smoke import DigitsSource
+
+auc_m, ce = METHODS["auc_m"], METHODS["ce"]
 
 PAPER = str(Path(__file__).parents[3] / "experiments" / "paper.py")
 SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from deepauc.data.augment.batch import Augment
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.partial import partial_auroc
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.average_precision import AveragePrecision
@@ -89,3 +91,33 @@ def test_pdsca_is_judged_by_its_own_weights(image_task, tmp_path, monkeypatch):
     assert held.count(True) >= 1
     scores, labels = run.scores("validation")
     assert float(run.history[-1]["validation_auc"]) == pytest.approx(float(auroc(scores, labels)))
+
+
+def test_the_epoch_and_the_stage_are_chosen_by_the_objectives_own_metric(image_task, tmp_path):
+    first = Stage(objective=AUCMargin(), optimizer=SGDSpec(lr=0.02), keep="best", **{**COMMON, "epochs": 2})
+    last = replace(STAGES["partial AUC"], objective=PartialAUC(min_tpr=0.6), keep="best", epochs=6)
+    run = train(Recipe(model=MODEL, stages=(first, last), guard=True), image_task, seed=3, run_dir=tmp_path)
+    assert not any(row["validation_partial_auc"] for row in run.history[:2])
+    areas = [float(row["validation_partial_auc"]) for row in run.history[2:]]
+    guard = run.record.results.guard
+    assert guard.chosen_by == "partial AUC (TPR above 0.6)"
+    assert guard.own_values[1] == pytest.approx(max(areas))
+    assert guard.winner == max(guard.own_values, key=lambda number: (guard.own_values[number], number))
+    scores, labels = run.scores("validation")
+    kept = partial_auroc(scores, labels, min_tpr=0.6)
+    assert kept == pytest.approx(guard.own_values[guard.winner]) == pytest.approx(max(guard.own_values.values()))
+
+
+def test_patience_goes_by_the_objectives_own_metric(image_task, tmp_path):
+    stage = replace(STAGES["average precision"], epochs=40, patience=2)
+    run = train(Recipe(model=MODEL, stages=(stage,)), image_task, seed=3, run_dir=tmp_path)
+    values = [float(row["validation_ap"]) for row in run.history]
+    assert len(values) < 40
+    assert values.index(max(values)) == len(values) - 3
+
+
+def test_mixup_is_refused_where_labels_must_be_hard():
+    with pytest.raises(ValueError, match="PartialAUC takes hard ones only, so leave mixup out"):
+        replace(STAGES["partial AUC"], augment=Augment(mixup=0.2))
+    with pytest.raises(ValueError, match="set soft_labels=True"):
+        replace(STAGES["PDSCA"], augment=Augment(mixup=0.2))

@@ -19,8 +19,8 @@ from deepauc.training.plan.timing import RESERVE, Pace, fit_into
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.schedule import Cosine
 from deepauc.training.tuning import pairs_to_try, tune
-from experiments.best_recipe import VIEWS
-from experiments.plan_changes import planned
+from experiments.planning.changes import planned
+from experiments.search.recipe import VIEWS
 
 
 def fingerprint(rows, rare, shape, *, unlabelled=0, labels=1):

@@ -293,8 +293,10 @@ def _decode(
         kinds = "jpg, png, tif, bmp, webp, jp2 or DICOM"
         raise ImageError("unreadable image", f"this is no picture that can be read ({kinds})") from None
     except Exception as error:  # decoders meet a broken file with nearly any exception there is
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ImageError("unreadable image", f"the file is damaged or cut short ({reason}); copy it again") from None
+        # Pillow's own words help (how many bytes are missing); pydicom's, and those of Python, do not.
+        told = isinstance(error, OSError | SyntaxError) and not is_dicom(content)
+        reason = f" ({' '.join(str(error).split())[:200]})" if told and str(error) else ""
+        raise ImageError("unreadable image", f"the file is damaged or cut short{reason}; copy it again") from None
 
 
 def _decode_picture(

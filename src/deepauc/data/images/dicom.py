@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from deepauc.data.images.windowing import Array, Pixels, Show, Unusable, extremes, linear, require_varied, to_eight_bits
 
+_NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "PixelData")
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # the transfer syntax's identifier
 
 
@@ -39,7 +41,12 @@ def decode_dicom(
 
     if _DEFLATED in content:  # the whole file inflates before its size can be seen
         raise OverflowError("deflated DICOM is refused; save the file uncompressed")
+    # Of a damaged file pydicom's warnings quote the bytes, a patient's name among them. A filter, not a context:
+    # files are decoded in threads, which share it.
+    warnings.filterwarnings("ignore", module=r"pydicom\.")
     dataset = pydicom.dcmread(io.BytesIO(content))
+    if missing := [tag for tag in _NEEDED if tag not in dataset]:
+        raise Unusable(f"the DICOM file has no {' and no '.join(missing)}: it is damaged, cut short, or holds no image")
     if (pixels := int(dataset.Rows) * int(dataset.Columns)) > max_pixels:
         raise OverflowError(f"{dataset.Columns} x {dataset.Rows} = {pixels:,} pixels are more than {max_pixels:,}")
     if (frames := int(dataset.get("NumberOfFrames") or 1)) > 1:

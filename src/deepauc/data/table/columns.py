@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.table.compact import LARGEST, NumberColumn, TextColumn
+from deepauc.data.table.label_values import label_key
 from deepauc.data.table.problems import MissingCode, Problem, ProblemKind, shown
 from deepauc.data.task import Floats, single_precision_weights
 from deepauc.labels import NO_NAME
 from deepauc.names import one_form
 
 # What a label may look like in a file. Nothing else is guessed at: "yes", "malignant" or 2 could mean anything.
-_LABELS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0, "": math.nan, "nan": math.nan}
+LABELS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0, "": math.nan, "nan": math.nan}
 _PARTS = {
     "train": 0, "training": 0,
     "validation": 1, "valid": 1, "val": 1,
@@ -29,12 +30,23 @@ _CODES = [sign * float("9" * digits) for sign in (-1, 1) for digits in (2, 3, 4,
 EMPTY_FEATURE = "the cell is empty: fill it in, or leave the row out"
 
 
-def parse_labels(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
-    """0, 1, or NaN for an empty cell, which is no problem: the row is unlabelled."""
+def parse_labels(
+    cells: Sequence[str], lines: Sequence[int], column: str, *, positive: str | None = None
+) -> tuple[Floats, list[Problem]]:
+    """0, 1, or NaN for an empty cell, which is no problem: the row is unlabelled.
+
+    positive: the value that is 1, whatever it looks like; any other is then 0.
+    """
     values = np.empty(len(cells), dtype=np.float32)
+    if positive is not None:
+        wanted = label_key(positive)
+        for row, cell in enumerate(cells):
+            key = label_key(cell)
+            values[row] = math.nan if key in ("", "nan") else float(key == wanted)
+        return values, []
     problems: list[Problem] = []
     for row, cell in enumerate(cells):
-        value = _LABELS.get(one_form(cell).lower())
+        value = LABELS.get(one_form(cell).lower())
         if value is None:
             remedy = "write 1 for the positive class, 0 for the negative one, nothing where it is not known"
             problems.append(_problem(lines[row], column, "unknown label value", f"{shown(cell)}: {remedy}"))
@@ -174,6 +186,25 @@ def number_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, 
         _problem(lines[row], column, "no number", f"{shown(cells[row])}: {remedy}{_decimal_comma(cells[row])}")
         for row in np.flatnonzero(bad).tolist()
     ]
+
+
+def comma_problems(cells: Sequence[str], column: str) -> list[Problem]:
+    """A column of numbers with decimal commas, which would be taken for as many categories."""
+    numbers = with_comma = 0
+    example = ""
+    for cell in cells:
+        if not cell.strip():
+            continue
+        if _decimal_comma(cell):
+            with_comma, example = with_comma + 1, example or cell
+        elif _parse_numbers([cell])[1].any():
+            return []
+        numbers += 1
+    if not with_comma:
+        return []
+    message = f"its numbers have decimal commas, such as {shown(example)}: write decimal points, or separate the "
+    message += "columns of the file by semicolons"
+    return [Problem(row=None, column=column, kind="no number", message=message)]
 
 
 def _decimal_comma(cell: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from deepauc.data.splits import Leak
@@ -17,6 +17,7 @@ ProblemKind = Literal[
     "decompression bomb",
     "path leaves folder",
     "unknown label value",
+    "label value left out",
     "NaN feature",
     "numbers too close",
     "no number",
@@ -35,6 +36,7 @@ ProblemKind = Literal[
 ]
 
 
+MOST_ALIKE = 5  # rows with one and the same message that have a line each
 SUSPICIOUS_SHARE = 0.1  # of a table's rows, which one patient seldom has
 _NOBODY = frozenset({"unknown", "na", "n/a", "nan", "none", "null", "?", "-", "0"})
 
@@ -116,6 +118,9 @@ class TableReport:
     shared: tuple[tuple[int, ...], ...] = ()  # those of `duplicates` that several patients have
     alike: tuple[Alike, ...] = ()  # names that may be one patient's, row's or category's
     missing_codes: tuple[MissingCode, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)  # column -> how it was read
+    few: tuple[str, ...] = ()  # labels with too few rows of a class for an AUC to be a headline
+    cautions: tuple[str, ...] = ()  # no faults, but worth knowing before training
 
     @property
     def ok(self) -> bool:
@@ -150,8 +155,11 @@ class TableReport:
         lines += [f"leak: {named[leak.what]}{str(leak)[len(leak.what) :]}" for leak in self.leaks if leak.what in named]
         if same := sum(leak.what == "features" for leak in self.leaks):
             lines.append(f"identical features in two parts: {same:,} sets of rows")
-        lines += [f"caution: {alike.text(word)}" for alike in self.alike]
-        lines += [f"caution: {code}" for code in self.missing_codes]
+        lines += [f"metadata {name}: read as {how}" for name, how in self.metadata.items()]
+        lines += [
+            f"caution: {text}"
+            for text in (*(alike.text(word) for alike in self.alike), *self.missing_codes, *self.cautions)
+        ]
         if self.skipped:
             lines.append(f"skipped {len(self.skipped):,} rows: {', '.join(map(str, self.skipped))}")
         lines.append(format_problems(self.problems) if self.problems else "no problems")
@@ -168,14 +176,45 @@ class TableReport:
         return f"{text}: if that is not one {group_word(self.group_column)}, give each of its rows a name of its own"
 
 
-def format_problems(problems: Iterable[Problem]) -> str:
-    """One line a problem under a line of headings; nothing is cut off."""
-    cells = [("row", "column", "kind", "message")]
-    cells += [("-" if p.row is None else str(p.row), p.column or "-", p.kind, p.message) for p in problems]
+def format_problems(problems: Sequence[Problem]) -> str:
+    """One line per problem under a line of headings; nothing is cut off."""
+    cells = [("row", "column", "kind", "message"), *collapsed(problems)]
     widths = [max(len(row[i]) for row in cells) for i in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]) for row in cells
     )
+
+
+def collapsed(problems: Sequence[Problem], *, most_ranges: int | None = None) -> list[tuple[str, str, str, str]]:
+    """(rows, column, kind, message), in order; a message that more than five rows share is one line with their count.
+
+    most_ranges: of row numbers on such a line; None: all.
+    """
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for one in problems:
+        rows.setdefault((one.column or "-", one.kind, one.message), []).extend([] if one.row is None else [one.row])
+    lines: list[tuple[str, str, str, str]] = []
+    told = set()
+    for one in problems:
+        key = (one.column or "-", one.kind, one.message)
+        if len(rows[key]) <= MOST_ALIKE:
+            lines.append(("-" if one.row is None else str(one.row), *key))
+        elif key not in told:
+            told.add(key)
+            lines.append((_ranges(rows[key], most_ranges), *key[:2], f"{key[2]} ({len(rows[key]):,} rows)"))
+    return lines
+
+
+def _ranges(numbers: Sequence[int], most: int | None) -> str:
+    """`2-40, 43`, or the first so many of these."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in found[:most])
+    return text + (", ..." if most is not None and len(found) > most else "")
 
 
 def shown(cell: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from deepauc.data.images.decode import ImageFileInputs, Window, as_size
 from deepauc.data.splits import Leak, equal_sets, leak_between
+from deepauc.data.table.cautions import NOT_UTF_8, few_of_a_class, label_cautions, shrinking_caution, type_of
 from deepauc.data.table.columns import missing_code, parse_metadata
 from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import LargestGroup, MissingCode, Problem, TableError, TableReport
@@ -41,6 +42,7 @@ def check_table(
     id_column: str | None = None,
     split_column: str | None = None,
     weight_column: str | None = None,
+    positive: str | None = None,
     metadata_columns: Sequence[str] = (),
     category_columns: Sequence[str] = (),
     window: Window | None = None,
@@ -51,6 +53,7 @@ def check_table(
     """Everything there is to know before training on a table, faults included; see `read_table` for the options."""
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
+        positive=positive,
         image=image_column,
         features=tuple(feature_columns),
         group=group_column,
@@ -85,6 +88,7 @@ def read_table(
     id_column: str | None = None,
     split_column: str | None = None,
     weight_column: str | None = None,
+    positive: str | None = None,
     metadata_columns: Sequence[str] = (),
     category_columns: Sequence[str] = (),
     size: Size | None = None,
@@ -105,11 +109,14 @@ def read_table(
     files differ in size. window: the two values that deep grey is mapped from, instead of each image's own minimum and
     maximum. metadata_columns: kept for fusion and subgroups, as numbers where all are numbers; category_columns: the
     same, always as text. Without images and features the metadata are the inputs, which `metadata_task` encodes.
-    skip_bad: leave rows with a problem out; `report.skipped` names them. allow_duplicates: rows that repeat an earlier
-    one, or its id, are no problem. progress: called with (rows checked, rows in all).
+    skip_bad: leave rows with a problem out; `report.skipped` names them; if they hold nine tenths of a label value,
+    that is refused. positive: the label that counts as positive where labels are not 0 and 1; all others are negative.
+    allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress: called with (rows checked,
+    rows in all).
     """
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
+        positive=positive,
         image=image_column,
         features=tuple(feature_columns),
         group=group_column,
@@ -145,7 +152,7 @@ def read_table(
         weights=None if scan.weights is None else scan.weights[rows],
         ids=_ids(scan, keep),
     )
-    return task, _report(scan, keep, problems=scan.problems, skip_bad=skip_bad)
+    return task, _report(scan, keep, problems=scan.problems, skip_bad=skip_bad, size=wanted_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -298,8 +305,16 @@ def _source(scan: Scan, rows: Indices, size: tuple[int, int] | None, window: Win
     )
 
 
-def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bool) -> TableReport:
+def _report(
+    scan: Scan,
+    keep: Mask,
+    *,
+    problems: Sequence[Problem],
+    skip_bad: bool,
+    size: tuple[int, int] | None = None,
+) -> TableReport:
     rows = np.flatnonzero(keep)
+    metadata = _metadata(scan, keep) if scan.columns.labels else {}
     lines, labels, names = scan.lines[rows], scan.labels[rows], scan.columns.labels
     identical = equal_sets(scan.digests[rows])
 
@@ -312,13 +327,16 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
     def shared(where: Indices) -> bool:
         return scan.groups is not None and len(set(scan.groups[rows[where]].tolist())) > 1
 
+    positives, negatives = (
+        {name: int((labels[:, place] == value).sum()) for place, name in enumerate(names)} for value in (1, 0)
+    )
     return TableReport(
         path=scan.name,
         rows=len(scan.lines) + len(scan.cells.problems),
         labelled=int((~np.isnan(labels).all(axis=1)).sum()),
         unlabelled=int(scan.unlabelled[rows].sum()),
-        positives={name: int((labels[:, place] == 1).sum()) for place, name in enumerate(names)},
-        negatives={name: int((labels[:, place] == 0).sum()) for place, name in enumerate(names)},
+        positives=positives,
+        negatives=negatives,
         parts={name: len(members) for name, members in _parts(scan, rows).items()},
         groups=None if scan.groups is None else len(np.unique(scan.groups[rows])),
         group_column=scan.columns.group,
@@ -331,27 +349,38 @@ def _report(scan: Scan, keep: Mask, *, problems: Sequence[Problem], skip_bad: bo
         largest_group=None if scan.groups is None else largest_group(scan.groups[rows]),
         disputed=in_lines(filter(disputed, identical)),
         shared=in_lines(filter(shared, identical)),
-        alike=_alike(scan, keep) if names else (),
-        missing_codes=_missing_codes(scan, keep),
+        alike=_alike(scan, keep, metadata) if names else (),
+        missing_codes=_missing_codes(scan, keep, metadata),
+        metadata={name: type_of(column) for name, column in metadata.items()},
+        few=few_of_a_class(positives, negatives),
+        cautions=(
+            *(label_cautions(positives, negatives, grouped=scan.groups is not None) if names else ()),
+            *_input_cautions(scan, keep, size),
+        ),
     )
 
 
-def _missing_codes(scan: Scan, keep: Mask) -> tuple[MissingCode, ...]:
-    columns = {name: column for name, column in _metadata(scan, keep).items() if column.dtype.kind == "f"}
+def _input_cautions(scan: Scan, keep: Mask, size: tuple[int, int] | None) -> tuple[str, ...]:
+    shrinking = None if size is None else shrinking_caution(_sizes(scan, keep), size)
+    return tuple(text for text in (shrinking, NOT_UTF_8 if scan.cells.latin_1 else None) if text is not None)
+
+
+def _missing_codes(scan: Scan, keep: Mask, metadata: Mapping[str, Array]) -> tuple[MissingCode, ...]:
+    columns = {name: column for name, column in metadata.items() if column.dtype.kind == "f"}
     if scan.features is not None:
         columns |= {name: scan.features[keep, place] for place, name in enumerate(scan.columns.features)}
     found = (missing_code(column, name) for name, column in columns.items())
     return tuple(one for one in found if one is not None)
 
 
-def _alike(scan: Scan, keep: Mask) -> tuple[Alike, ...]:
+def _alike(scan: Scan, keep: Mask, metadata: Mapping[str, Array]) -> tuple[Alike, ...]:
     """Patients, rows and categories that may be written in several ways; copies of images are found by their pixels."""
     columns, found = scan.columns, list[Alike | None]()
     if scan.groups is not None:
         found.append(find_alike(scan.groups[keep].tolist(), what="group", column=columns.group))
     if columns.id is not None:
         found.append(find_alike(_ids(scan, keep).tolist(), what="id", column=columns.id))
-    for name, column in _metadata(scan, keep).items():
+    for name, column in metadata.items():
         if column.dtype.kind == "U":
             found.append(find_alike(column.tolist(), what="category", column=name))
     return tuple(one for one in found if one is not None)

@@ -20,7 +20,7 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -62,6 +62,7 @@ class TableRows:
     digests: Digests  # of the whole row, unwanted columns too: equal for rows that repeat another
     problems: list[Problem] = field(default_factory=list)  # rows that are left out: wrong number of fields, too long
     decimal_commas: bool = False  # the file is separated by semicolons, as where 0.5 is written 0,5
+    latin_1: bool = False  # the file is no UTF-8
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -129,8 +130,6 @@ def _read_file(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> T
     read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
     try:
         return read(path, wanted, numbers)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error.reason}). Save the table as csv with UTF-8 encoding.") from None
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from None
 
@@ -153,7 +152,14 @@ def _parts(line: str, mark: str) -> int:
 
 
 def _read_csv(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> TableRows:
-    with _open_text(path) as stream:
+    try:
+        return _read_text(path, wanted, numbers, encoding="utf-8-sig")
+    except UnicodeDecodeError:  # Excel writes Windows' own characters unless told otherwise
+        return replace(_read_text(path, wanted, numbers, encoding="cp1252"), latin_1=True)
+
+
+def _read_text(path: Path, wanted: Sequence[str], numbers: Collection[str], *, encoding: str) -> TableRows:
+    with _open_text(path, encoding) as stream:
         text = _lines(stream, path)
         first = next(text, "")
         delimiter = separator_of(path, first)
@@ -277,10 +283,11 @@ def as_digests(content: bytearray) -> Digests:
     return np.frombuffer(content, dtype=f"S{DIGEST_BYTES}") if content else np.empty(0, dtype=f"S{DIGEST_BYTES}")
 
 
-def _open_text(path: Path) -> IO[str]:
+def _open_text(path: Path, encoding: str) -> IO[str]:
+    errors = "strict" if encoding == "utf-8-sig" else "replace"  # a few bytes mean nothing in Windows-1252
     if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
+        return gzip.open(path, "rt", encoding=encoding, errors=errors, newline="")
+    return open(path, encoding=encoding, errors=errors, newline="")
 
 
 def _lines(stream: IO[str], path: Path) -> Iterator[str]:

@@ -13,7 +13,9 @@ import numpy.typing as npt
 from deepauc.data.images.decode import Window
 from deepauc.data.splits import equal_sets
 from deepauc.data.table.columns import (
+    LABELS,
     NO_PART,
+    comma_problems,
     id_problems,
     number_problems,
     parse_features,
@@ -25,6 +27,7 @@ from deepauc.data.table.columns import (
 )
 from deepauc.data.table.frame import Table, name_of
 from deepauc.data.table.image_files import ImageColumn, examine_column
+from deepauc.data.table.label_values import value_problems
 from deepauc.data.table.problems import Problem
 from deepauc.data.table.rows import TableRows, as_digests, read_rows, row_digest
 from deepauc.data.task import PART_NAMES, Array, Floats, Indices
@@ -44,6 +47,7 @@ class TableColumns:
     """
 
     labels: tuple[str, ...]
+    positive: str | None = None  # the label that is 1, where labels are not 0 and 1
     image: str | None = None
     features: tuple[str, ...] = ()
     group: str | None = None
@@ -130,7 +134,7 @@ def scan_table(
 
     labels = np.empty((len(lines), len(columns.labels)), dtype=np.float32)
     for place, name in enumerate(columns.labels):
-        labels[:, place], found = parse_labels(text[name], lines, name)
+        labels[:, place], found = parse_labels(text[name], lines, name, positive=columns.positive)
         problems += found
     unlabelled = np.asarray(np.isnan(labels).all(axis=1)) & ~_in_rows(lines, problems)
 
@@ -166,6 +170,11 @@ def scan_table(
         inputs = _metadata_inputs(cells, columns.all_metadata)
     problems += inputs.problems
     declared = columns.numbers is not None
+    commas = [
+        problem
+        for name in (columns.metadata if columns.labels and not cells.decimal_commas else ())
+        for problem in comma_problems(text[name], name)
+    ]
     for name in columns.numbers or (columns.metadata if columns.metadata_only and not declared else ()):
         problems += number_problems(cells.pointed(name), lines, name, declared=declared)
 
@@ -179,7 +188,7 @@ def scan_table(
         parts=parts,
         images=inputs.images,
         features=inputs.features,
-        blurred=inputs.blurred,
+        blurred=[*inputs.blurred, *commas],
         groups=groups,
         weights=weights,
         digests=inputs.digests,
@@ -252,11 +261,11 @@ def _metadata_inputs(cells: TableRows, columns: Sequence[str]) -> _Inputs:
 
 def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
     """Problems of the rows to be kept that no single row has: nothing labelled, one class only, ..."""
-    labels = scan.labels[keep]
+    labels, of_values = scan.labels[keep], _label_values(scan, keep)
     if np.isnan(labels).all():
         message = "no labelled row is left: give at least one row of each class a label"
-        return [Problem(row=None, column=None, kind="no labelled row", message=message)]
-    problems: list[Problem] = [*scan.blurred, *_one_class(scan, keep, "the table")]
+        return [*of_values, *scan.blurred, Problem(row=None, column=None, kind="no labelled row", message=message)]
+    problems: list[Problem] = [*of_values, *scan.blurred, *_one_class(scan, keep, "the table")]
     if scan.columns.split is not None:
         for number, name in enumerate(PART_NAMES):
             found = _one_class(scan, keep & (scan.parts == number), f"the {name} part")
@@ -266,6 +275,16 @@ def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
     if scan.weights is not None and not (scan.weights[keep] > 0).any():
         problems.append(Problem(row=None, column=scan.columns.weight, kind="bad weight", message="every weight is 0"))
     return problems
+
+
+def _label_values(scan: Scan, keep: Mask) -> list[Problem]:
+    unknown = {problem.column for problem in scan.problems if problem.kind == "unknown label value"}
+    found = []
+    for name in scan.columns.labels:
+        if name in unknown or scan.columns.positive is not None or not keep.all():
+            cells = scan.cells.columns[name]
+            found += value_problems(cells, name, known=LABELS, positive=scan.columns.positive, keep=keep)
+    return found
 
 
 def _one_class(scan: Scan, rows: Mask, place: str) -> list[Problem]:

@@ -20,6 +20,7 @@ from deepauc.reporting.document.blocks import (
     shown,
 )
 from deepauc.reporting.evaluation.findings import Absent, LeakFinding, RunFindings
+from deepauc.reporting.figures.cohort import cohort_picture
 from deepauc.reporting.figures.history import history_pictures
 from deepauc.text_tables import percent_text
 from deepauc.training.plain import from_plain
@@ -45,7 +46,7 @@ def training_section(findings: RunFindings) -> Section:
         blocks.append(Gallery(tuple(pictures)))
     else:
         blocks.append(Missing("training figures", "history.csv holds no numbers to draw."))
-    return Section(anchor="training", title="Training", blocks=tuple(blocks))
+    return Section(anchor="training", title="Appendix: training and decisions", blocks=tuple(blocks), folded=True)
 
 
 def _stage_row(number: int, stage: Mapping[str, Any]) -> tuple[TableCell, ...]:
@@ -198,7 +199,8 @@ def data_section(findings: RunFindings) -> Section:
         pairs.append((f"Rows of the {'packed set' if data.packed else 'table'}", rows_text))
     facts = Facts((*pairs, ("One input", shown(shape))))
     table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
-    return Section(anchor="data", title="Data", blocks=(facts, table))
+    flow = () if findings.cohort is None else (Gallery((cohort_picture(findings.cohort, findings.parts),)),)
+    return Section(anchor="data", title="Data", blocks=(facts, *flow, table))
 
 
 def _rows_of_the_table(data: DataRecord) -> str:

@@ -133,9 +133,12 @@ Block = Paragraph | Caution | Missing | Heading | Headline | DataTable | Facts |
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
+    """folded: closed until the reader opens it, and not printed while it is."""
+
     anchor: str
     title: str
     blocks: tuple[Block, ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

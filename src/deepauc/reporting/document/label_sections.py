@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.blocks import (
     Beside,
     Block,
-    Caution,
     DataTable,
     Gallery,
     Missing,
@@ -17,13 +15,13 @@ from deepauc.reporting.document.blocks import (
     Picture,
     TableCell,
 )
+from deepauc.reporting.document.operating_sections import patient_tables, threshold_words
 from deepauc.reporting.evaluation.findings import (
     Absent,
     AucResult,
     CalibrationState,
     Histogram,
     LabelEvaluation,
-    OperatingRow,
     Paired,
 )
 from deepauc.reporting.figures.label import (
@@ -35,13 +33,11 @@ from deepauc.reporting.figures.label import (
     ranges_text,
     reliability_picture,
     roc_picture,
-    specificity_text,
     useful_ranges,
 )
-from deepauc.text_tables import percent_text, small_text
+from deepauc.text_tables import small_text
+from deepauc.training.plain import objective_type
 
-# Losses that train an order and no probability; one that is missing here is spoken of in general words.
-_AUC_OBJECTIVES = frozenset({"AUCMargin", "AUCSquare", "PairwiseAUC", "Pairwise", "PartialAUC", "AveragePrecision"})
 _BRACKETS = (
     "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
     "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "
@@ -59,17 +55,16 @@ def label_topics(
     """
     return [
         (f"{prefix}curves", "Curves", _curves(label, prefix, other)),
-        (f"{prefix}thresholds", "Scores, and sensitivity at fixed specificity", _thresholds(label, prefix)),
+        (f"{prefix}thresholds", "Scores and thresholds", _thresholds(label, prefix)),
         (f"{prefix}calibration", "Calibration", _calibration(label, prefix, objective)),
         (f"{prefix}decision", "Decision curve", _decision(label, prefix)),
     ]
 
 
 def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
-    """The AUC's intervals by method, average precision with its own, and cautions."""
-    cautions = tuple(Caution(text) for text in label.cautions)
+    """The AUC's intervals by method, and average precision with its own."""
     if isinstance(label.auc, Absent):
-        return (*cautions, Missing("AUC", label.auc.why))
+        return (Missing("AUC", label.auc.why),)
     auc, counts = label.auc, label.counts
     rows = [_interval_row("DeLong, rows taken as independent", auc.delong)]
     if auc.delong_by_patient is not None:
@@ -98,7 +93,7 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
         f"Average precision is {figure_text(auc.average_precision, limits)}{method}, where chance gives the share of "
         f"positives, {share:.3g}. {patients}"
     )
-    return (*cautions, table, precision, *missing, *_partial_table(label, over))
+    return (table, precision, *missing, *_partial_table(label, over))
 
 
 def _partial_table(label: LabelEvaluation, over: str) -> tuple[Block, ...]:
@@ -120,13 +115,6 @@ def _partial_table(label: LabelEvaluation, over: str) -> tuple[Block, ...]:
             ),
         ),
     )
-
-
-def share_cell(one: Estimate[float]) -> TableCell:
-    """A share in per cent with its limits; a dash where nothing was counted."""
-    if math.isnan(one.value):
-        return TableCell("—")
-    return TableCell(percent_text(one.value, one.low, one.high).replace(" %", ""), one.value)
 
 
 def figure_cell(value: float, limits: Estimate[float] | Absent) -> TableCell:
@@ -157,52 +145,21 @@ def _curves(label: LabelEvaluation, prefix: str, other: tuple[str, Paired] | Non
 
 
 def _thresholds(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
+    """How the classes overlap, how thresholds were chosen; the table itself stands with the result."""
     found = label.operating_points
     cuts: tuple[float, ...] = ()
     words: Paragraph | Missing
     if isinstance(found, Absent):
-        words = Missing("sensitivity at fixed specificity", found.why)
+        words = Missing("thresholds", found.why)
     else:
         cuts = tuple(row.threshold for row in found)
-        share = percent_text(label.counts.positives / label.counts.rows)
-        words = Paragraph(
-            "Each threshold was chosen on validation and is judged here on rows that had no part in the choice, which "
-            "is why the specificity reached differs from the one asked for. A score at or above it counts as positive. "
-            f"Predictive values hold for this part's share of positives ({share})."
-            + ("" if label.operating_points_left_out is None else f" Left out: {label.operating_points_left_out.why}")
-        )
+        words = Paragraph(threshold_words(label))
     beside: tuple[Block, ...] = (words,)
     if isinstance(label.histogram, Histogram):
         beside = (Beside((words,), histogram_picture(f"{prefix}scores", label.histogram, cuts)),)
     elif not isinstance(found, Absent) or found != label.histogram:
         beside = (words, Missing("score histograms", label.histogram.why))
-    if isinstance(found, Absent):
-        return beside
-    return (
-        *beside,
-        DataTable(
-            caption=f"Operating points on the {label.part} part, with 95 % intervals (Wilson)",
-            header=(
-                *("Specificity asked", "Threshold", "Sensitivity, %", "Specificity reached, %"),
-                *("Positive predictive value, %", "Negative predictive value, %", "Positives found", "False alarms"),
-            ),
-            rows=tuple(_operating_row(row) for row in found),
-        ),
-    )
-
-
-def _operating_row(row: OperatingRow) -> tuple[TableCell, ...]:
-    positives, negatives = row.true_positives + row.false_negatives, row.true_negatives + row.false_positives
-    return (
-        TableCell(specificity_text(row), row.asked_specificity),
-        TableCell(f"{row.threshold:.4g}", row.threshold),
-        share_cell(row.sensitivity),
-        share_cell(row.specificity),
-        share_cell(row.positive_predictive_value),
-        share_cell(row.negative_predictive_value),
-        TableCell(f"{row.true_positives:,} of {positives:,}", row.true_positives),
-        TableCell(f"{row.false_positives:,} of {negatives:,}", row.false_positives),
-    )
+    return (*beside, *(() if isinstance(found, Absent) else patient_tables(label)))
 
 
 def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[Block, ...]:
@@ -237,13 +194,14 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
 
 def _scores_as_probabilities(objective: str) -> str:
     """What the loss that trained the judged network says about its scores."""
-    if objective == "CrossEntropy":
+    spec = objective_type(objective)
+    if getattr(spec, "gives_probabilities", False):
         return (
             "The judged network was trained by cross-entropy, which makes the sigmoid of a score a probability, for "
             "the share of positives seen in training; how far that holds here is shown by the figures before "
             "recalibration."
         )
-    if objective in _AUC_OBJECTIVES:
+    if getattr(spec, "ranks", False):
         return "Scores of an AUC loss are not probabilities: only their order was trained."
     return "The scores of this network need not be probabilities."
 
@@ -292,4 +250,6 @@ def auc_cell(label: LabelEvaluation) -> TableCell:
     """AUC with its interval, or the reason in short."""
     if isinstance(label.auc, Absent):
         return TableCell("—")
+    if label.too_few is not None:
+        return TableCell(label.too_few)
     return TableCell(interval_text(label.auc.headline), label.auc.headline.value)

@@ -28,6 +28,7 @@ from deepauc.reporting.document.blocks import (
     TableCell,
     shown,
 )
+from deepauc.reporting.document.checklist import checklist_section
 from deepauc.reporting.document.label_sections import (
     Topic,
     auc_cell,
@@ -35,8 +36,8 @@ from deepauc.reporting.document.label_sections import (
     figure_cell,
     interval_table,
     label_topics,
-    share_cell,
 )
+from deepauc.reporting.document.operating_sections import operating_blocks, patient_blocks, share_cell
 from deepauc.reporting.evaluation.findings import (
     Absent,
     AucResult,
@@ -64,12 +65,12 @@ def run_document(findings: RunFindings, *, command: str | None, thumbnails: Sect
         sections += [Section(anchor=anchor, title=title, blocks=blocks) for anchor, title, blocks in topics]
     else:
         sections += [_label_section(findings, number) for number in range(len(findings.labels))]
-    sections += [_subgroups(findings), training_section(findings), leaks_section(findings)]
+    sections += [_subgroups(findings), data_section(findings), leaks_section(findings)]
     if findings.cases:
         sections.append(cases_section(findings))
     if thumbnails is not None:
         sections.append(thumbnails)
-    sections += [data_section(findings), provenance_section(findings, command)]
+    sections += [checklist_section(findings), training_section(findings), provenance_section(findings, command)]
     task = f"{shown(findings.task)} · " if findings.task else ""
     return Document(
         title=f"Report of run {shown(findings.run)}",
@@ -92,8 +93,8 @@ def _result(findings: RunFindings) -> Section:
         label = findings.labels[0]
         if isinstance(label.auc, AucResult):
             blocks.append(_headline(label, label.auc))
-        blocks += _part_blocks(findings)
-        blocks += interval_table(label)
+        blocks += [*_part_blocks(findings), *operating_blocks(label), *(Caution(text) for text in label.cautions)]
+        blocks += [*patient_blocks(label), *interval_table(label), *_kept_blocks(findings), *_copies_blocks(findings)]
     else:
         blocks += _several_labels(findings)
     blocks += [Caution(note) for note in findings.notes]
@@ -101,10 +102,9 @@ def _result(findings: RunFindings) -> Section:
 
 
 def _part_blocks(findings: RunFindings) -> list[Block]:
-    """What the reader has to know before the figures: the part, the stage that was kept, leaks."""
+    """What the reader has to know before the figures: the part, leaks."""
     part = Paragraph(findings.part_note) if findings.judged_part == "test" else Caution(findings.part_note)
-    leaks = [Caution(text) for text in leak_texts(findings.leaks)]
-    return [part, *_kept_blocks(findings), *_copies_blocks(findings), *leaks]
+    return [part, *(Caution(text) for text in leak_texts(findings.leaks))]
 
 
 def _copies_blocks(findings: RunFindings) -> list[Block]:
@@ -129,10 +129,13 @@ def _kept_blocks(findings: RunFindings) -> list[Block]:
     name = f"stage {kept.number + 1}, {shown(kept.objective)}"
     if findings.not_kept is None:
         return [Paragraph(f"The network judged here is that of the last stage ({name}), the best on validation.")]
+    measure, values = "AUC", (last.validation_auc, kept.validation_auc)
+    if (guard := findings.record.results.guard) is not None and guard.chosen_by is not None:
+        measure, values = shown(guard.measure), (guard.measured[last.number], guard.measured[kept.number])
     return [
-        Caution(
+        Paragraph(
             f"The network judged here is that of {name}. The last stage, {shown(last.objective)}, was not kept: on "
-            f"validation its AUC is {last.validation_auc:.3f}, that of the kept one {kept.validation_auc:.3f}."
+            f"validation its {measure} is {values[0]:.3f}, that of the kept one {values[1]:.3f}."
         )
     ]
 
@@ -142,27 +145,34 @@ def _headline(label: LabelEvaluation, auc: AucResult) -> Headline:
     method = f"DeLong, clustered by {counts.group_word}" if auc.delong_by_patient else "DeLong"
     over = f"bootstrap over {counts.group_word}s" if counts.clustered else "bootstrap"
     patients = f" of {counts.patients:,} {counts.group_word}s" if counts.patients is not None else ""
+    known = f"95 % interval {_range(auc.headline)} ({method}), {_range(auc.bootstrap)} ({over})"
+    if label.too_few is not None:
+        known = "The table of intervals below holds what was computed all the same. Do not quote it as a result."
     return Headline(
-        value=f"{auc.headline.value:.3f}",
+        value=f"{auc.headline.value:.3f}" if label.too_few is None else label.too_few,
         label=f"AUC on the {label.part} part · {shown(label.name)}",
-        details=(
-            f"95 % interval {_range(auc.headline)} ({method}), {_range(auc.bootstrap)} ({over})",
-            f"{counts.positives:,} positive and {counts.negatives:,} negative rows{patients}",
-        ),
+        details=(known, f"{counts.positives:,} positive and {counts.negatives:,} negative rows{patients}"),
     )
 
 
 def _several_labels(findings: RunFindings) -> list[Block]:
     blocks: list[Block] = []
     judged = [label for label in findings.labels if isinstance(label.auc, AucResult)]
+    counted = [label for label in judged if label.too_few is None]
+    left_out = [f"{shown(label.name)}: {label.too_few}" for label in judged if label.too_few is not None]
+    details = ["Each label has its own interval in the table; the mean has none."]
+    if left_out:
+        details.append(f"Left out of the mean: {'; '.join(left_out)}.")
     if findings.mean_auc is not None:
         blocks.append(
             Headline(
                 value=f"{findings.mean_auc:.3f}",
-                label=f"mean AUC over {len(judged)} of {len(findings.labels)} labels on {findings.judged_part}",
-                details=("Each label has its own interval in the table; the mean has none.",),
+                label=f"mean AUC over {len(counted)} of {len(findings.labels)} labels on {findings.judged_part}",
+                details=tuple(details),
             )
         )
+    elif left_out:
+        blocks.append(Missing("mean AUC", f"no label has enough rows of both classes. {'; '.join(left_out)}."))
     blocks += _part_blocks(findings)
     blocks.append(
         DataTable(
@@ -180,8 +190,9 @@ def _several_labels(findings: RunFindings) -> list[Block]:
     blocks += [
         Missing(f"AUC of {shown(one.name)}", one.auc.why) for one in findings.labels if isinstance(one.auc, Absent)
     ]
-    blocks += [Caution(f"{shown(label.name)}: {text}") for label in findings.labels for text in label.cautions]
-    rows = [(one.name, one.auc.headline) for one in judged if isinstance(one.auc, AucResult)]
+    if careful := [shown(label.name) for label in findings.labels if label.cautions]:
+        blocks.append(Caution(f"Read the cautions in the sections of these labels: {', '.join(careful)}."))
+    rows = [(one.name, one.auc.headline) for one in counted if isinstance(one.auc, AucResult)]
     if rows:
         best = max(rows, key=lambda row: row[1].value)
         worst = min(rows, key=lambda row: row[1].value)
@@ -192,7 +203,7 @@ def _several_labels(findings: RunFindings) -> list[Block]:
         caption = "AUC and 95 % interval by label; dashed: their mean."
         picture = forest_picture("labels-auc", rows, overall=findings.mean_auc, caption=caption, alt=alt)
         blocks.append(Gallery((picture,)))
-    return blocks
+    return [*blocks, *_kept_blocks(findings), *_copies_blocks(findings)]
 
 
 def _label_row(label: LabelEvaluation) -> tuple[TableCell, ...]:
@@ -215,7 +226,8 @@ def _label_row(label: LabelEvaluation) -> tuple[TableCell, ...]:
 
 def _label_section(findings: RunFindings, number: int) -> Section:
     label, prefix = findings.labels[number], f"label-{number + 1}-"
-    blocks: list[Block] = [*interval_table(label)]
+    cautions = [Caution(text) for text in label.cautions]
+    blocks: list[Block] = [*operating_blocks(label), *cautions, *patient_blocks(label), *interval_table(label)]
     for anchor, title, topic in _topics(findings, number, prefix):
         blocks += [Heading(title, anchor), *topic]
     return Section(anchor=f"label-{number + 1}", title=f"Label {shown(label.name)}", blocks=tuple(blocks))
@@ -364,7 +376,8 @@ def _subgroups(findings: RunFindings) -> Section:
         blocks = [
             Paragraph(
                 f"AUC within each subgroup, with its 95 % interval (DeLong, clustered by {word} where {word}s have "
-                "several rows). Subgroups are small and many: a difference seen here is a question, not an answer; no "
+                "several rows). Sensitivity and specificity are at the threshold for 90 % specificity on all of "
+                "validation. Subgroups are small and many: a difference seen here is a question, not an answer; no "
                 "correction for looking often was made."
             )
         ]
@@ -386,9 +399,16 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
                 TableCell(f"{row.rows:,}", row.rows),
                 TableCell(f"{row.positives:,}", row.positives),
                 auc,
+                *(
+                    TableCell("—") if share is None else share_cell(share)
+                    for share in (row.sensitivity, row.specificity)
+                    if one.threshold is not None
+                ),
             )
         )
-    table = DataTable(caption=title, header=("Group", "Rows", "Positives", "AUC [95 % interval]"), rows=tuple(rows))
+    header = ["Group", "Rows", "Positives", "AUC [95 % interval]"]
+    header += ["Sensitivity, %", "Specificity, %"] if one.threshold is not None else []
+    table = DataTable(caption=title, header=tuple(header), rows=tuple(rows))
     drawn = [(row.group, row.auc) for row in one.rows if isinstance(row.auc, Estimate)]
     if len(drawn) < 2:
         return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -104,9 +104,9 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatingRow:
-    """A threshold that has this specificity on validation, and what it does on the judged part."""
+    """A threshold that has this specificity, or this sensitivity, on validation; what it does on the judged part."""
 
-    asked_specificity: float
+    asked_specificity: float | None
     threshold: float
     sensitivity: Estimate[float]
     specificity: Estimate[float]
@@ -116,6 +116,21 @@ class OperatingRow:
     false_positives: int
     true_negatives: int
     false_negatives: int
+    asked_sensitivity: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatientLevel:
+    """Every patient as one row, positive where one of its rows is.
+
+    score: which of a patient's scores counts: the highest, that of the worst image, or their mean.
+    """
+
+    score: Literal["highest", "mean"]
+    counts: Counts
+    auc: Estimate[float] | Absent
+    operating_points: tuple[OperatingRow, ...] | Absent
+    sensitivity_points: tuple[OperatingRow, ...] | Absent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +172,9 @@ class LabelEvaluation:
     cautions: tuple[str, ...]
     resamples: Resamples
     operating_points_left_out: Absent | None = None  # rows that there are too few negatives for
+    sensitivity_points: tuple[OperatingRow, ...] | Absent = ()
+    patients: tuple[PatientLevel, ...] = ()  # where a patient has several rows
+    too_few: str | None = None  # why the AUC is not to be quoted, where a class has hardly a row
     partial_auc: PartialAuc | Absent | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
@@ -229,15 +247,27 @@ class SubgroupRow:
     rows: int
     positives: int
     auc: Estimate[float] | Absent
+    sensitivity: Estimate[float] | None = None  # at the threshold of the finding
+    specificity: Estimate[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubgroupFinding:
-    """One label by one metadata column."""
+    """One label by one metadata column. threshold: for 90 % specificity on validation, where there is one."""
 
     column: str
     label: str
     rows: tuple[SubgroupRow, ...]
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortFlow:
+    """Where the rows of the table went. left_out: reason -> rows; parts: rows that were used, labelled or not."""
+
+    read: int
+    left_out: Mapping[str, int]
+    parts: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,6 +328,8 @@ class RunFindings:
     notes: tuple[str, ...]
     finished: str
     record: RunRecord
+    left_out_of_mean: tuple[str, ...] = ()  # labels with too few of a class
+    cohort: CohortFlow | None = None  # of runs whose table was recorded
 
 
 def to_json(value: Any) -> Any:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeVar
-
 import numpy as np
 import numpy.typing as npt
 
@@ -26,13 +22,6 @@ from deepauc.metrics.curves import (
 )
 from deepauc.metrics.decisions import DecisionCurve, decision_curve
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
-from deepauc.metrics.operating_points import (
-    HIGH_SPECIFICITIES,
-    NEGATIVES_ABOVE,
-    operating_point,
-    specificities,
-    threshold_at_specificity,
-)
 from deepauc.metrics.partial import Region, chance_and_most, partial_auroc_interval
 from deepauc.metrics.recalibration import TemperatureScaling, fit_temperature
 from deepauc.reporting.evaluation.findings import (
@@ -44,43 +33,32 @@ from deepauc.reporting.evaluation.findings import (
     Curves,
     Histogram,
     LabelEvaluation,
-    OperatingRow,
     PartialAuc,
     Resamples,
 )
+from deepauc.reporting.evaluation.operating import (
+    at_sensitivities,
+    at_specificities,
+    few_for_thresholds,
+    fewest_negatives,
+    left_out,
+    patient_levels,
+)
 from deepauc.reporting.evaluation.resamples import fewer_told, resamples_of
+from deepauc.reporting.evaluation.sample import Floats, Sample, attempt, count_rows
 
-Floats = npt.NDArray[np.float64]
-T = TypeVar("T")
-
-LEVEL = 0.95
 WHOLE = "all"  # the name of a table that has no parts
 NO_PART = "(no part)"  # that of rows without one in a table that has some
 DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
 CALIBRATION_BINS = 10
 THRESHOLDS = np.concatenate([np.arange(1, 10) / 1000, np.arange(1, 100) / 100])
 FEW = 10  # samples of the rarer class at which intervals are known to be too narrow
-FEW_FOR_THRESHOLDS = 20  # negatives, of fewer than which not one lies above the threshold for 95 % specificity
+TOO_FEW = 5  # of a class, below which an AUC is not quoted as the result
 # Measured by tests/reporting/evaluation/test_report_coverage.py (slow).
 COVERAGE_NOTE = (
     "In simulations (normal scores, AUC .7 to .9) a nominal 95 % DeLong interval held the true AUC in 87 to 94 % of "
     "the samples with 10 positives and in 86 to 89 % with 5."
 )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Sample:
-    """Scores and labels of one label in one part: (n,) each, labels NaN where missing."""
-
-    scores: Floats
-    labels: Floats
-    groups: npt.NDArray[np.str_] | None = None
-    group_word: str = "patient"  # what one of them is called
-
-    def labelled(self) -> Sample:
-        known = ~np.isnan(self.labels)
-        groups = None if self.groups is None else self.groups[known]
-        return replace(self, scores=self.scores[known], labels=self.labels[known], groups=groups)
 
 
 def evaluate_label(
@@ -108,9 +86,8 @@ def evaluate_label(
     if obstacle is not None:
         return _nothing(name, part, counts, obstacle, region)
     held_out = _usable_validation(validation)
-    fewest = counts.negatives if isinstance(held_out, Absent) else min(counts.negatives, _negatives(held_out))
     auc = attempt(lambda: _auc(sample, counts, resamples))
-    thresholds = () if isinstance(held_out, Absent) else _few_for_thresholds(count_rows(held_out))
+    thresholds = () if isinstance(held_out, Absent) else few_for_thresholds(count_rows(held_out))
     return LabelEvaluation(
         name=name,
         part=part,
@@ -118,8 +95,13 @@ def evaluate_label(
         auc=auc,
         curves=attempt(lambda: _curves(sample, resamples)) if curves else Absent("not asked for."),
         histogram=_histogram(sample),
-        operating_points=_operating_points(sample, held_out, counts, specificities(fewest)),
-        operating_points_left_out=None if isinstance(held_out, Absent) else _left_out(fewest),
+        operating_points=at_specificities(sample, held_out, counts),
+        operating_points_left_out=(
+            None if isinstance(held_out, Absent) else left_out(fewest_negatives(counts, held_out))
+        ),
+        sensitivity_points=at_sensitivities(sample, held_out, counts),
+        patients=patient_levels(sample, held_out, counts),
+        too_few=_too_few(counts),
         calibration=_calibration(sample, held_out, counts, resamples, probabilities),
         decision=_decision(sample, held_out),
         cautions=(*_cautions(counts), *_backwards(auc), *thresholds, *(() if fewer is None else (fewer,))),
@@ -128,35 +110,10 @@ def evaluate_label(
     )
 
 
-def attempt(compute: Callable[[], T]) -> T | Absent:
-    """The result, or why there is none, in the words of the metric that refused."""
-    try:
-        return compute()
-    except ValueError as error:
-        return Absent(" ".join(str(error).split()))
-
-
 def part_interval(sample: Sample) -> Estimate[float]:
     """AUC with DeLong's interval, clustered by patient where a patient has several rows."""
     clustered = sample.groups is not None and np.unique(sample.groups).size < len(sample.groups)
     return auroc_with_limits(sample.scores, sample.labels, groups=sample.groups if clustered else None)
-
-
-def count_rows(sample: Sample) -> Counts:
-    """Labelled rows, classes and patients."""
-    missing = int(np.isnan(sample.labels).sum())
-    sample = sample.labelled()
-    groups, positive = sample.groups, sample.labels == 1
-    return Counts(
-        rows=len(sample.labels),
-        positives=int(positive.sum()),
-        negatives=int((sample.labels == 0).sum()),
-        missing=missing,
-        patients=None if groups is None else int(np.unique(groups).size),
-        patients_with_positive=None if groups is None else int(np.unique(groups[positive]).size),
-        patients_with_negative=None if groups is None else int(np.unique(groups[sample.labels == 0]).size),
-        group_word=sample.group_word,
-    )
 
 
 def _obstacle(sample: Sample, part: str) -> Absent | None:
@@ -184,6 +141,7 @@ def _nothing(name: str, part: str, counts: Counts, why: Absent, region: Region |
         curves=why,
         histogram=why,
         operating_points=why,
+        sensitivity_points=why,
         calibration=why,
         decision=why,
         cautions=(),
@@ -267,47 +225,6 @@ def _without_outliers(scores: Floats) -> tuple[float, float]:
     return max(least, low - reach), min(most, high + reach)
 
 
-def _left_out(fewest: int) -> Absent | None:
-    left = [s for s in HIGH_SPECIFICITIES if s not in specificities(fewest)]
-    if not left:
-        return None
-    return Absent(
-        f"a specificity of {', '.join(f'{100 * s:g} %' for s in left)}. At least {NEGATIVES_ABOVE} negatives must lie "
-        f"above such a threshold, which takes {NEGATIVES_ABOVE / (1 - left[0]):,.0f} negatives or more in validation "
-        f"and in the judged part; the smaller of the two has {fewest:,}."
-    )
-
-
-def _negatives(sample: Sample) -> int:
-    return int((sample.labels == 0).sum())
-
-
-def _operating_points(
-    sample: Sample, validation: Sample | Absent, counts: Counts, asked: tuple[float, ...]
-) -> tuple[OperatingRow, ...] | Absent:
-    if isinstance(validation, Absent):
-        return validation
-    groups = sample.groups if counts.clustered else None
-
-    def row(specificity: float) -> OperatingRow:
-        cut = float(threshold_at_specificity(validation.scores, validation.labels, specificity))
-        point = operating_point(sample.scores, sample.labels, cut, level=LEVEL, groups=groups)
-        return OperatingRow(
-            asked_specificity=specificity,
-            threshold=cut,
-            sensitivity=point.sensitivity.floats(),
-            specificity=point.specificity.floats(),
-            positive_predictive_value=point.positive_predictive_value.floats(),
-            negative_predictive_value=point.negative_predictive_value.floats(),
-            true_positives=int(point.true_positives),
-            false_positives=int(point.false_positives),
-            true_negatives=int(point.true_negatives),
-            false_negatives=int(point.false_negatives),
-        )
-
-    return attempt(lambda: tuple(row(specificity) for specificity in asked))
-
-
 def _calibration(
     sample: Sample, validation: Sample | Absent, counts: Counts, resamples: Resamples, probabilities: bool
 ) -> Calibration | Absent:
@@ -372,6 +289,19 @@ def _backwards(auc: AucResult | Absent) -> tuple[str, ...]:
     )
 
 
+def _too_few(counts: Counts) -> str | None:
+    """Said instead of an AUC where a class has fewer rows than TOO_FEW, or, of patients with several, patients."""
+    for kind, rows, patients in (
+        ("positives", counts.positives, counts.patients_with_positive),
+        ("negatives", counts.negatives, counts.patients_with_negative),
+    ):
+        if rows < TOO_FEW:
+            return f"too few {kind} to estimate ({rows})"
+        if counts.clustered and patients is not None and patients < TOO_FEW:
+            return f"too few {counts.group_word}s with {kind} to estimate ({patients})"
+    return None
+
+
 def _cautions(counts: Counts) -> tuple[str, ...]:
     found = []
     rarer, kind = min((counts.positives, "positive"), (counts.negatives, "negative"), key=lambda pair: pair[0])
@@ -390,18 +320,3 @@ def _cautions(counts: Counts) -> tuple[str, ...]:
             f"{counts.group_word}s: read every interval here as too narrow. " + COVERAGE_NOTE
         )
     return tuple(found)
-
-
-def _few_for_thresholds(validation: Counts) -> tuple[str, ...]:
-    """A specificity is a share of negatives, so that positives, few or many, do not matter to its threshold."""
-    rows, patients = validation.negatives, validation.patients_with_negative
-    if rows < FEW_FOR_THRESHOLDS:
-        few = f"{rows} negative row{'s' * (rows != 1)} of validation"
-    elif validation.clustered and patients is not None and patients < FEW_FOR_THRESHOLDS:
-        few = f"{patients} {validation.group_word}{'s' * (patients != 1)} with negative rows in validation"
-    else:
-        return ()
-    return (
-        f"The thresholds rest on only {few}. Fewer than {FEW_FOR_THRESHOLDS} cannot tell a specificity of 95 % from "
-        "100 %: on other rows it may be far from what was asked for.",
-    )

@@ -19,14 +19,16 @@ from deepauc.reporting.evaluation.findings import (
     AucResult,
     BaselineFinding,
     Case,
+    CohortFlow,
     History,
+    LabelEvaluation,
     LeakFinding,
     Paired,
     PartCounts,
     RunFindings,
     StageFinding,
 )
-from deepauc.reporting.evaluation.label import attempt, count_rows
+from deepauc.reporting.evaluation.sample import attempt, count_rows
 from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
 from deepauc.reporting.evaluation.table import compare_tables, evaluate_part, sample_of
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
@@ -70,20 +72,25 @@ def evaluate_run(
         baseline = run.path / FIRST_STAGE
     RunFolder(run.path).require_classifier()
     cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
-    table = _scores_of(run.path, record)
-    part = next((name for name in ("test", "validation") if name in table.part_names), None)
+    table = run_scores(run.path, record)
+    part = judged_part(table)
     region = region or trained_region(record)
     labels = (
         ()
         if part is None
         else evaluate_part(table, part, curves=True, probabilities=False, region=region, progress=progress)
     )
-    aucs = [one.auc.headline.value for one in labels if isinstance(one.auc, AucResult)]
+    judgeable = [one for one in labels if isinstance(one.auc, AucResult)]
+    aucs = [one.auc.headline.value for one in judgeable if isinstance(one.auc, AucResult) and one.too_few is None]
     judged = None if part is None else table.part(part)
     subgroups: Any = Absent(NO_METADATA)
     categories: list[str] = []
     if metadata is not None:
-        subgroups = Absent(_part_note(None)) if judged is None else find_subgroups(judged, metadata)
+        subgroups = (
+            Absent(part_note(None))
+            if judged is None
+            else find_subgroups(judged, metadata, thresholds=_ninety_percent_specific(labels))
+        )
         if not isinstance(subgroups, Absent):
             categories = metadata.alike(dict.fromkeys(one.column for one in subgroups))
     return RunFindings(
@@ -92,7 +99,7 @@ def evaluate_run(
         kind=record.task.kind,
         label_names=table.label_names,
         judged_part=part,
-        part_note=_part_note(part),
+        part_note=part_note(part),
         parts=tuple(
             PartCounts(part=name, label=label, counts=count_rows(sample_of(table.part(name), number)))
             for name in table.part_names
@@ -106,24 +113,49 @@ def evaluate_run(
         stages=_stages(record),
         subgroups=subgroups,
         history=_history(run, record),
-        leaks=_leaks(table, record),
+        leaks=find_leaks(table, record),
         cases=() if judged is None else _cases(judged, cases),
         notes=(*(f"{text}." for text in cautions), *table.notes, *_names_alike(table, record), *categories),
         finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         record=record,
+        left_out_of_mean=tuple(one.name for one in judgeable if one.too_few is not None) if len(labels) > 1 else (),
+        cohort=_cohort(table, record),
     )
 
 
-def _scores_of(folder: Path, record: RunRecord) -> Scores:
-    """A binary scores.csv calls its label `label`; the record knows its name."""
+def _ninety_percent_specific(labels: Sequence[LabelEvaluation]) -> dict[str, float]:
+    """By label, the threshold that has a specificity of 90 % on validation."""
+    points = {one.name: one.operating_points for one in labels if not isinstance(one.operating_points, Absent)}
+    return {name: row.threshold for name, rows in points.items() for row in rows if row.asked_specificity == 0.9}
+
+
+def _cohort(table: Scores, record: RunRecord) -> CohortFlow | None:
+    data = record.data
+    if data.rows is None:
+        return None
+    left_out = {"a problem with the row": data.skipped_rows, "no label": data.unlabelled or 0}
+    return CohortFlow(
+        read=data.rows,
+        left_out={reason: rows for reason, rows in left_out.items() if rows},
+        parts={part: len(table.part(part)) for part in table.part_names},
+    )
+
+
+def judged_part(table: Scores) -> str | None:
+    """Test, or validation where there is none."""
+    return next((name for name in ("test", "validation") if name in table.part_names), None)
+
+
+def run_scores(folder: Path, record: RunRecord) -> Scores:
+    """The run's scores with their names. A binary scores.csv calls its label `label`; the record knows its name."""
     table, names = read_run_scores(folder), record.task.labels
     names = names if len(names) == len(table.label_names) else table.label_names
     return replace(table, label_names=names, group_word=record.data.group_word)
 
 
 def trained_region(record: RunRecord) -> Region | None:
-    """The region of the ROC curve that the kept stage was trained for, where that was a part of it."""
-    objective = record.stages[record.kept_stage].plain.get("objective") if record.stages else None
+    """The region of the ROC curve that the last stage was trained for, kept or not, where that was a part of it."""
+    objective = record.stages[-1].plain.get("objective") if record.stages else None
     if not isinstance(objective, Mapping) or objective.get("type") != "PartialAUC":
         return None
     limits = [objective.get(name) for name in ("max_fpr", "min_tpr")]
@@ -133,7 +165,8 @@ def trained_region(record: RunRecord) -> Region | None:
     return None if isinstance(found, Absent) or found == Region() else found
 
 
-def _part_note(part: str | None) -> str:
+def part_note(part: str | None) -> str:
+    """What the judged part means for the values."""
     if part == "test":
         return "Judged on the test part, which no choice of training has seen."
     if part == "validation":
@@ -160,7 +193,7 @@ def _baseline(
         return Absent(NO_BASELINE)
     other = Run(path)
     their_record = other.record
-    theirs = _scores_of(path, their_record)
+    theirs = run_scores(path, their_record)
     cautions = []
     if record.identity.data != their_record.identity.data:
         cautions.append("The two runs were trained on different data (their hashes differ).")
@@ -180,7 +213,7 @@ def _not_kept(run: Run, table: Scores, part: str | None, region: Region | None) 
         return None
     if not (folder / SCORES).is_file():
         return Absent(NO_LAST_SCORES)
-    theirs = attempt(lambda: _scores_of(folder, record))
+    theirs = attempt(lambda: run_scores(folder, record))
     if isinstance(theirs, Absent):
         return theirs
     return _compared(table, theirs, part, region, name=LAST_STAGE, objective=record.objectives[-1], cautions=())
@@ -257,7 +290,8 @@ def _history(run: Run, record: RunRecord) -> History | Absent:
     )
 
 
-def _leaks(table: Scores, record: RunRecord) -> LeakFinding:
+def find_leaks(table: Scores, record: RunRecord) -> LeakFinding:
+    """Patients in two parts, from the scores, and what training has found."""
     patients, both, possible = None, None, 0
     if table.groups is not None and table.parts is not None:
         numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, table.parts)]

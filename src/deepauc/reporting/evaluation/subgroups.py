@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.table.rows import read_rows
+from deepauc.metrics.operating_points import OperatingPoint, operating_point
 from deepauc.names import find_alike, one_form
 from deepauc.reporting.evaluation.findings import Absent, SubgroupFinding, SubgroupRow
-from deepauc.reporting.evaluation.label import Sample, attempt, part_interval
+from deepauc.reporting.evaluation.label import part_interval
+from deepauc.reporting.evaluation.sample import Sample, attempt, count_rows
 from deepauc.training.run.scores import MISSING, Scores, table_header
 
 Strings = npt.NDArray[np.str_]
@@ -84,8 +86,13 @@ def read_metadata(
     return Metadata(cells.columns[id_column], {name: cells.pointed(name) for name in chosen})
 
 
-def find_subgroups(table: Scores, metadata: Metadata) -> tuple[SubgroupFinding, ...] | Absent:
-    """The AUC of each label in each group of each column; a column that names single rows is left out."""
+def find_subgroups(
+    table: Scores, metadata: Metadata, *, thresholds: Mapping[str, float] | None = None
+) -> tuple[SubgroupFinding, ...] | Absent:
+    """The AUC of each label in each group of each column; a column that names single rows is left out.
+
+    thresholds: of labels, at which the sensitivity and the specificity of each group are counted too.
+    """
     if table.ids is None:
         return Absent("scores.csv has no id column, so metadata cannot be joined to it.")
     found = []
@@ -95,8 +102,9 @@ def find_subgroups(table: Scores, metadata: Metadata) -> tuple[SubgroupFinding, 
             continue
         names, group_of = grouping
         for number, label in enumerate(table.label_names):
-            rows = tuple(_row(table, number, name, group_of == place) for place, name in enumerate(names))
-            found.append(SubgroupFinding(column=column, label=label, rows=rows))
+            cut = None if thresholds is None else thresholds.get(label)
+            rows = tuple(_row(table, number, name, group_of == place, cut) for place, name in enumerate(names))
+            found.append(SubgroupFinding(column=column, label=label, rows=rows, threshold=cut))
     return tuple(found) or Absent("no metadata column has groups of several rows.")
 
 
@@ -116,7 +124,7 @@ def group_rows(values: Strings) -> tuple[list[str], npt.NDArray[np.int64]] | Non
             edges = np.array([np.max(numbers[numbers < numbers.max()])])
         limits = [f"{edge:.0f}" if abs(edge) >= 1000 else f"{edge:.4g}" for edge in edges]
         names = [f"up to {limits[0]}"]  # a limit belongs to the group below it
-        names += [f"{low} to {high}" for low, high in pairwise(limits)]
+        names += [f"above {low}, up to {high}" for low, high in pairwise(limits)]
         names.append(f"above {limits[-1]}")
         group_of[known] = np.searchsorted(edges, numbers, side="left")
     elif distinct.size == 0 or distinct.size > known.sum() / 2:
@@ -146,12 +154,22 @@ def _text(value: Any) -> str:
     return "" if value is None or value != value else one_form(str(value))  # noqa: PLR0124  (NaN alone differs)
 
 
-def _row(table: Scores, number: int, name: str, chosen: npt.NDArray[np.bool_]) -> SubgroupRow:
+def _row(table: Scores, number: int, name: str, chosen: npt.NDArray[np.bool_], threshold: float | None) -> SubgroupRow:
     groups = None if table.groups is None else table.groups[chosen]
     sample = Sample(scores=table.scores[chosen, number], labels=table.labels[chosen, number], groups=groups).labelled()
+    point: OperatingPoint | Absent = Absent("there is no threshold.")
+    if threshold is not None:
+        clustered = count_rows(sample).clustered
+        point = attempt(
+            lambda: operating_point(
+                sample.scores, sample.labels, threshold, groups=sample.groups if clustered else None
+            )
+        )
     return SubgroupRow(
         group=name,
         rows=len(sample.labels),
         positives=int(sample.labels.sum()),
         auc=attempt(lambda: part_interval(sample)),
+        sensitivity=None if isinstance(point, Absent) else point.sensitivity.floats(),
+        specificity=None if isinstance(point, Absent) else point.specificity.floats(),
     )

@@ -13,8 +13,9 @@ from deepauc.metrics.curves import RocCurve, roc_curve
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.partial import Region, compare_partial_auroc, partial_auroc
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired, PairedPartial
-from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, Sample, attempt, evaluate_label
+from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
+from deepauc.reporting.evaluation.sample import Sample, attempt
 from deepauc.training.run.scores import Floats, Scores, Strings
 
 NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."

@@ -83,7 +83,7 @@ def roc_picture(
 
 def specificity_text(row: OperatingRow) -> str:
     """`95 %`, `99.5 %`: what a threshold was asked for."""
-    return f"{100 * row.asked_specificity:g} %"
+    return "—" if row.asked_specificity is None else f"{100 * row.asked_specificity:g} %"
 
 
 def precision_recall_picture(name: str, curves: Curves, auc: AucResult, prevalence: float) -> Picture:

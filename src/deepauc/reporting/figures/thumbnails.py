@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from deepauc.data.images.decode import ImageFileInputs
 from deepauc.data.table.image_files import examine_column
 from deepauc.data.table.rows import read_rows
 from deepauc.models.grad_cam import grad_cam
 from deepauc.names import one_form
-from deepauc.reporting.document.blocks import Block, Caution, Heading, Paragraph, Section, Thumbnail, Thumbnails, shown
+from deepauc.reporting.document.blocks import (
+    Block,
+    Caution,
+    Heading,
+    Missing,
+    Paragraph,
+    Section,
+    Thumbnail,
+    Thumbnails,
+    shown,
+)
 from deepauc.reporting.evaluation.findings import Case, RunFindings
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.run import Run
@@ -57,37 +67,62 @@ class ImageTable:
     allow_outside: bool = False
 
 
-def thumbnails_section(run_dir: str | Path, findings: RunFindings, table: ImageTable) -> Section:
-    """The images of the findings' cases, found in the table by id, as a section of the report."""
-    folder, cases = Path(run_dir), findings.cases
+@dataclass(frozen=True, kw_only=True)
+class CaseImages:
+    """The images of some cases, in their order, and what is to be said of all of them first."""
+
+    images: tuple[Thumbnail, ...]
+    remarks: tuple[Block, ...]
+
+
+def case_images(
+    folder: Path, label_names: Sequence[str], cases: Sequence[Case], table: ImageTable | None
+) -> CaseImages:
+    """The images of these rows, found in the table by id, beside their Grad-CAM. table: None is the run's own."""
     bundle = Bundle.load(folder)
     if len(bundle.shape) != 3 or not bundle.preprocessing.images:
-        raise ValueError(f"{folder} was not trained on images: leave --thumbnails out.")
+        raise ValueError(f"{folder} was not trained on images: there are none to show.")
+    remarks: list[Block] = [Caution(_PRIVACY), Paragraph(_READING)]
+    if not cases:
+        return CaseImages(images=(), remarks=tuple(remarks))
+    images = _images_of(folder, bundle, cases, table or _own_table(folder))
+    model = bundle.network(folder)
+    maps = _maps(model, bundle, label_names, cases, images)
+    if isinstance(maps, Missing):
+        remarks[1:] = [maps]
+    if bundle.copies is not None:
+        remarks.append(Paragraph(_COPIES.format(number=bundle.copies.number)))
+    elif changed := _changed_scores(model, bundle, label_names, cases, images):
+        remarks.append(Caution(_CHANGED.format(count=len(changed), largest=max(changed))))
+    found = (
+        _thumbnail(case, row, images[row], None if isinstance(maps, Missing) else maps[row])
+        for row, case in enumerate(cases)
+    )
+    return CaseImages(images=tuple(found), remarks=tuple(remarks))
+
+
+def thumbnails_section(run_dir: str | Path, findings: RunFindings, table: ImageTable) -> Section:
+    """The images of the findings' cases, found in the table by id, as a section of the report."""
+    cases = findings.cases
+    found = case_images(Path(run_dir), findings.label_names, cases, table)
     if not cases:
         text = "There are none: no label has both a positive and a negative row in the part that is judged."
         return Section(anchor="thumbnails", title="Images of the largest errors", blocks=(Paragraph(text),))
-    images = _images_of(folder, bundle, cases, table)
-    maps, differences = _explained(bundle.network(folder), bundle, findings, images)
-    several = len(findings.label_names) > 1
-    blocks: list[Block] = [Caution(_PRIVACY), Paragraph(_READING)]
-    if bundle.copies is not None:
-        blocks.append(Paragraph(_COPIES.format(number=bundle.copies.number)))
-    elif changed := [d for d in differences if d > 0]:
-        blocks.append(Caution(_CHANGED.format(count=len(changed), largest=max(changed))))
+    blocks: list[Block] = [*found.remarks]
     kinds = list(dict.fromkeys((case.label, case.kind) for case in cases))
     for number, (label, kind) in enumerate(kinds):
         title = "Negatives with the highest scores" if _is_negative(kind) else "Positives with the lowest scores"
-        title = f"{title}: {shown(label)}" if several else title
+        title = f"{title}: {shown(label)}" if len(findings.label_names) > 1 else title
         blocks.append(Heading(title, f"thumbnails-{number}"))
         rows = [row for row, case in enumerate(cases) if (case.label, case.kind) == (label, kind)]
-        blocks.append(Thumbnails(tuple(_thumbnail(cases[row], row, images[row], maps[row]) for row in rows)))
+        blocks.append(Thumbnails(tuple(found.images[row] for row in rows)))
     return Section(anchor="thumbnails", title="Images of the largest errors", blocks=tuple(blocks))
 
 
-def side_by_side(image: Pixels, heat: npt.NDArray[np.floating[Any]], *, side: int = SIDE) -> bytes:
+def side_by_side(image: Pixels, heat: npt.NDArray[np.floating[Any]] | None, *, side: int = SIDE) -> bytes:
     """A small PNG: the image (H, W, C), a transparent gap, the image tinted by its map (H, W) in [0, 1].
 
-    side: pixels of the longer side of each of the two.
+    Without a map the image alone. side: pixels of the longer side of each of the two.
     """
     height, width = image.shape[:2]
     scale = side / max(height, width)
@@ -96,6 +131,8 @@ def side_by_side(image: Pixels, heat: npt.NDArray[np.floating[Any]], *, side: in
     # Few pixels stay visible as such; many are averaged.
     how = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS
     small = np.asarray(Image.fromarray(colour).resize(size, how), dtype=np.float64)
+    if heat is None:
+        return _png(small.round().astype(np.uint8))
     smooth = Image.fromarray(heat.astype(np.float32)).resize(size, Image.Resampling.BILINEAR)
     place = np.clip(np.asarray(smooth, dtype=np.float64), 0, 1)
     tinted = small + 0.55 * place[..., None] * (_WARM - small)
@@ -106,8 +143,12 @@ def side_by_side(image: Pixels, heat: npt.NDArray[np.floating[Any]], *, side: in
     sheet = np.zeros((size[1], 2 * size[0] + _GAP, 4), dtype=np.uint8)
     sheet[:, : size[0], :3], sheet[:, size[0] + _GAP :, :3] = small.round(), tinted.round()
     sheet[:, : size[0], 3] = sheet[:, size[0] + _GAP :, 3] = 255
+    return _png(sheet)
+
+
+def _png(pixels: Pixels) -> bytes:
     content = io.BytesIO()
-    Image.fromarray(sheet).save(content, format="PNG", optimize=True)
+    Image.fromarray(pixels).save(content, format="PNG", optimize=True)
     return content.getvalue()
 
 
@@ -116,6 +157,17 @@ def _outline(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     padded = np.pad(inside, 1, mode="edge")
     whole = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return inside & ~whole
+
+
+def _own_table(folder: Path) -> ImageTable:
+    """The one that the run was trained on, if it is still where it was."""
+    data = Run(folder).record.data
+    if data.table is None:
+        why = "was trained on a packed set, which has no files" if data.packed else "does not record its table"
+        raise ValueError(f"{folder} {why}: name the table of its images, --table data.csv --image-column file.")
+    if not Path(data.table).is_file():
+        raise ValueError(f"the table of {folder}, {data.table}, is not there: name it with --table FILE.")
+    return ImageTable(path=data.table)
 
 
 def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: ImageTable) -> Pixels:
@@ -130,7 +182,7 @@ def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: Image
     names = list(dict.fromkeys(case.id for case in cases))
     if missing := [name for name in names if name not in files]:
         raise ValueError(
-            f"--thumbnails: {len(missing)} of {len(names)} ids are not in column {column!r} of {table.path}, "
+            f"{len(missing)} of {len(names)} ids are not in column {column!r} of {table.path}, "
             f"the first {shown(missing[0])!r}. Name the table the run was trained on: an id is what that column says."
         )
     # Only these files are opened, however long the table is.
@@ -146,7 +198,7 @@ def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: Image
     if found.problems:
         first = found.problems[0]
         raise ValueError(
-            f"--thumbnails: {len(found.problems)} of {len(names)} images cannot be shown; {table.path}, "
+            f"{len(found.problems)} of {len(names)} images cannot be shown; {table.path}, "
             f"row {first.row}: {first.message}."
         )
     height, width, channels = bundle.shape
@@ -159,37 +211,51 @@ def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: Image
     return source(np.array([names.index(case.id) for case in cases]))
 
 
-def _explained(
-    model: nn.Module, bundle: Bundle, findings: RunFindings, images: Pixels
-) -> tuple[npt.NDArray[np.float32], list[float]]:
-    """Maps (n, H, W), and by how much scores differ from the recorded ones: 0 up to what another device makes."""
-    cases = findings.cases
-    maps = np.zeros(images.shape[:3], dtype=np.float32)
-    differences = [0.0] * len(cases)
-    for number, name in enumerate(findings.label_names):
+def _batches(
+    bundle: Bundle, label_names: Sequence[str], cases: Sequence[Case], images: Pixels
+) -> Iterator[tuple[int, list[int], Tensor]]:
+    """The number of a label, some of its cases, and their images as the network takes them."""
+    for number, name in enumerate(label_names):
         mine = [row for row, case in enumerate(cases) if case.label == name]
         for start in range(0, len(mine), _BATCH):
             rows = mine[start : start + _BATCH]
-            inputs = bundle.preprocessing(torch.from_numpy(images[rows]))
+            yield number, rows, bundle.preprocessing(torch.from_numpy(images[rows]))
+
+
+def _maps(
+    model: nn.Module, bundle: Bundle, label_names: Sequence[str], cases: Sequence[Case], images: Pixels
+) -> npt.NDArray[np.float32] | Missing:
+    """(n, H, W), or why the network has none."""
+    maps = np.zeros(images.shape[:3], dtype=np.float32)
+    for number, rows, inputs in _batches(bundle, label_names, cases, images):
+        try:
             maps[rows] = grad_cam(model, inputs, label=number).numpy()
-            with torch.no_grad():
-                scores = model(inputs)[:, number].tolist()
-            for row, score in zip(rows, scores, strict=True):
-                off = abs(score - cases[row].score)
-                differences[row] = off if off > 0.05 * max(1.0, abs(score)) else 0.0
-    return maps, differences
+        except ValueError as error:
+            return Missing("Grad-CAM", str(error))
+    return maps
 
 
-def _thumbnail(case: Case, row: int, image: Pixels, heat: npt.NDArray[np.float32]) -> Thumbnail:
+@torch.no_grad()
+def _changed_scores(
+    model: nn.Module, bundle: Bundle, label_names: Sequence[str], cases: Sequence[Case], images: Pixels
+) -> list[float]:
+    """By how much scores differ from the recorded ones, of those that differ by more than another device makes."""
+    changed = []
+    for number, rows, inputs in _batches(bundle, label_names, cases, images):
+        for row, score in zip(rows, model(inputs)[:, number].tolist(), strict=True):
+            off = abs(score - cases[row].score)
+            changed += [off] if off > 0.05 * max(1.0, abs(score)) else []
+    return changed
+
+
+def _thumbnail(case: Case, row: int, image: Pixels, heat: npt.NDArray[np.float32] | None) -> Thumbnail:
     label = "0 (negative)" if _is_negative(case.kind) else "1 (positive)"
     what = f"{shown(case.id)}: {shown(case.label)} {label}, score {case.score:.3g}"
-    seen = "tinted where it raises the score" if heat.max() > 0 else "without a tint: no place raises the score"
-    return Thumbnail(
-        name=f"thumbnail-{row}",
-        caption=what,
-        alt=f"{what}. Left the image, right the same {seen}.",
-        png=side_by_side(image, heat),
-    )
+    seen = ""
+    if heat is not None:
+        tinted = "tinted where it raises the score" if heat.max() > 0 else "without a tint: no place raises the score"
+        seen = f" Left the image, right the same {tinted}."
+    return Thumbnail(name=f"thumbnail-{row}", caption=what, alt=f"{what}.{seen}", png=side_by_side(image, heat))
 
 
 def _is_negative(kind: str) -> bool:

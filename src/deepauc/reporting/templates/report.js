@@ -21,3 +21,14 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// A link to a folded section opens it.
+function unfold() {
+  const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+  const folded = target && (target.querySelector(":scope > details") || target.closest("details"));
+  if (folded && !folded.open) {
+    folded.open = true;
+    target.scrollIntoView();
+  }
+}
+addEventListener("hashchange", unfold);
+unfold();

@@ -16,11 +16,11 @@ from deepauc.training.run.folder import by_other_numerics
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
-    """Runs recorded beside runs declared, of those that the present plan asks for.
+    """Runs recorded beside runs declared, of those that the studies ask for now.
 
     failed: tuning and final runs that have diverged. other: runs of another numerics version than this
     code's. cut: runs made with less than is declared, or with another option (`--set`), such as a smaller network.
-    outdated: records that the plan does not ask for: they rest on what an earlier study had chosen before it had more
+    outdated: records that nothing asks for: they rest on what an earlier study had chosen before it had more
     runs, or on a setting that is no longer declared.
     """
 

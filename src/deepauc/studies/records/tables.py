@@ -8,14 +8,15 @@
             study_table(
                 "mine",
                 labels=("loss",),
-                rows=(Row(labels=("AUC-M",), study="mine-auc_m", versus="mine-ce"),),
+                rows=(Row(labels=("AUC-M",), study="mine-auc_m", versus="mine-ce", key=("mine", "auc_m")),),
                 columns=(MEAN, SETS, DIFFERENCE, SETTINGS),
             ),
         ),
     ).markdown(Path("results"))
 
 Titles and notes are constants; nothing here makes a sentence. What is no figure of a single study is a `Table`
-with a function of its own. `Page.summary` is the page's part of results/summary.json.
+with a function of its own. `Page.summary` is the page's part of results/summary.json: the figures of rows with a key,
+here mine.auc_m and mine.auc_m-ce, and what the page's own function adds.
 """
 
 from __future__ import annotations
@@ -57,17 +58,18 @@ class Books:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """lines: cells of each row, as text; a table without lines is left out of the page."""
+    """lines: cells of each row, as text; a table without lines is left out of the page. figures: for summary.json."""
 
     title: str = ""
     note: str = ""
     header: tuple[str, ...]
     lines: Callable[[Books], Iterable[Sequence[str]]]
+    figures: Callable[[Books], Figures] = lambda _: {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """RESULTS/NAME.md. figures: its part of summary.json."""
+    """RESULTS/NAME.md. figures: for summary.json, beside those of its tables."""
 
     name: str
     title: str
@@ -86,17 +88,23 @@ class Page:
 
     def summary(self, results: Path) -> Figures:
         """The page's figures, to be merged with those of other pages; empty where nothing is recorded."""
-        return rounded(self.figures(Books(results)))
+        books = Books(results)
+        return rounded(merged([*(table.figures(books) for table in self.tables), self.figures(books)]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the first columns say, the study of the row, and the one it is compared with. paper: printed mean and sd."""
+    """What the first columns say, the study of the row, and the one it is compared with. paper: printed mean and sd.
+
+    key: where summary.json has the study's figures; the difference to `versus` is beside them, as NAME-OTHER, the last
+    parts of both studies' names.
+    """
 
     labels: tuple[str, ...]
     study: str
     versus: str | None = None
     paper: tuple[float, ...] = ()
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,12 +154,31 @@ def study_table(
             for one in shown
         ]
 
-    return Table(title=title, note=note, header=(*labels, *(c.title for c in columns)), lines=lines)
+    def figures(books: Books) -> Figures:
+        return merged(_row_figures(Line(row, books(set_name))) for row in rows if row.key)
+
+    return Table(title=title, note=note, header=(*labels, *(c.title for c in columns)), lines=lines, figures=figures)
 
 
-def page_of(studies: StudySet, *, columns: Sequence[Column] | None = None, note: str = BY_DEFAULT) -> Page:
-    """A row for each study of the set: what a set has that declares no page of its own."""
-    rows = [Row(labels=(study.name,), study=study.name) for study in studies.studies]
+def _row_figures(line: Line) -> Figures:
+    *place, own = line.row.key
+    found = {own: figures_of(line.final)} if line.final else {}
+    if line.row.versus is not None and line.difference is not None:
+        found[f"{own}-{line.row.versus.rpartition('-')[2]}"] = interval_figures(line.difference)
+    for name in reversed(place):
+        found = {name: found} if found else {}
+    return found
+
+
+def page_of(
+    studies: StudySet,
+    *,
+    columns: Sequence[Column] | None = None,
+    note: str = BY_DEFAULT,
+    key: Callable[[str], tuple[str, ...]] = lambda _: (),
+) -> Page:
+    """A row for each study of the set: what a set has that declares no page of its own. key: of a row, by its study."""
+    rows = [Row(labels=(study.name,), study=study.name, key=key(study.name)) for study in studies.studies]
     table = study_table(studies.name, labels=("study",), rows=rows, columns=columns or (MEAN, SETS, SETTINGS, DIVERGED))
     return Page(name=studies.name, title=studies.title, note=note, tables=(table,))
 
@@ -181,6 +208,12 @@ def between(first: Sequence[Record], second: Sequence[Record]) -> Estimate[float
     """Mean paired difference with its 95 % t-interval; None with fewer than two sets in common."""
     pairs = differences(first, second)
     return mean_interval(list(pairs.values())) if len(pairs) > 1 else None
+
+
+def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Estimate[float] | None:
+    """The same of other values by set or fold."""
+    common = sorted(first.keys() & second.keys())
+    return mean_interval([first[one] - second[one] for one in common]) if len(common) > 1 else None
 
 
 def judged(interval: Estimate[float]) -> Verdict:

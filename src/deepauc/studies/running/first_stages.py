@@ -42,7 +42,8 @@ class FirstStages:
 
     runs: Path
     _known: dict[str, Path] = field(default_factory=dict)
-    _failed: dict[str, str] = field(default_factory=dict)  # why; the same again would end the same
+    # Which kind of error, and why: the same again would end the same.
+    _failed: dict[str, tuple[type[Exception], str]] = field(default_factory=dict)
 
     def onwards(self, jobs: Sequence[Job], device: torch.device, *, side_by_side: bool) -> list[Job]:
         """The jobs with what is left of their recipes; first stages that are missing are trained before.
@@ -51,7 +52,8 @@ class FirstStages:
         """
         wanted = {_key(job): job for job in jobs if shares_first_stage(job.recipe)}
         for key in wanted.keys() & self._failed.keys():
-            raise _of(wanted[key], ValueError(self._failed[key]))
+            kind, message = self._failed[key]
+            raise _of(wanted[key], kind(message))
         missing = {key: job for key, job in wanted.items() if not self._is_there(key)}
         if missing:
             began, spent = time.time(), self._spent()
@@ -62,7 +64,7 @@ class FirstStages:
                 failed = next(named, None) or self._first_to_fail(missing, device)
                 if failed is None:
                     raise
-                self._failed[failed] = f"first stage: {error}"
+                self._failed[failed] = type(error), f"first stage: {error}"
                 raise _of(missing[failed], error) from None
             self._known |= dict(zip(missing, paths, strict=True))
             new = [path for path in set(paths) if (path / "DONE").stat().st_mtime >= began]  # others were there

@@ -223,7 +223,7 @@ class MissingRuns(ChosenSettings):
         """What can begin now in the first group that has anything: tuning first, then final runs; no run twice.
 
         leave_out: ids of runs that failed, or for which there is no time. A task that does not load takes its study
-        out of the plan, and so do weights that are not here; `unavailable` has the message.
+        out, and so do weights that are not here; `unavailable` has the message.
         """
         for group in dict.fromkeys(study.group or study.name for study in self.studies):
             runs: dict[str, MissingRun] = {}

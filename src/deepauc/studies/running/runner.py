@@ -94,21 +94,24 @@ def run_studies(
         began = time.monotonic()
         deadline = None if max_minutes is None else began + 60 * max_minutes
         book = RecordBook(place.results / set_name)
-        planner = MissingRuns(studies, book, place, parents=parents, trains_here=crew is None)
+        missing = MissingRuns(studies, book, place, parents=parents, trains_here=crew is None)
         at_once = crew.slots if crew is not None else jobs if pack == 1 else 1
-        session = _Session(set_name, planner, book, place, target, deadline, report, began, at_once, crew)
-        _do_all(session, planner, pack=pack, jobs=jobs)
+        session = _Session(set_name, missing, book, place, target, deadline, report, began, at_once, crew)
+        _do_all(session, missing, pack=pack, jobs=jobs)
     # With no time left, nothing is loaded only to say what it waits for.
-    session.outcome.unavailable = {**({} if session.outcome.out_of_time else planner.waiting()), **planner.unavailable}
+    session.outcome.unavailable = {
+        **({} if session.outcome.out_of_time else missing.waiting()),
+        **missing.unavailable,
+    }
     session.outcome.seconds = time.monotonic() - began
     return session.outcome
 
 
-def _do_all(session: _Session, planner: MissingRuns, *, pack: int, jobs: int) -> None:
+def _do_all(session: _Session, missing: MissingRuns, *, pack: int, jobs: int) -> None:
     """Until nothing is left that can begin, or there is no time for it."""
     in_packs = pack > 1 and session.crew is None  # a pack at a time; a crew is given all that is ready
     while True:
-        ready = planner.ready(leave_out=session.left_out)
+        ready = missing.ready(leave_out=session.left_out)
         if not ready:
             break
         if session.distil_finished(ready):
@@ -120,7 +123,7 @@ def _do_all(session: _Session, planner: MissingRuns, *, pack: int, jobs: int) ->
             break
         session.execute(group[:fitting] if in_packs else group, pack=pack, jobs=jobs)
         if session.deadline is not None and time.monotonic() >= session.deadline:
-            session.outcome.out_of_time |= bool(planner.ready(leave_out=session.left_out))
+            session.outcome.out_of_time |= bool(missing.ready(leave_out=session.left_out))
             break
 
 
@@ -129,7 +132,7 @@ class _Session:
     """One call: what it has done, and how fast."""
 
     set_name: str
-    planner: MissingRuns
+    missing: MissingRuns
     book: RecordBook
     place: Place
     device: torch.device
@@ -275,7 +278,7 @@ class _Session:
     def _tell(self, planned: MissingRun, result: str) -> None:
         if self.report is None:
             return
-        left = self.planner.expected(planned.study.group or planned.study.name)
+        left = self.missing.expected(planned.study.group or planned.study.name)
         rates = [self._rate(run) for run in left]
         known = [rate for rate in rates if rate is not None]
         seconds_left = sum(

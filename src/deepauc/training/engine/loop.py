@@ -105,9 +105,9 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
         factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
         for group in trainer.optimizer.param_groups:
             group["lr"] = stage.optimizer.lr * factor * group.get(RATE, 1.0)
-        renews = stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch)
-        if renews and isinstance(trainer.optimizer, RenewsReference):
-            trainer.optimizer.new_stage(lr_factor=1.0)
+        renewing = trainer.optimizer if isinstance(trainer.optimizer, RenewsReference) else None
+        if renewing is not None and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
+            renewing.new_stage(lr_factor=1.0)
         torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # nn.Dropout, if any
         set_step(dropouts, stream.step_key(epoch.number, position))
         ranks.ask_stop(trainer.interrupt.raised)

@@ -36,6 +36,7 @@ from deepauc.training.run.history import EpochTally
 from deepauc.training.run.interrupt import Interrupted, InterruptFlag, stopped_by
 from deepauc.training.run.own_files import MODEL, require_own
 from deepauc.training.scoring import mean_auc, part_auc, scoring_batch
+from deepauc.training.selection import own_measure
 from deepauc.training.test_time import copies_in, score_copies
 
 CHECKPOINT_SECONDS = 300  # a long epoch of the plain engine is saved on the way; when does not change the result
@@ -261,24 +262,28 @@ class Trainer:
         epoch = row["epoch"]
         with self._evaluated_weights():
             if "validation" in self.task.parts:
-                found = part_auc(self.task, "validation", self.scores("validation"))
+                scores = self.scores("validation")
+                found = part_auc(self.task, "validation", scores)
                 row["validation_auc"] = mean_auc(found)
                 if len(found) == 1:
                     (only,) = found.values()
                     row |= {"validation_low": only.low, "validation_high": only.high}
-                if stage.keep == "best" and (self.best is None or row["validation_auc"] > self.best["auc"]):
+                if (measure := own_measure(stage.objective)) is not None:
+                    row[measure.column] = measure.mean(self.task, "validation", scores)
+                value = row[_chosen_by(stage)]
+                if stage.keep == "best" and (self.best is None or value > self.best["auc"]):
                     weights = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
-                    self.best = {"auc": row["validation_auc"], "epoch": epoch, "weights": weights}
+                    self.best = {"auc": value, "epoch": epoch, "weights": weights}
             if self.recipe.test_curve and "test" in self.task.parts:
                 auc = mean_auc(part_auc(self.task, "test", self.scores("test")))
                 self.test_curve.append({"stage": self.stage_number, "epoch": epoch, "test_auc": auc})
 
     def _out_of_patience(self, stage: Stage) -> bool:
-        """So many epochs of this stage without a better validation AUC; read off the history, so a resume agrees."""
+        """So many epochs of this stage without a better value on validation; read off the history: a resume agrees."""
         if stage.patience is None or "validation" not in self.task.parts:
             return False
-        aucs = [row["validation_auc"] for row in self.history if row["stage"] == self.stage_number]
-        return bool(aucs) and len(aucs) - 1 - aucs.index(max(aucs)) >= stage.patience
+        values = [row[_chosen_by(stage)] for row in self.history if row["stage"] == self.stage_number]
+        return bool(values) and len(values) - 1 - values.index(max(values)) >= stage.patience
 
     def network(self) -> nn.Module:
         """The whole network as it is now: what a run's folder keeps."""
@@ -427,3 +432,9 @@ class Trainer:
         self.tally.restore(saved["tally"], self.device)
         self.history, self.test_curve, self.best = saved["history"], saved["test_curve"], saved["best"]
         self.alphas, self._seconds_before = saved["alphas"], saved["seconds"]
+
+
+def _chosen_by(stage: Stage) -> str:
+    """The column of the history that epochs of this stage are chosen by."""
+    measure = own_measure(stage.objective)
+    return "validation_auc" if measure is None else measure.column

@@ -9,11 +9,13 @@ from typing import Literal, get_args
 
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
+from deepauc.metrics.partial import Region
 from deepauc.training.plan.network import Sizes
 
 FirstStage = Literal["auto", "none", "contrastive"]
 AucStage = Literal["auto", "always", "none"]
 Backbone = Literal["auto", "frozen", "trained"]
+Objective = Literal["auc-margin", "all-pairs", "partial-auc", "average-precision", "pdsca"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +25,10 @@ class PlanOptions:
     minutes: how long one is willing to wait for training, on the machine it runs on. first_stage: whether a contrastive
     stage on the images alone comes first; `auto` leaves that to the plan. auc_stage: whether the AUC margin loss comes
     last; `auto`: where cross-entropy, with all the steps it is to have, leaves time for it. tta: copies of an image
-    that a score is the mean of, 0 for none. pretrained: whether the network starts from published weights: True for
-    the plan's own network, the name of another, or a .safetensors file of `model`. backbone: whether all layers but
-    the last then stay as they are; `auto`: on a CPU.
+    that a score is the mean of, 0 for none. objective: what that last stage minimises instead; one that is named is
+    always trained. max_fpr, min_tpr: of `partial-auc`. pretrained: whether the network starts from published weights:
+    True for the plan's own network, the name of another, or a .safetensors file of `model`. backbone: whether all
+    layers but the last then stay as they are; `auto`: on a CPU.
     """
 
     model: str | None = None
@@ -35,6 +38,9 @@ class PlanOptions:
     first_stage: FirstStage = "auto"
     auc_stage: AucStage = "auto"
     tta: int | None = None
+    objective: Objective = "auc-margin"
+    max_fpr: float | None = None
+    min_tpr: float | None = None
     pretrained: bool | str = False
     backbone: Backbone = "auto"
 
@@ -47,11 +53,19 @@ class PlanOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}.")
-        kinds = {"first_stage": FirstStage, "auc_stage": AucStage, "backbone": Backbone}
+        kinds = {"first_stage": FirstStage, "auc_stage": AucStage, "objective": Objective, "backbone": Backbone}
         for name, kind in kinds.items():
-            words = get_args(kind)
-            if getattr(self, name) not in words:
-                raise ValueError(f"{name} must be one of {', '.join(words)}, not {getattr(self, name)!r}.")
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}.")
+        if self.objective != "auc-margin" and self.auc_stage == "none":
+            raise ValueError(f"objective {self.objective} is of the last stage, and auc_stage none leaves it out.")
+        limits = [limit for limit in (self.max_fpr, self.min_tpr) if limit is not None]
+        if self.objective == "partial-auc":
+            if not limits:
+                raise ValueError("partial-auc needs --max-fpr or --min-tpr (or both), for example --min-tpr 0.8.")
+            Region.asked(self.max_fpr, self.min_tpr)
+        elif limits:
+            raise ValueError("--max-fpr and --min-tpr are limits of the partial AUC: add --objective partial-auc.")
         if self.backbone != "auto" and not self.pretrained:
             raise ValueError("backbone is of a network with pretrained weights: set pretrained too, or leave it out.")
 

@@ -8,26 +8,25 @@ as one would like, and `timing.fit_into` cuts it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from deepauc.data.augment.batch import Augment
 from deepauc.models.build import ModelSpec, ResNet20Spec
-from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
-from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
 from deepauc.training.plan.cost import multiply_adds
-from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact, replaced
+from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
 from deepauc.training.plan.first_stage import Means, PlannedFirst, no_first_stage, plan_first_stage
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
+from deepauc.training.plan.last_stage import ADAMW_LR, LastStage, last_stage
 from deepauc.training.plan.length import Length, budget_of, planned_epochs
 from deepauc.training.plan.network import SMALLER, image_network, named_model, size_decision
 from deepauc.training.plan.start import Start, network_decision, plan_start
 from deepauc.training.plan.test_time import plan_copies
 from deepauc.training.recipe import Precision, Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
+from deepauc.training.selection import own_measure
 
 __all__ = ["Fingerprint", "Plan", "PlanOptions", "make_plan"]
 
@@ -36,37 +35,7 @@ STEPS_AN_EPOCH, LEAST_BATCH = 16, 16  # the batch is made small enough for so ma
 # Of a batch: positives, in both stages where the rows have fewer (results/plan.md), and negatives in the AUC stage.
 LEAST_POSITIVES, LEAST_NEGATIVES = 1 / 4, 1 / 8
 ENOUGH_TO_SELECT = 25  # of each class in validation, to choose an epoch by it
-MARGIN, GAMMA = 0.5, 0.002
-ADAMW_LR, PESG_LR = 0.002, 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rates:
-    """Optimizers of the two stages. backbone: the rate of all layers but the last, as a share of theirs."""
-
-    adamw: AdamWSpec
-    pesg: PESGSpec
-    backbone: float = 1.0
-
-
-# By what becomes of pretrained layers; None: there are none.
-_ADAMW, _PESG = AdamWSpec(lr=ADAMW_LR), PESGSpec(lr=PESG_LR, gamma=GAMMA, weight_decay=1e-4)
-_RATES: Mapping[str | None, _Rates] = {
-    None: _Rates(adamw=_ADAMW, pesg=_PESG),
-    # A linear model of a thousand features learns any few hundred rows by heart: it needs far more decay. Chosen on the
-    # validation parts of BreastMNIST and PneumoniaMNIST (results/pretrained-cpu.md). Nothing is measured of "trained".
-    "frozen": _Rates(
-        adamw=AdamWSpec(lr=0.0005, weight_decay=1.0), pesg=PESGSpec(lr=0.03, gamma=GAMMA, weight_decay=1.0)
-    ),
-    "trained": _Rates(adamw=_ADAMW, pesg=_PESG, backbone=0.1),
-}
 RATE = Decision(name="learning rate", value=ADAMW_LR, reason=("tried",))
-BOTH_STAGES = (
-    Decision(name="stages", value=("cross-entropy", "AUC-M"), reason=("both",)),
-    Decision(name="learning rates", value=(ADAMW_LR, PESG_LR), reason=("paper",)),
-    Decision(name="margin", value=MARGIN, reason=("within reach",)),
-    Decision(name="gamma", value=GAMMA, reason=("middle",)),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +58,14 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     Before them, where it may be worth it and is affordable, a contrastive stage on the images alone. The AUC stage is
     there where cross-entropy leaves time for it.
     """
+    if options.objective != "auc-margin" and options.auc_stage == "auto":
+        options = replace(options, auc_stage="always")  # whoever names an objective wants it
     batch = _batch(fingerprint, options, device_kind)
     budget = budget_of(options.minutes, device_kind)
     length = Length.of(fingerprint, batch=batch.size, positives=batch.quotas, budget=budget)
     start = plan_start(fingerprint.shape, options, device_kind)
     frozen = start is not None and start.frozen
+    last = last_stage(options) if start is None else start.last_stage(last_stage(options))
     model, of_model = _model(fingerprint, options, device_kind, length, start)
     epochs, of_length = planned_epochs(length, model, options, device_kind, frozen=frozen)
     images = len(fingerprint.shape) == 3
@@ -108,10 +80,10 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
 
     def of(epochs: tuple[int, int], why: Decision, without_auc: Plan | None = None) -> Plan:
         auc = epochs[1] > 0
-        keep, of_keep = _keep(fingerprint, auc=auc)
-        stages = _supervised(fingerprint, batch, epochs, keep=keep, precision=precision, start=start)
+        keep, of_keep = _keep(fingerprint, last if auc else None)
+        stages = _supervised(fingerprint, batch, epochs, last, keep=keep, precision=precision, start=start)
         decisions = [*of_model, *batch.decisions(auc=auc), *before.decisions, of_length]
-        decisions += [*_rates(start, why=None if auc else why), *of_keep]
+        decisions += [*([why, RATE if start is None else start.rate()] if not auc else last.decisions), *of_keep]
         if stages[0].augment is not None:
             decisions += [_augment_decision(stages[0].augment), *of_copies]
         return Plan(
@@ -138,19 +110,19 @@ def _supervised(
     fingerprint: Fingerprint,
     batch: _Batch,
     epochs: tuple[int, int],
+    last: LastStage,
     *,
     keep: Literal["last", "best"],
     precision: Precision,
     start: Start | None,
 ) -> tuple[Stage, ...]:
-    """Cross-entropy and, where it has any epochs, AUC-M."""
+    """Cross-entropy and, where it has any epochs, the stage that trains the ranking."""
     frozen = start is not None and start.frozen
     augment = _augment(fingerprint.shape) if len(fingerprint.shape) == 3 and not frozen else None
-    rates = _RATES[None if start is None else "frozen" if frozen else "trained"]
     first = Stage(
         objective=CrossEntropy(),
-        optimizer=rates.adamw,
-        backbone_rate=rates.backbone,
+        optimizer=AdamWSpec(lr=ADAMW_LR) if start is None else start.adamw,
+        backbone_rate=1.0 if start is None else start.backbone_rate(),
         epochs=epochs[0],
         schedule=Cosine(),
         positives_per_batch=batch.quotas[0],
@@ -162,9 +134,9 @@ def _supervised(
     if not epochs[1]:
         return (first,)
     second = Stage(
-        objective=AUCMargin(margin=MARGIN),
-        optimizer=rates.pesg,
-        backbone_rate=rates.backbone,
+        objective=last.objective,
+        optimizer=last.optimizer,
+        backbone_rate=1.0 if start is None else start.backbone_rate(last.optimizer),
         epochs=epochs[1],
         schedule=_decay(epochs[1]),
         positives_per_batch=batch.quotas[1],
@@ -191,21 +163,6 @@ def _why_alone(options: PlanOptions, length: Length) -> Decision:
 def _augment_decision(augment: Augment) -> Decision:
     facts: dict[str, Fact] = {"rotation": augment.rotation}
     return Decision(name="augmentation", value=augment.crop_padding, reason=("careful",), rests_on=facts)
-
-
-def _rates(start: Start | None, *, why: Decision | None) -> tuple[Decision, ...]:
-    """The stages and their learning rates. why: there is no AUC stage."""
-    if start is None:
-        return BOTH_STAGES if why is None else (why, RATE)
-    kind = "frozen" if start.frozen else "trained"
-    rates = _RATES[kind]
-    facts: dict[str, Fact] = {"backbone": rates.backbone, "decay": rates.adamw.weight_decay}
-    if why is not None:
-        return why, Decision(name=RATE.name, value=rates.adamw.lr, reason=(kind,), rests_on=facts)
-    both = Decision(
-        name="learning rates", value=(rates.adamw.lr, rates.pesg.lr), reason=(kind, "sigmoid"), rests_on=facts
-    )
-    return replaced(BOTH_STAGES, both)
 
 
 def _model(
@@ -336,17 +293,20 @@ def _after(before: PlannedFirst, of_length: Decision) -> Decision:
     return Decision(name=of_length.name, value=value, reason=reason, rests_on=facts)
 
 
-def _keep(fingerprint: Fingerprint, *, auc: bool) -> tuple[Literal["last", "best"], list[Decision]]:
+def _keep(fingerprint: Fingerprint, last: LastStage | None) -> tuple[Literal["last", "best"], list[Decision]]:
     def decided(value: str, *reason: str, **facts: Fact) -> list[Decision]:
         return [Decision(name="selection", value=value, reason=reason, rests_on=facts)]
 
     if "validation" not in fingerprint.rows:
         return "last", decided("last epoch of the last stage", "no validation")
     fewest = min(*fingerprint.positives["validation"], *fingerprint.negatives["validation"])
-    guard = ("guard",) if auc else ()
+    guard: tuple[str, ...] = () if last is None else ("guard",)
+    facts = dict[str, Fact](fewest=fewest)
+    if last is not None and (measure := own_measure(last.objective)) is not None:
+        guard, facts = (*guard, "own metric"), {**facts, "metric": measure.name}
     if fewest < ENOUGH_TO_SELECT:
-        return "last", decided("last epoch", "few", *guard, fewest=fewest)
-    return "best", decided("best epoch on validation", "enough", *guard, fewest=fewest)
+        return "last", decided("last epoch", "few", *guard, **facts)
+    return "best", decided("best epoch on validation", "enough", *guard, **facts)
 
 
 def _augment(shape: tuple[int, ...]) -> Augment:

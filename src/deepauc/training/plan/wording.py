@@ -133,6 +133,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
     "stages": {
         "both": "Cross-entropy learns the features; the AUC margin loss then improves the ranking (section 3.4 of the "
         "paper).",
+        "objective": "You asked for this objective. Cross-entropy learns the features first.",
         "no budget": "Its {wanted:~epoch} leave too little of the budget for an AUC stage.",
         "no time": "{minutes:~minute} would not be enough for all of cross-entropy and {needed:~epoch} of an AUC "
         "stage, at {pace:~pace}, measured here: that takes {takes:~minute}.",
@@ -151,10 +152,13 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "sigmoid": "Scores pass a sigmoid first, because raw scores diverge at the second rate.",
         "paper": "The second rate and its steps are the paper's. Scores pass a sigmoid first, because raw scores "
         "diverge at this rate.",
+        "not tuned": "The second rate was not tuned for this objective; a config file can change it. Scores pass a "
+        "sigmoid first.",
     },
     "margin": {
         "within reach": "Behind a sigmoid the mean scores of the classes are at most 1 apart, so this margin can be "
         "reached; it is in the paper's range. --tune N tries others on validation.",
+        "reachable": "Behind a sigmoid two scores are at most 1 apart, so this margin can be reached.",
     },
     "gamma": {"middle": "This is 1/500, the middle of the paper's grid. --tune N tries others on validation."},
     "selection": {
@@ -163,6 +167,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "enough": "Validation has at least {fewest:~row} of each class, so its AUC can choose the epoch. It is a "
         "little too good for that reason; the test part has no say.",
         "guard": "The AUC stage is kept only if it is not worse than cross-entropy on validation.",
+        "own metric": "What counts for that stage is {metric}.",
     },
     "augmentation": {
         "careful": "It is careful, because a table does not say what may be changed: no mirror images (left and right "
@@ -293,11 +298,12 @@ _VALUES: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
     ),
     "epochs": lambda counts, _: sum_text(counts),
     "stages": lambda names, _: (
-        "cross-entropy, then AUC-M with a fresh last layer" if len(names) > 1 else "cross-entropy alone"
+        f"cross-entropy, then {names[1]} with a fresh last layer" if len(names) > 1 else "cross-entropy alone"
     ),
     "learning rate": lambda rate, _: f"{rate:g} (AdamW) with cosine decay",
-    "learning rates": lambda rates, _: (
-        "{:g} (AdamW) with cosine decay, then {:g} (PESG), divided by 10 at one half and three quarters".format(*rates)
+    "learning rates": lambda rates, facts: (
+        f"{rates[0]:g} (AdamW) with cosine decay, then {rates[1]:g} ({facts.get('optimizer', 'PESG')}), divided by "
+        "10 at one half and three quarters"
     ),
     "augmentation": _augmentation,
     "test-time augmentation": lambda copies, _: f"{copies} copies, changed as in training" if copies else "none",

@@ -39,10 +39,11 @@ MOST_LAYERS = 1000
 class Bundle:
     """A trained network with its preprocessing, label names, thresholds and recalibration (both from validation).
 
-    thresholds: by label, specificity -> threshold. calibration: by label, a recalibrator as plain data.
+    thresholds: by label, what validation reaches -> threshold. calibration: by label, a recalibrator as plain data.
     metadata: a `MetadataEncoder` as plain data where the inputs are encoded metadata columns. copies: what a score is
     the mean of; None: of the image as it is. features: the columns of numbers in order, where an export knew them; in
     a run folder run.json has them. window: what deep grey of image files was mapped from; None: each image's own.
+    cautions: what the users of an export must not overlook, as the report has it.
     """
 
     model: ModelSpec
@@ -56,6 +57,7 @@ class Bundle:
     copies: Copies | None = None
     features: tuple[str, ...] = ()
     window: Window | None = None
+    cautions: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:
         """bundle.json beside model.safetensors."""
@@ -81,6 +83,8 @@ class Bundle:
             plain["features"] = list(self.features)
         if self.window is not None:
             plain["window"] = list(self.window)
+        if self.cautions:
+            plain["cautions"] = list(self.cautions)
         write_atomically(folder / "bundle.json", (json.dumps(plain, indent=2) + "\n").encode())
 
     @classmethod
@@ -113,6 +117,7 @@ class Bundle:
                 copies=_copies(plain.get("copies")),
                 features=tuple(plain.get("features", ())),
                 window=_window(plain.get("window")),
+                cautions=tuple(map(str, plain.get("cautions", ()))),
             )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
             raise ValueError(f"{path} is damaged or of another version ({error!r}).") from error

@@ -9,16 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.task import Task
-from deepauc.metrics.operating_points import specificities, threshold_at_specificity
+from deepauc.metrics.operating_points import (
+    SENSITIVITIES,
+    specificities,
+    threshold_at_sensitivity,
+    threshold_at_specificity,
+)
 from deepauc.metrics.recalibration import fit_temperature
 
 
 def thresholds(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, dict[str, float]]:
-    """By label, the raw score at which validation reaches a specificity: 80, 90, 95 %, more if it can tell."""
+    """By label, the raw score at which validation reaches a specificity or a sensitivity.
+
+    Specificities of 80, 90, 95 %, more if it can tell; sensitivities of 90 and 95 %.
+    """
     found = {}
     for name, h, y in _labels_with_both_classes(task, scores):
         asked = specificities(int((y == 0).sum()))
         found[name] = {f"specificity {s:g}": float(threshold_at_specificity(h, y, s)) for s in asked}
+        found[name] |= {f"sensitivity {s:g}": float(threshold_at_sensitivity(h, y, s)) for s in SENSITIVITIES}
     return found
 
 

@@ -185,11 +185,26 @@ class PlanRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """Which stage's network was kept. validation_auc: by stage. last_minus_stage: paired tests, where there are any."""
+    """Which stage's network was kept. validation_auc: by stage. last_minus_stage: paired tests, where there are any.
+
+    chosen_by: the metric on validation that decided, where it was not the AUC; own_values: that metric by stage.
+    """
 
     winner: int
     validation_auc: Mapping[int, float]
     last_minus_stage: Mapping[int, Comparison]
+    chosen_by: str | None = None
+    own_values: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def measure(self) -> str:
+        """What decided."""
+        return "AUC" if self.chosen_by is None else self.chosen_by
+
+    @property
+    def measured(self) -> Mapping[int, float]:
+        """It by stage."""
+        return self.validation_auc if self.chosen_by is None else self.own_values
 
     @classmethod
     def of(cls, plain: Any) -> Guard | None:
@@ -201,15 +216,23 @@ class Guard:
         for number, one in _by_stage(found.get("last_minus_stage")).items():
             with suppress(LookupError, TypeError, ValueError):
                 tests[number] = Comparison(*(float(one[name]) for name in ("difference", "low", "high", "p_value")))
-        aucs = {number: value for number, value in _by_stage(found.get("validation_auc")).items() if _is_number(value)}
-        return cls(winner=winner, validation_auc=aucs, last_minus_stage=tests)
+        aucs, own = (
+            {number: value for number, value in _by_stage(found.get(name)).items() if _is_number(value)}
+            for name in ("validation_auc", "own_values")
+        )
+        chosen_by = _text(found.get("chosen_by")) if own.keys() >= aucs.keys() else None
+        return cls(winner=winner, validation_auc=aucs, last_minus_stage=tests, chosen_by=chosen_by, own_values=own)
 
     def to_plain(self) -> dict[str, Any]:
-        return {
+        plain: dict[str, Any] = {
             "winner": self.winner,
             "validation_auc": {str(number): value for number, value in sorted(self.validation_auc.items())},
             "last_minus_stage": {str(number): asdict(test) for number, test in self.last_minus_stage.items()},
         }
+        if self.chosen_by is not None:
+            own = {str(number): value for number, value in sorted(self.own_values.items())}
+            plain |= {"chosen_by": self.chosen_by, "own_values": own}
+        return plain
 
 
 @dataclass(frozen=True, kw_only=True)

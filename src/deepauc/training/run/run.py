@@ -22,18 +22,19 @@ from deepauc.training.run.own_files import digests
 from deepauc.training.run.record import Aucs, Guard, Results, RunRecord
 from deepauc.training.run.scores import read_run_scores, write_run_scores
 from deepauc.training.scoring import mean_auc, part_auc
+from deepauc.training.selection import own_measure
 
-LAST_STAGE = "last-stage"  # in a run's folder: scores.csv of the last stage, where an earlier one was kept
 PartScores = npt.NDArray[np.float32]  # (n, L), of the labelled rows of a part
 StageScores = Mapping[int, Mapping[str, PartScores]]
+LAST_STAGE = "last-stage"  # in a run's folder: scores.csv of the last stage, where an earlier one was kept
 
 
 @dataclass(frozen=True)
 class Run:
     """The folder of a finished run, read on demand.
 
-    stage_scores: by stage and part, (n, L) each, what training has scored on the way and not written: whoever needs
-    these scores next need not make them again. Empty for a run that was trained before.
+    stage_scores: by stage and part, what training has scored on the way and not written (validation, by earlier stages
+    that were not kept): whoever needs these next need not make them again. Empty for a run that was trained before.
     """
 
     path: Path
@@ -94,14 +95,15 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     last = len(recipe.stages) - 1
     made: dict[int, dict[str, PartScores]] = {last: {part: trainer.scores(part, final=True) for part in task.parts}}
     guard = _guard(trainer, made) if recipe.guard and "validation" in task.parts else None
-    kept = made[last if guard is None else guard.winner]
-    scores = {part: kept[part] if part in kept else trainer.scores(part, final=True) for part in task.parts}
+    kept = last if guard is None else guard.winner
+    there = made.pop(kept)
+    scores = {part: there[part] if part in there else trainer.scores(part, final=True) for part in task.parts}
     found = aucs_of(task, scores)  # first: rows without a score are refused before anything is written
     save_weights(folder.model_path, trainer.network())
     write_run_scores(folder.path, task, scores)
-    if guard is not None and guard.winner != last:  # for the comparison in the report, which need not make them again
+    if kept != last:  # for the comparison in the report, which need not make them again
         (folder.path / LAST_STAGE).mkdir(exist_ok=True)
-        write_run_scores(folder.path / LAST_STAGE, task, made[last])
+        write_run_scores(folder.path / LAST_STAGE, task, made.pop(last))
     validation = scores.get("validation")
     frozen = trainer.frozen
     inputs, preprocessing = (task, trainer.preprocessing) if frozen is None else (frozen.images, frozen.inputs)
@@ -117,9 +119,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         copies=recipe.copies,
         window=getattr(inputs.source, "window", None),
     ).save(folder.path)
-    run = finished(folder, results(found, guard))
-    made[last if guard is None else guard.winner] = scores
-    return replace(run, stage_scores=made)
+    return replace(finished(folder, results(found, guard)), stage_scores=made)
 
 
 def aucs_of(task: Task, scores: Mapping[str, PartScores]) -> Aucs:
@@ -150,7 +150,10 @@ def _guard(trainer: Trainer, made: dict[int, dict[str, PartScores]]) -> Guard:
         made[number] = {part: trainer.scores(part, final=True) for part in parts}
     scores = {number: parts["validation"] for number, parts in made.items()}
     aucs = {number: mean_auc(part_auc(task, "validation", values)) for number, values in scores.items()}
-    winner = max(aucs, key=lambda number: (aucs[number], number))  # of equals the later stage
+    measure = own_measure(trainer.recipe.stages[last].objective)
+    own = {} if measure is None else {n: measure.mean(task, "validation", values) for n, values in scores.items()}
+    judged = own or aucs
+    winner = max(judged, key=lambda number: (judged[number], number))  # of equals the later stage
     trainer.load_network(folder.stage_path(winner))
     tests = {}
     if task.kind == "binary":
@@ -159,7 +162,8 @@ def _guard(trainer: Trainer, made: dict[int, dict[str, PartScores]]) -> Guard:
         for number in earlier if _can_be_tested(labels, groups) else ():
             both = scores[last][known, 0], scores[number][known, 0]
             tests[number] = compare_auroc(*both, labels, groups=groups)
-    return Guard(winner=winner, validation_auc=aucs, last_minus_stage=tests)
+    chosen_by = None if measure is None else measure.name
+    return Guard(winner=winner, validation_auc=aucs, last_minus_stage=tests, chosen_by=chosen_by, own_values=own)
 
 
 def _can_be_tested(labels: Array, groups: Array | None) -> bool:

@@ -1,0 +1,142 @@
+"""What thresholds do: the table of operating points with its confusion matrices, and rows beside patients."""
+
+from __future__ import annotations
+
+import math
+
+from deepauc.metrics.intervals import Estimate
+from deepauc.reporting.document.blocks import Block, DataTable, Missing, Paragraph, TableCell
+from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, OperatingRow, PatientLevel
+from deepauc.reporting.figures.label import interval_text
+from deepauc.text_tables import percent_text
+
+_SCORE_WORDS = {"highest": "its highest score (worst image)", "mean": "the mean of its scores"}
+
+
+def share_cell(one: Estimate[float]) -> TableCell:
+    """A share in per cent with its limits; a dash where nothing was counted."""
+    if math.isnan(one.value):
+        return TableCell("—")
+    return TableCell(percent_text(one.value, one.low, one.high).replace(" %", ""), one.value)
+
+
+def operating_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
+    """Thresholds at fixed specificity and at fixed sensitivity, each with its confusion matrix."""
+    fixed, sensitive = label.operating_points, label.sensitivity_points
+    if isinstance(fixed, Absent):
+        return (Missing("operating points", fixed.why),)
+    rows = (*fixed, *(() if isinstance(sensitive, Absent) else sensitive))
+    how = f", clustered by {label.counts.group_word}" if label.counts.clustered else ""
+    return (_table(f"Operating points on the {label.part} part, with 95 % intervals (Wilson{how})", rows),)
+
+
+def threshold_words(label: LabelEvaluation) -> str:
+    """How a threshold was chosen, and what it may be read for."""
+    share = percent_text(label.counts.positives / label.counts.rows)
+    return (
+        "Each threshold was chosen on validation and is judged here on rows that had no part in the choice, which is "
+        "why the value reached differs from the one asked for. A score at or above it counts as positive. Positive "
+        f"and negative predictive values (PPV, NPV) hold for this part's share of positives ({share})."
+        + ("" if label.operating_points_left_out is None else f" Left out: {label.operating_points_left_out.why}")
+    )
+
+
+def patient_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
+    """Rows beside patients, where a patient has several rows."""
+    if not label.patients or isinstance(label.auc, Absent):
+        return ()
+    word = label.counts.group_word
+    rows = [
+        (
+            TableCell(f"Every row for itself (intervals clustered by {word})"),
+            TableCell(f"{label.counts.rows:,}", label.counts.rows),
+            TableCell(f"{label.counts.positives:,}", label.counts.positives),
+            TableCell(interval_text(label.auc.headline), label.auc.headline.value),
+            *_at_ninety(label.operating_points, label.sensitivity_points),
+        )
+    ]
+    for level in label.patients:
+        auc = level.auc
+        rows.append(
+            (
+                TableCell(f"Every {word} by {_SCORE_WORDS[level.score]}"),
+                TableCell(f"{level.counts.rows:,}", level.counts.rows),
+                TableCell(f"{level.counts.positives:,}", level.counts.positives),
+                TableCell("—") if isinstance(auc, Absent) else TableCell(interval_text(auc), auc.value),
+                *_at_ninety(level.operating_points, level.sensitivity_points),
+            )
+        )
+    return (
+        DataTable(
+            caption=f"By row and by {word}, with 95 % intervals",
+            header=(
+                *("What is judged", "Number", "Positive", "AUC"),
+                *("Sensitivity, % (threshold for 90 % specificity)", "Specificity, % (threshold for 90 % sensitivity)"),
+            ),
+            rows=tuple(rows),
+        ),
+        Paragraph(
+            f"A {word} is positive if one of its rows is. Thresholds are chosen on the {word}s of validation in the "
+            "same way. Rows without a label do not count."
+        ),
+    )
+
+
+def patient_tables(label: LabelEvaluation) -> tuple[Block, ...]:
+    """The operating points of both ways to judge a patient."""
+    return tuple(_patient_table(label, level) for level in label.patients)
+
+
+def _patient_table(label: LabelEvaluation, level: PatientLevel) -> Block:
+    word, how = label.counts.group_word, _SCORE_WORDS[level.score]
+    if isinstance(level.operating_points, Absent) or isinstance(level.sensitivity_points, Absent):
+        why = next(one.why for one in (level.operating_points, level.sensitivity_points) if isinstance(one, Absent))
+        return Missing(f"operating points of {word}s by {how}", why)
+    caption = f"Operating points by {word}, a {word} judged by {how}, with 95 % intervals (Wilson)"
+    return _table(caption, (*level.operating_points, *level.sensitivity_points))
+
+
+def _table(caption: str, rows: tuple[OperatingRow, ...]) -> DataTable:
+    return DataTable(
+        caption=caption,
+        header=(
+            *("Chosen for", "Threshold", "Positives: found, missed", "Negatives: cleared, false alarms"),
+            *("Sensitivity, %", "Specificity, %", "PPV, %", "NPV, %"),
+        ),
+        rows=tuple(_row(row) for row in rows),
+    )
+
+
+def asked_text(row: OperatingRow) -> str:
+    """`90 % specificity`, `95 % sensitivity`."""
+    if row.asked_sensitivity is not None:
+        return f"{100 * row.asked_sensitivity:g} % sensitivity"
+    return f"{100 * (row.asked_specificity or 0):g} % specificity"
+
+
+def _row(row: OperatingRow) -> tuple[TableCell, ...]:
+    return (
+        TableCell(asked_text(row).replace(" ", "\u00a0")),
+        TableCell(f"{row.threshold:.4g}", row.threshold),
+        TableCell(f"{row.true_positives:,}, {row.false_negatives:,}", row.true_positives),
+        TableCell(f"{row.true_negatives:,}, {row.false_positives:,}", row.true_negatives),
+        share_cell(row.sensitivity),
+        share_cell(row.specificity),
+        share_cell(row.positive_predictive_value),
+        share_cell(row.negative_predictive_value),
+    )
+
+
+def _at_ninety(
+    fixed: tuple[OperatingRow, ...] | Absent, sensitive: tuple[OperatingRow, ...] | Absent
+) -> tuple[TableCell, TableCell]:
+    specific = next((row for row in _rows(fixed) if row.asked_specificity == 0.9), None)
+    found = next((row for row in _rows(sensitive) if row.asked_sensitivity == 0.9), None)
+    return (
+        TableCell("—") if specific is None else share_cell(specific.sensitivity),
+        TableCell("—") if found is None else share_cell(found.specificity),
+    )
+
+
+def _rows(found: tuple[OperatingRow, ...] | Absent) -> tuple[OperatingRow, ...]:
+    return () if isinstance(found, Absent) else found

@@ -1,0 +1,122 @@
+"""Thresholds that validation chooses, and what each does on the judged part: by row, and by patient."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from deepauc.metrics.intervals import auroc_with_limits
+from deepauc.metrics.operating_points import (
+    HIGH_SPECIFICITIES,
+    NEGATIVES_ABOVE,
+    SENSITIVITIES,
+    operating_point,
+    specificities,
+    threshold_at_sensitivity,
+    threshold_at_specificity,
+)
+from deepauc.reporting.evaluation.findings import Absent, Counts, OperatingRow, PatientLevel
+from deepauc.reporting.evaluation.sample import Sample, attempt, by_patient, count_rows
+
+LEVEL = 0.95
+FEW_FOR_THRESHOLDS = 20  # rows of a class, of fewer than which not one lies beyond the threshold for 95 %
+
+Rows = tuple[OperatingRow, ...] | Absent
+
+
+def at_specificities(sample: Sample, validation: Sample | Absent, counts: Counts) -> Rows:
+    """80, 90, 95 % on validation, and more as far as the negatives of both parts go."""
+    if isinstance(validation, Absent):
+        return validation
+    asked = specificities(fewest_negatives(counts, validation))
+    return attempt(lambda: tuple(_row(sample, validation, counts, specificity=one) for one in asked))
+
+
+def at_sensitivities(sample: Sample, validation: Sample | Absent, counts: Counts) -> Rows:
+    """90 and 95 % on validation."""
+    if isinstance(validation, Absent):
+        return validation
+    return attempt(lambda: tuple(_row(sample, validation, counts, sensitivity=one) for one in SENSITIVITIES))
+
+
+def patient_levels(sample: Sample, validation: Sample | Absent, counts: Counts) -> tuple[PatientLevel, ...]:
+    """Where some patient has several rows: by its highest score, and by its mean score; thresholds likewise."""
+    if not counts.clustered:
+        return ()
+    return _patient_level(sample, validation, "highest"), _patient_level(sample, validation, "mean")
+
+
+def _patient_level(sample: Sample, validation: Sample | Absent, score: Literal["highest", "mean"]) -> PatientLevel:
+    patients = by_patient(sample, mean=score == "mean")
+    chosen_on: Sample | Absent = validation
+    if isinstance(validation, Sample):
+        chosen_on = by_patient(validation, mean=score == "mean")
+    counts = count_rows(patients)
+    return PatientLevel(
+        score=score,
+        counts=counts,
+        auc=attempt(lambda: auroc_with_limits(patients.scores, patients.labels)),
+        operating_points=at_specificities(patients, chosen_on, counts),
+        sensitivity_points=at_sensitivities(patients, chosen_on, counts),
+    )
+
+
+def fewest_negatives(counts: Counts, validation: Sample) -> int:
+    return min(counts.negatives, int((validation.labels == 0).sum()))
+
+
+def _row(
+    sample: Sample,
+    validation: Sample,
+    counts: Counts,
+    *,
+    specificity: float | None = None,
+    sensitivity: float | None = None,
+) -> OperatingRow:
+    choose = threshold_at_specificity if sensitivity is None else threshold_at_sensitivity
+    cut = float(choose(validation.scores, validation.labels, specificity or sensitivity or 1.0))
+    groups = sample.groups if counts.clustered else None
+    point = operating_point(sample.scores, sample.labels, cut, level=LEVEL, groups=groups)
+    return OperatingRow(
+        asked_specificity=specificity,
+        asked_sensitivity=sensitivity,
+        threshold=cut,
+        sensitivity=point.sensitivity.floats(),
+        specificity=point.specificity.floats(),
+        positive_predictive_value=point.positive_predictive_value.floats(),
+        negative_predictive_value=point.negative_predictive_value.floats(),
+        true_positives=int(point.true_positives),
+        false_positives=int(point.false_positives),
+        true_negatives=int(point.true_negatives),
+        false_negatives=int(point.false_negatives),
+    )
+
+
+def left_out(fewest: int) -> Absent | None:
+    left = [s for s in HIGH_SPECIFICITIES if s not in specificities(fewest)]
+    if not left:
+        return None
+    return Absent(
+        f"a specificity of {', '.join(f'{100 * s:g} %' for s in left)}. At least {NEGATIVES_ABOVE} negatives must lie "
+        f"above such a threshold, which takes {NEGATIVES_ABOVE / (1 - left[0]):,.0f} negatives or more in validation "
+        f"and in the judged part; the smaller of the two has {fewest:,}."
+    )
+
+
+def few_for_thresholds(validation: Counts) -> tuple[str, ...]:
+    """A specificity is a share of negatives and a sensitivity one of positives: each has its own class to rest on."""
+    found = []
+    for kind, what, rows, patients in (
+        ("negative", "specificity", validation.negatives, validation.patients_with_negative),
+        ("positive", "sensitivity", validation.positives, validation.patients_with_positive),
+    ):
+        if rows < FEW_FOR_THRESHOLDS:
+            few = f"{rows} {kind} row{'s' * (rows != 1)} of validation"
+        elif validation.clustered and patients is not None and patients < FEW_FOR_THRESHOLDS:
+            few = f"{patients} {validation.group_word}{'s' * (patients != 1)} with {kind} rows in validation"
+        else:
+            continue
+        found.append(
+            f"The thresholds for a fixed {what} rest on only {few}. Fewer than {FEW_FOR_THRESHOLDS} cannot tell a "
+            f"{what} of 95 % from 100 %: on other rows it may be far from what was asked for."
+        )
+    return tuple(found)

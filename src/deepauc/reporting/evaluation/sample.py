@@ -1,0 +1,71 @@
+"""Scores and labels of one label in one part, counted; and what cannot be had, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.reporting.evaluation.findings import Absent, Counts
+
+Floats = npt.NDArray[np.float64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sample:
+    """Scores and labels of one label in one part: (n,) each, labels NaN where missing."""
+
+    scores: Floats
+    labels: Floats
+    groups: npt.NDArray[np.str_] | None = None
+    group_word: str = "patient"  # what one of them is called
+
+    def labelled(self) -> Sample:
+        known = ~np.isnan(self.labels)
+        groups = None if self.groups is None else self.groups[known]
+        return replace(self, scores=self.scores[known], labels=self.labels[known], groups=groups)
+
+
+def attempt(compute: Callable[[], T]) -> T | Absent:
+    """The result, or why there is none, in the words of the metric that refused."""
+    try:
+        return compute()
+    except ValueError as error:
+        return Absent(" ".join(str(error).split()))
+
+
+def count_rows(sample: Sample) -> Counts:
+    """Labelled rows, classes and patients."""
+    missing = int(np.isnan(sample.labels).sum())
+    sample = sample.labelled()
+    groups, positive = sample.groups, sample.labels == 1
+    return Counts(
+        rows=len(sample.labels),
+        positives=int(positive.sum()),
+        negatives=int((sample.labels == 0).sum()),
+        missing=missing,
+        patients=None if groups is None else int(np.unique(groups).size),
+        patients_with_positive=None if groups is None else int(np.unique(groups[positive]).size),
+        patients_with_negative=None if groups is None else int(np.unique(groups[sample.labels == 0]).size),
+        group_word=sample.group_word,
+    )
+
+
+def by_patient(sample: Sample, *, mean: bool) -> Sample:
+    """Every patient as one row: positive where a labelled row is; the highest score of its rows, or their mean."""
+    sample = sample.labelled()
+    if sample.groups is None:
+        return sample
+    names, number_of = np.unique(sample.groups, return_inverse=True)
+    labels = np.zeros(len(names))
+    np.maximum.at(labels, number_of, sample.labels)
+    if mean:
+        scores = np.bincount(number_of, sample.scores) / np.bincount(number_of)
+    else:
+        scores = np.full(len(names), -np.inf)
+        np.maximum.at(scores, number_of, sample.scores)
+    return Sample(scores=scores, labels=labels, group_word=sample.group_word)

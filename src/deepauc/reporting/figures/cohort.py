@@ -1,0 +1,68 @@
+"""The cohort flow: rows read, rows left out and why, rows of each part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from deepauc.reporting.document.blocks import Picture, shown
+from deepauc.reporting.evaluation.findings import CohortFlow, PartCounts
+from deepauc.reporting.figures.canvas import FAINT, INK
+
+_HEIGHT, _STEP = 0.9, 1.7  # of a box, and from one row of boxes to the next
+
+
+def cohort_picture(flow: CohortFlow, parts: Sequence[PartCounts]) -> Picture:
+    """Boxes from the table to its parts. parts: counts, of which those of the first label are named if it is alone."""
+    alone = len({one.label for one in parts}) == 1
+    used = [_part_text(name, rows, parts if alone else ()) for name, rows in flow.parts.items()]
+    left_out = [f"{rows:,}: {reason}" for reason, rows in flow.left_out.items()]
+
+    def draw(axes: Any) -> None:
+        axes.set_axis_off()
+        axes.grid(visible=False)
+        top = 2 * _STEP
+        _box(axes, 0, top, f"Rows read\n{flow.read:,}")
+        if left_out:
+            _box(axes, 2.3, top - _STEP / 2, "Left out\n" + "\n".join(left_out), faint=True)
+            _arrow(axes, (0, top - _STEP / 2), (1.35, top - _STEP / 2))
+        places = [2.1 * (place - (len(used) - 1) / 2) for place in range(len(used))]
+        for x, text in zip(places, used, strict=True):
+            _box(axes, x, 0, text)
+            _arrow(axes, (0, top - _HEIGHT / 2), (0, _STEP * 0.72), head=False)
+            _arrow(axes, (x, _STEP * 0.72), (x, _HEIGHT / 2 + 0.12))
+        if len(places) > 1:
+            _arrow(axes, (places[0], _STEP * 0.72), (places[-1], _STEP * 0.72), head=False)
+        axes.set(xlim=(-3.3, 3.5), ylim=(-0.75, top + 0.7))
+
+    said = "; ".join(text.replace("\n", ", ") for text in used)
+    gone = f" Left out: {', '.join(left_out)}." if left_out else " None was left out."
+    return Picture(
+        name="cohort-flow",
+        caption="Cohort flow: from the rows of the table to the parts.",
+        alt=f"Cohort flow. {flow.read:,} rows were read.{gone} Parts: {said}.",
+        draw=draw,
+        width=6.4,
+        height=3.2,
+    )
+
+
+def _part_text(name: str, rows: int, parts: Sequence[PartCounts]) -> str:
+    text = f"{shown(name, longest=20)}\n{rows:,} rows"
+    counts = next((one.counts for one in parts if one.part == name), None)
+    if counts is None:
+        return text
+    text += f"\n{counts.positives:,} positive"
+    return text if counts.patients is None else f"{text}\n{counts.patients:,} {counts.group_word}s"
+
+
+def _box(axes: Any, x: float, y: float, text: str, *, faint: bool = False) -> None:
+    colour = FAINT if faint else INK
+    style = {"boxstyle": "round,pad=0.45", "facecolor": "none", "edgecolor": colour, "linewidth": 1.1}
+    axes.text(x, y, text, ha="center", va="center", fontsize=10.5, color=colour, bbox=style)
+
+
+def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], *, head: bool = True) -> None:
+    axes.annotate(
+        "", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>" if head else "-", "color": FAINT, "linewidth": 1.1}
+    )

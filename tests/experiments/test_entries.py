@@ -1,0 +1,36 @@
+"""Every study that `deepauc study list` names is wired up: its page, its rows, its packs, before a run has ended."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.clinical.cells import CELLS
+from experiments.clinical.packs import _OWN_SIDES, _TABLES, pack_of
+from experiments.clinical.tasks import DATASETS, MedicalSource
+from experiments.figures import entries
+
+MEDICAL = [entry for entry in entries().values() if entry.pack is pack_of]
+
+
+@pytest.mark.parametrize("name", entries())
+def test_a_page_can_be_made_before_anything_has_run(name, tmp_path):
+    """A part of it that is missing would be missed when the last of the runs has ended."""
+    entry = entries()[name]
+    text = entry.markdown(tmp_path)
+    assert text.startswith("# ")
+    assert entry.figures(tmp_path) == {}
+    assert entry.pictures(tmp_path) == []
+
+
+@pytest.mark.parametrize("entry", MEDICAL, ids=lambda entry: entry.name)
+def test_every_medical_study_has_its_row_and_every_row_its_studies(entry):
+    rows = {f"{cell.name}-{loss}" for cell in CELLS[entry.name] for loss in cell.losses}
+    assert rows == {study.name for study in entry.studies.studies}
+
+
+def test_every_medical_data_set_is_known_to_the_packs():
+    assert {*_OWN_SIDES, *_TABLES} == set(DATASETS)
+    (study, *_) = MEDICAL[0].studies.studies
+    with pytest.raises(ValueError, match="'spots' is no data set with a known side"):
+        pack_of(replace(study, task=MedicalSource(dataset="spots")))
+    assert pack_of(replace(study, task=MedicalSource(dataset="spots", size=64))) >= 1
