@@ -28,6 +28,9 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "tta": 0,
         "standardise": True,
         "watch": False,
+        "input_mean": None,
+        "input_std": None,
+        "frozen": False,
     },
     "Stage": {
         "objective": REQUIRED,
@@ -51,6 +54,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "precision": "float32",
         "keep": "last",
         "patience": None,
+        "backbone_rate": 1.0,
     },
     "Augment": {
         "flip": True,

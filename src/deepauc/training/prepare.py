@@ -74,7 +74,7 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
     """Read and check the rows; a TableError lists all that is wrong with a table. progress: (rows done, in all)."""
     data = settings.data
     require_complete(data)
-    rows = _read(data, device_kind, progress)
+    rows = _read(data, device_kind, progress, pretrained=bool(settings.plan.pretrained))
     if data.split_of is not None:
         (task, split), drawn = _with_parts_of(rows.task, Path(data.split_of), settings, rows.packed), None
     else:
@@ -84,12 +84,12 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
     return _prepared(rows, task, split, drawn=drawn, metadata=metadata)
 
 
-def _read(data: DataSettings, device_kind: DeviceKind, progress: ReadingProgress | None) -> Rows:
+def _read(data: DataSettings, device_kind: DeviceKind, progress: ReadingProgress | None, *, pretrained: bool) -> Rows:
     packed, digests = None, None
     if data.packed is not None:
         task, report, digests, packed = read_packed(data.packed, progress=progress)
     else:
-        task, report = _from_table(data, device_kind, progress)
+        task, report = _from_table(data, device_kind, progress, pretrained=pretrained)
     images = data.image_column is not None if packed is None else packed.images
     if not report.duplicates or not images:  # numbers repeat by chance, pictures do not
         digests = None
@@ -117,7 +117,7 @@ def _prepared(rows: Rows, task: Task, split: Decision, *, drawn: SplitSettings |
 
 
 def _from_table(
-    data: DataSettings, device_kind: DeviceKind, progress: ReadingProgress | None
+    data: DataSettings, device_kind: DeviceKind, progress: ReadingProgress | None, *, pretrained: bool
 ) -> tuple[Task, TableReport]:
     task, report = read_table(
         str(data.table),
@@ -132,7 +132,7 @@ def _from_table(
         positive=data.positive,
         metadata_columns=data.metadata_columns,
         category_columns=data.category_columns,
-        size=data.image_size or (lambda sizes: planned_size(sizes, device_kind)),
+        size=data.image_size or (lambda sizes: planned_size(sizes, device_kind, pretrained=pretrained)),
         skip_bad=data.skip_bad,
         allow_outside=data.allow_outside,
         progress=progress,
