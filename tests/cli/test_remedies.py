@@ -272,4 +272,6 @@ def test_a_damaged_file_of_scores_withholds_no_prediction(deepauc, trained, tmp_
     (tmp_path / "run" / "scores.csv").write_bytes(content)
     code, text, errors = deepauc("predict", tmp_path / "run", "--table", table, "--out", tmp_path / "s.csv")
     assert (code, errors) == (0, "")
-    assert "Caution" not in text
+    assert text.count("Caution") == 1
+    assert "scores.csv is not the file that this run wrote" in text
+    assert len((tmp_path / "s.csv").read_text().splitlines()) == 41

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 TABLE_FOLDER, RUN_FOLDER = "digits-table", "first-run"
 MARK = "  # by deepauc demo"  # a comment to the shell; tells the demo's own run from a user's
 PARTS = ("validation", "test")
+KEPT = (
+    "The last network is kept unless it is worse on validation; the test part has no say. Both parts hold few "
+    "positives: read the intervals before the ranking."
+)
 _NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
 # All that a run and its report leave behind: a run folder with any other file in it is not removed.
 _RUN_FILES = ("run.json", "DONE", "bundle.json", "history.csv", "scores.csv", "trivial.json", "report.*", ".*.part")
@@ -111,19 +115,6 @@ def rows(result: FirstRun) -> list[list[str]]:
     ]
 
 
-def findings(result: FirstRun) -> list[str]:
-    """Which network was kept, and why."""
-    first, last = result.auc
-    values = {stage: float(auc["validation"].value) for stage, auc in result.auc.items()}
-    verb = "is not worse than" if result.kept == last else "is worse than"
-    return [
-        f"{last} ({values[last]:.3f}) {verb} {first} ({values[first]:.3f}) on validation, so the network of "
-        f"{result.kept} is kept; the test part had no say.",
-        f"Validation has {result.counts['validation']['positives']} positives and test "
-        f"{result.counts['test']['positives']}: read the intervals before the ranking.",
-    ]
-
-
 def section(result: FirstRun, out: Path) -> str:
     """The part of a markdown report."""
     from deepauc.text_tables import markdown_table
@@ -150,7 +141,7 @@ def section(result: FirstRun, out: Path) -> str:
             "",
             markdown_table(header(), rows(result)),
             "",
-            *(f"- {sentence}" for sentence in findings(result)),
+            KEPT,
             "",
             f"The report with curves, operating points and calibration: [{report}]({report}).",
         ]
@@ -167,7 +158,6 @@ def record(result: FirstRun, out: Path) -> dict[str, Any]:
         "counts": result.counts,
         "auc": {stage: {part: asdict(e) for part, e in auc.items()} for stage, auc in result.auc.items()},
         "kept": result.kept,
-        "findings": findings(result),
     }
 
 

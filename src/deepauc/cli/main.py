@@ -22,7 +22,7 @@ from deepauc.cli.report import report
 from deepauc.cli.serve import serve
 from deepauc.cli.short_help import ShortHelp
 from deepauc.cli.study import app as study_app
-from deepauc.cli.train import train
+from deepauc.cli.train import TrainCommand, train
 
 
 @dataclass
@@ -95,7 +95,7 @@ def deepauc(
 
 
 app.command()(demo)
-app.command(cls=ShortHelp)(train)
+app.command(cls=TrainCommand)(train)
 app.command(cls=ShortHelp)(predict)
 app.command()(export)
 app.command(cls=ShortHelp)(evaluate)

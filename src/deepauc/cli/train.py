@@ -27,10 +27,23 @@ from deepauc.cli.options import (
     parse_folds,
     parse_size,
 )
-from deepauc.cli.short_help import HELP_ALL, RARE
+from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 
 if TYPE_CHECKING:
     from deepauc.training.config import Settings
+
+
+DEFAULT_NAME = "default"  # what --pretrained without a NAME stands for
+
+
+class TrainCommand(ShortHelp):
+    """`--pretrained` may stand alone, which typer's options cannot."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        option = "--pretrained"
+        alone = [one == option and (n == len(args) or args[n].startswith("-")) for n, one in enumerate(args, 1)]
+        named = [f"{option}={DEFAULT_NAME}" if bare else one for one, bare in zip(args, alone, strict=True)]
+        return super().parse_args(ctx, named)
 
 
 def train(
@@ -62,7 +75,8 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed (default: 0).")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with these options and more.")] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train.")
+        bool,
+        typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train."),
     ] = False,
     minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training.")] = None,
     tune: Annotated[
@@ -72,6 +86,14 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp, or a network of timm."),
+    ] = None,
+    pretrained: Annotated[
+        str | None,
+        typer.Option(metavar="[NAME]", help="Start from ImageNet weights (of the network NAME)."),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", rich_help_panel=RARE, help="With --pretrained: frozen or trained."),
     ] = None,
     image_size: Annotated[
         str | None, typer.Option(metavar="HxW", rich_help_panel=RARE, help="Resize images; 224 means 224x224.")
@@ -155,6 +177,8 @@ def train(
         "first_stage": first_stage,
         "auc_stage": auc_stage,
         "tta": tta,
+        "pretrained": True if pretrained == DEFAULT_NAME else pretrained,
+        "backbone": backbone,
         "objective": objective,
         "max_fpr": max_fpr,
         "min_tpr": min_tpr,

@@ -13,6 +13,7 @@ from deepauc.cli.training_summary import show_data, show_decisions
 from deepauc.pipeline.events import (
     AlreadyFinished,
     Checked,
+    ComputingFeatures,
     Decided,
     Estimated,
     Event,
@@ -109,6 +110,8 @@ class Narrator:
         match event:
             case Reading():
                 self._counted(f"Reading {event.source}", event.done, event.total)
+            case ComputingFeatures():
+                self._counted("Computing features of each image", event.done, event.total)
             case Tuning():
                 self._counted(f"Tuning: {event.pairs} pairs, on validation", event.done, event.total)
                 if event.finished is not None:

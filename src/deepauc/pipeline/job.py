@@ -10,13 +10,18 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from deepauc.data.table.frame import Table, name_of
+from deepauc.models.build import TimmSpec
+from deepauc.models.pretrained import FoundWeights
 from deepauc.names import group_word
-from deepauc.pipeline.events import Listener, Reading, Timing, ignore
+from deepauc.pipeline.events import ComputingFeatures, Listener, Reading, Timing, ignore
 from deepauc.training.config import Settings
 from deepauc.training.engine.distributed import agreed
+from deepauc.training.engine.frozen import frozen_features
+from deepauc.training.engine.trainer import preprocessing_of
 from deepauc.training.plan.decision import Decision, DeviceKind
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.make import Plan, make_plan
+from deepauc.training.plan.start import starting_model, weights_decision
 from deepauc.training.plan.timing import Pace, fit_into, measure_pace
 from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
 from deepauc.training.prepare import Prepared, Rows, read_rows, require_complete, split_rows
@@ -62,6 +67,7 @@ def read(settings: Settings, *, device: torch.device, frame: Table | None = None
     """
     data = settings.data
     require_complete(data, table=data.table if frame is None else frame)
+    starting_weights(settings)  # what is not on this machine is said before the data are read
     source = str(data.table or data.packed) if frame is None else name_of(frame)
     listen(Reading(source=source))
 
@@ -83,6 +89,19 @@ def plan(settings: Settings, prepared: Prepared, *, device: torch.device) -> Job
     return _job(settings, prepared, device, plan=made, recipe=made.recipe, decisions=made.decisions)
 
 
+def starting_weights(settings: Settings) -> tuple[TimmSpec, FoundWeights] | None:
+    """The network of the settings with the file it starts from; None where it starts at random, or nobody knows yet.
+
+    ValueError, with the remedies, where the file is not on this machine.
+    """
+    model = starting_model(settings.plan) if settings.recipe is None else settings.recipe.model
+    if not isinstance(model, TimmSpec):
+        return None
+    model.require_files()
+    found = model.found_weights()
+    return None if found is None else (model, found)
+
+
 def fit_minutes(job: Job, *, pace: Pace | None = None, listen: Listener = ignore) -> Job:
     """The job shortened to the minutes of its settings, if they name any.
 
@@ -94,12 +113,32 @@ def fit_minutes(job: Job, *, pace: Pace | None = None, listen: Listener = ignore
         return job
     task = job.prepared.task
     if pace is None or len(pace.step) != len(job.recipe.stages):
+        compute_features(job, listen=listen)
         listen(Timing())
         with cpu_threads(job.device):
             pace = measure_pace(job.recipe, task, seed=settings.seed, device=job.device)
     pace = agreed(pace)
     made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune)
     return _job(settings, job.prepared, job.device, plan=made, recipe=made.recipe, decisions=made.decisions, pace=pace)
+
+
+def compute_features(job: Job, *, listen: Listener = ignore) -> None:
+    """What the frozen layers make of each image, where the recipe trains the last layer alone; kept from now on.
+
+    Training would compute them too, without a word.
+    """
+    if not job.recipe.frozen:
+        return
+    task = job.prepared.task
+    inputs = preprocessing_of(job.recipe, task)
+    with cpu_threads(job.device):
+        frozen_features(
+            job.recipe.model,
+            task,
+            inputs,
+            job.device,
+            progress=lambda done, total: listen(ComputingFeatures(done=done, total=total)),
+        )
 
 
 def recorded_pace(folder: RunFolder) -> Pace | None:
@@ -146,7 +185,9 @@ def _job(
 ) -> Job:
     unlabelled = count_unlabelled(prepared.task, recipe)
     without_label = unlabelled_decision(unlabelled, group_word=group_word(prepared.task.group_column))
-    every = (prepared.split, prepared.metadata, *decisions, without_label)
+    started = starting_weights(settings)
+    weights = None if started is None else weights_decision(*started)
+    every = (prepared.split, prepared.metadata, *decisions, weights, without_label)
     return Job(
         settings=settings,
         prepared=prepared,

@@ -18,7 +18,7 @@ from deepauc.pipeline.events import (
     TrainingEnded,
     ignore,
 )
-from deepauc.pipeline.job import Job, cpu_threads, device_kind
+from deepauc.pipeline.job import Job, compute_features, cpu_threads, device_kind, starting_weights
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.tune import FOLDER as TUNING
 from deepauc.pipeline.tune import tune_job
@@ -56,6 +56,8 @@ def train_run(job: Job, out: Path, *, state: State, command: str, listen: Listen
     """
     try:
         with cpu_threads(job.device):
+            if state != "finished":
+                compute_features(job, listen=listen)
             job = tune_job(job, out, begun=state != "trained", listen=listen)
             run = _trained(job, out, state=state, command=command, listen=listen)
     except KeyboardInterrupt as error:
@@ -111,9 +113,12 @@ def run_notes(job: Job, command: str) -> dict[str, Any]:
             "pairs": len(job.trials),
             "trials": [asdict(trial) for trial in job.trials],
         }
+    started = starting_weights(job.settings)
+    weights = {} if started is None else {"weights": {"network": started[0].name, **started[1].record()}}
     return {
         "command": command,
         "plan": plan,
+        **weights,
         "data": {**data_record(job.settings, job.prepared), "unlabelled_rows": asdict(job.unlabelled)},
         "leaks": job.prepared.leaks,
         "possible_leaks": job.prepared.possible_leaks,

@@ -29,6 +29,9 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "standardise": True,
         "watch": False,
         "keep_stages": False,
+        "input_mean": None,
+        "input_std": None,
+        "frozen": False,
     },
     "Stage": {
         "objective": REQUIRED,
@@ -52,6 +55,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "precision": "float32",
         "keep": "last",
         "patience": None,
+        "backbone_rate": 1.0,
     },
     "Augment": {
         "flip": True,

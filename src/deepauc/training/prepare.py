@@ -118,29 +118,37 @@ def read_rows(
     data = settings.data
     require_complete(data, table=data.table if frame is None else frame)
     if isinstance(settings.folds, str) and settings.folds != AUTO:
-        return _with_folds(settings.folds, data, device_kind, frame, progress)
-    return _read(data, device_kind, frame, progress)
+        return _with_folds(settings, device_kind, frame, progress)
+    return _read(data, device_kind, frame, progress, pretrained=bool(settings.plan.pretrained))
 
 
 def _with_folds(
-    column: str, data: DataSettings, device_kind: DeviceKind, frame: Table | None, progress: ReadingProgress | None
+    settings: Settings, device_kind: DeviceKind, frame: Table | None, progress: ReadingProgress | None
 ) -> Rows:
-    """Read beside the inputs as text, and taken out of the metadata again unless it is an input, too."""
+    """The column is read beside the inputs as text, and taken out of the metadata again unless it is an input, too."""
+    data, column = settings.data, str(settings.folds)
     if data.packed is not None:
         raise ValueError(f"folds {column!r} is a column of a table, and a packed set has none: give a number of folds.")
     own = {*data.metadata_columns, *data.category_columns}
     asked = data if column in own else replace(data, category_columns=(*data.category_columns, column))
-    rows = _read(asked, device_kind, frame, progress)
+    rows = _read(asked, device_kind, frame, progress, pretrained=bool(settings.plan.pretrained))
     kept = {name: cells for name, cells in rows.task.metadata.items() if name in own}
     return replace(rows, task=replace(rows.task, metadata=kept), folds=rows.task.metadata[column])
 
 
-def _read(data: DataSettings, device_kind: DeviceKind, frame: Table | None, progress: ReadingProgress | None) -> Rows:
+def _read(
+    data: DataSettings,
+    device_kind: DeviceKind,
+    frame: Table | None,
+    progress: ReadingProgress | None,
+    *,
+    pretrained: bool,
+) -> Rows:
     packed, digests = None, None
     if data.packed is not None:
         task, report, digests, packed = read_packed(data.packed, progress=progress)
     else:
-        task, report = _from_table(data, device_kind, frame, progress)
+        task, report = _from_table(data, device_kind, frame, progress, pretrained=pretrained)
     images = data.image_column is not None if packed is None else packed.images
     if not report.duplicates or not images:  # numbers repeat by chance, pictures do not
         digests = None
@@ -168,7 +176,12 @@ def _prepared(rows: Rows, task: Task, split: Decision, *, drawn: SplitSettings |
 
 
 def _from_table(
-    data: DataSettings, device_kind: DeviceKind, frame: Table | None, progress: ReadingProgress | None
+    data: DataSettings,
+    device_kind: DeviceKind,
+    frame: Table | None,
+    progress: ReadingProgress | None,
+    *,
+    pretrained: bool,
 ) -> tuple[Task, TableReport]:
     task, report = read_table(
         str(data.table) if frame is None else frame,
@@ -184,7 +197,7 @@ def _from_table(
         positive=data.positive,
         metadata_columns=data.metadata_columns,
         category_columns=data.category_columns,
-        size=data.image_size or (lambda sizes: planned_size(sizes, device_kind)),
+        size=data.image_size or (lambda sizes: planned_size(sizes, device_kind, pretrained=pretrained)),
         skip_bad=data.skip_bad,
         allow_outside=data.allow_outside,
         progress=progress,

@@ -24,7 +24,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Mean and standard deviation per channel (images in [0, 1]) or per feature, from the training part.
+    """Mean and standard deviation per channel (images in [0, 1]) or per feature: of the training part, or given.
 
     Inputs that stay as they are (images in [0, 1]) have mean 0 and standard deviation 1.
     """
@@ -45,6 +45,17 @@ class Preprocessing:
         """Images in [0, 1], or features, as they are."""
         shape = task.source.shape
         return cls(mean=(0.0,) * shape[-1], std=(1.0,) * shape[-1], images=len(shape) == 3)
+
+    @classmethod
+    def given(cls, task: Task, *, mean: tuple[float, ...], std: tuple[float, ...]) -> Preprocessing:
+        """What pretrained weights expect."""
+        shape = task.source.shape
+        if len(shape) != 3 or len(mean) != shape[-1]:
+            raise ValueError(
+                f"input_mean and input_std are of images with {len(mean)} channel{'s' * (len(mean) != 1)}, and one "
+                f"input here has the shape {tuple(shape)}."
+            )
+        return cls(mean=mean, std=std, images=True)
 
     @classmethod
     def _found(cls, task: Task) -> Preprocessing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
@@ -103,6 +104,8 @@ class Stage:
         precision: "float32", or "bfloat16" for the network's forward and backward pass.
         keep: The weights of the "last" epoch, or of the "best" on validation.
         patience: Epochs without a better validation AUC after which the stage ends.
+        backbone_rate: The learning rate of all layers but the last, as a share of the optimizer's: below 1 to keep near
+            pretrained weights.
     """
 
     objective: ObjectiveSpec
@@ -126,6 +129,7 @@ class Stage:
     precision: Precision = "float32"
     keep: Literal["last", "best"] = "last"
     patience: int | None = None
+    backbone_rate: float = 1.0
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.iterations is None):
@@ -158,6 +162,10 @@ class Stage:
         self._check_views()
 
     def _check_views(self) -> None:
+        if not 0 < self.backbone_rate <= 1:
+            raise ValueError(f"backbone_rate is a share of the learning rate, in (0, 1], not {self.backbone_rate}.")
+        if self.backbone_rate != 1 and (self.on_views or self.takes_turns):
+            raise ValueError("backbone_rate is for stages that train all layers by one loss: leave it out here.")
         wanted = self.objective.views if isinstance(self.objective, ViewObjectiveSpec) else 1
         if self.views != wanted:
             raise ValueError(
@@ -226,6 +234,11 @@ class Recipe:
             training are of the image as it is.
         standardise: Inputs lose the mean and deviation of the training part. False: images stay in [0, 1], features as
             they are.
+        input_mean: Of images in [0, 1], by channel: what is subtracted instead of the training part's mean, such as
+            what pretrained weights expect; with `input_std`, or None.
+        input_std: What they are divided by then.
+        frozen: Train the last layer alone. The features below it are computed once, of the images as they are, with
+            the weights that the network starts from.
         watch: The history of each epoch also has `train_auc`, of the scores that the loss saw in its steps, and
             `weight_square`, the sum of squares of the layers' weights at its end.
         keep_stages: Keep the weights at the end of each stage with scores, as `guard` does, without choosing.
@@ -242,9 +255,13 @@ class Recipe:
     standardise: bool = True
     watch: bool = False
     keep_stages: bool = False
+    input_mean: tuple[float, ...] | None = None
+    input_std: tuple[float, ...] | None = None
+    frozen: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
+        self._check_inputs()
         if not self.stages:
             raise ValueError("a recipe has at least one stage.")
         if self.evaluate_every != int(self.evaluate_every) or self.evaluate_every < 1:
@@ -257,6 +274,29 @@ class Recipe:
             raise ValueError("guard compares the last stage with an earlier one: there is only one that gives scores.")
         if self.tta:
             self._check_tta()
+        if self.frozen:
+            self._check_frozen()
+
+    def _check_inputs(self) -> None:
+        if self.input_mean is None and self.input_std is None:
+            return
+        if self.input_mean is None or self.input_std is None or len(self.input_mean) != len(self.input_std):
+            raise ValueError("input_mean and input_std go together, one number each for every channel.")
+        if not all(map(math.isfinite, self.input_mean)) or not all(0 < std < math.inf for std in self.input_std):
+            raise ValueError("input_mean must be finite and input_std positive.")
+        if not self.standardise:
+            raise ValueError("standardise=False leaves inputs as they are: leave out input_mean and input_std.")
+        object.__setattr__(self, "input_mean", tuple(map(float, self.input_mean)))
+        object.__setattr__(self, "input_std", tuple(map(float, self.input_std)))
+
+    def _check_frozen(self) -> None:
+        """The features are there once: nothing may change the images, nor the layers below the last."""
+        for stage in self.stages:
+            for option in ("augment", "start_from"):
+                if getattr(stage, option) is not None:
+                    raise ValueError(f"frozen computes features once, of the images as they are: leave {option} out.")
+            if stage.on_views or stage.backbone_rate != 1:
+                raise ValueError("frozen trains the last layer alone: leave out views and backbone_rate.")
 
     def _check_tta(self) -> None:
         scored = [stage.augment for stage in self.stages if not stage.on_views]

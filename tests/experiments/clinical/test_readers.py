@@ -36,10 +36,10 @@ def test_points_that_are_none(tmp_path, text, message):
         read_readers(tmp_path / "r.csv", NAMES)
 
 
-def test_a_table_that_is_not_utf8_says_so(tmp_path):
-    (tmp_path / "r.csv").write_bytes(HEAD.encode() + b"Heart,M\xfcller,0,1\n")
-    with pytest.raises(ValueError, match="not UTF-8"):
-        read_readers(tmp_path / "r.csv", NAMES)
+def test_a_latin_1_table_is_read(tmp_path):
+    for name, text in (("latin.csv", b"Heart,M\xfcller,0,1\n"), ("utf.csv", "Heart,Müller,0,1\n".encode())):
+        (tmp_path / name).write_bytes(HEAD.encode() + text)
+    np.testing.assert_array_equal(*(read_readers(tmp_path / name, NAMES) for name in ("latin.csv", "utf.csv")))
 
 
 @pytest.mark.parametrize(

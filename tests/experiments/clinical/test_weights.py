@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from deepauc.models import build
+from deepauc.models.pretrained import FoundWeights
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.running.missing import MissingRuns, weights_not_here
 from deepauc.studies.running.runner import run_studies
@@ -25,12 +26,12 @@ HERE, NOT_HERE = "test_resnet", "test_efficientnet"  # timm's own, small
 def cache(monkeypatch):
     """One network's weights are there; looked for by name alone."""
 
-    def look(config, *, name):
-        if config["hf_hub_id"] != f"timm/{HERE}.r160_in1k":
+    def look(name):
+        if name != HERE:
             raise ValueError(f"the weights of {name} are not on this machine")
-        return Path("w.safetensors")
+        return FoundWeights(file=Path("w.safetensors"), source="file", origin="here", licence=None)
 
-    monkeypatch.setattr(build, "cached_weights", look)
+    monkeypatch.setattr(build, "find_weights", look)
 
 
 def test_all_networks_have_their_weights_before_the_first_is_trained(cache, tmp_path, monkeypatch, spots_task):

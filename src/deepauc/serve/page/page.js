@@ -108,7 +108,7 @@ function labelResult(one, place, name) {
   left.append(list);
   if (label.distribution) {
     left.append(strip(label.distribution, one.score));
-    left.append(made("p", "Training scores: negatives blue, positives orange. Solid line: this image. Dashed line: threshold.", "key"));
+    left.append(made("p", "Training scores: negatives blue, positives orange, each class scaled to itself. Solid line: this image. Dashed line: threshold.", "key"));
   }
   beside.append(left);
   if (one.picture !== null) {

@@ -20,6 +20,7 @@ from deepauc.training.engine.batch import read_batch
 from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
 from deepauc.training.engine.fast_step import FastEngine
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, alpha_of
+from deepauc.training.engine.rates import RATE
 from deepauc.training.engine.step import backward_whole_batch
 from deepauc.training.engine.trainer import Epoch, Progress, Trainer
 from deepauc.training.plain import recipe_hash, to_plain
@@ -103,7 +104,7 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
         rows = table[position]
         factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
         for group in trainer.optimizer.param_groups:
-            group["lr"] = stage.optimizer.lr * factor
+            group["lr"] = stage.optimizer.lr * factor * group.get(RATE, 1.0)
         renewing = trainer.optimizer if isinstance(trainer.optimizer, RenewsReference) else None
         if renewing is not None and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
             renewing.new_stage(lr_factor=1.0)
@@ -130,8 +131,12 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
 
 
 def can_be_fast(recipe: Recipe) -> bool:
-    """Whether the fast engine takes all stages: one loss, batches whole, no deterministic algorithms asked for."""
-    return not recipe.deterministic and all(s.accumulate == 1 and not s.takes_turns for s in recipe.stages)
+    """Whether the fast engine takes all stages: one loss, batches whole, no deterministic algorithms asked for.
+
+    A last layer alone is trained in seconds anyway.
+    """
+    plain = recipe.deterministic or recipe.frozen
+    return not plain and all(s.accumulate == 1 and not s.takes_turns for s in recipe.stages)
 
 
 def chosen_device(device: str | torch.device | None) -> torch.device:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from deepauc.kernels.dropout import STEP_KEY
 from deepauc.training.engine.feed import HostFeed
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TracedLoss, alpha_of
+from deepauc.training.engine.rates import RATE
 from deepauc.training.engine.step import Batch
 from deepauc.training.engine.trainer import Epoch, Trainer
 from deepauc.training.recipe import Stage
@@ -46,11 +49,13 @@ class RunStep:
         self.changes = torch.zeros(steps, stage.views * batch, columns, device=device)
         self.rates = torch.zeros(steps, device=device)
         self.lr = torch.zeros((), device=device)
+        shares = {group[RATE] for group in trainer.optimizer.param_groups if RATE in group}
+        self.slower = {share: torch.zeros((), device=device) for share in shares}
         self.losses = torch.zeros(steps, device=device)
         self.alphas = torch.zeros(steps, width, device=device)
         self.seen = torch.zeros(steps, batch, 1 if stage.on_views else width, device=device)
         self.targets = torch.zeros(steps, batch, width, device=device)
-        _make_capturable(trainer.optimizer, self.lr)
+        _make_capturable(trainer.optimizer, self.lr, self.slower)
 
     def batch(self) -> tuple[Batch, Tensor | None]:
         """Of step t, its inputs as they are stored, and the augmentation; lr is set, and alpha is where it may be."""
@@ -59,6 +64,8 @@ class RunStep:
         if self.key_names:
             self.key.copy_(self.keys.index_select(0, self.t))
         self.lr.copy_(self.rates.index_select(0, self.t).squeeze(0))
+        for share, rate in self.slower.items():
+            rate.copy_(self.lr * share)
         images = self.feed.staged if self.feed is not None else trainer.images.index_select(0, rows)  # type: ignore[union-attr]
         sample_weights = None if self.sample_weights is None else self.sample_weights.index_select(0, rows)
         changes = self.changes.index_select(0, self.t).squeeze(0) if stage.augment is not None else None
@@ -149,10 +156,13 @@ class Snapshot:
                     value.copy_(parameter) if at_weights else value.zero_()
 
 
-def _make_capturable(optimizer: torch.optim.Optimizer, lr: Tensor) -> None:
-    """The learning rate from the device, and torch's optimizers in the form that a graph can hold."""
+def _make_capturable(optimizer: torch.optim.Optimizer, lr: Tensor, slower: Mapping[float, Tensor]) -> None:
+    """The learning rate from the device, and torch's optimizers in the form that a graph can hold.
+
+    slower: by their share of it, the rates of groups that have one.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = slower[group[RATE]] if RATE in group else lr
         if lr.is_cuda and "capturable" in group:
             group["capturable"] = True
         elif lr.is_cuda and "fused" in group:  # SGD: only its fused form takes a learning rate on the device

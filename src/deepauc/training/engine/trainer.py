@@ -21,7 +21,9 @@ from deepauc.data.task import Task
 from deepauc.models.build import architecture, build_model, reset_classifier
 from deepauc.training.engine.distributed import ALONE, Ranks, digest
 from deepauc.training.engine.ema import WeightAverage
+from deepauc.training.engine.frozen import FrozenBackbone
 from deepauc.training.engine.offers import TakesTurns
+from deepauc.training.engine.rates import slow_backbone
 from deepauc.training.engine.step import bounded
 from deepauc.training.engine.stream import Stream
 from deepauc.training.engine.views import ViewNetwork
@@ -69,6 +71,13 @@ class Epoch:
     stop: int
 
 
+def preprocessing_of(recipe: Recipe, task: Task) -> Preprocessing:
+    """What the recipe makes of the task's inputs before the network sees them."""
+    if recipe.input_mean is not None and recipe.input_std is not None:
+        return Preprocessing.given(task, mean=recipe.input_mean, std=recipe.input_std)
+    return Preprocessing.of(task) if recipe.standardise else Preprocessing.none(task)
+
+
 class Trainer:
     """What changes during a run, its checkpoint, and what happens between epochs; an engine runs the epochs.
 
@@ -94,7 +103,7 @@ class Trainer:
         self.may_leave = False  # while the final scores are taken: the last epoch's checkpoint is there
         self.recipe, self.task, self.seed, self.folder, self.device = recipe, task, seed, folder, device
         self.interrupt, self.progress, self.save_seconds = interrupt, progress, save_seconds
-        self.preprocessing = Preprocessing.of(task) if recipe.standardise else Preprocessing.none(task)
+        self.preprocessing = preprocessing_of(recipe, task)
         shape = task.source.shape
         self.model = build_model(
             recipe.model,
@@ -106,6 +115,9 @@ class Trainer:
         self.model.to(device)
         if device.type == "cuda" and len(shape) == 3:
             self.model.to(memory_format=torch.channels_last)
+        self.frozen = FrozenBackbone(self.model, recipe.model, task, self.preprocessing) if recipe.frozen else None
+        if self.frozen is not None:
+            self.task, self.preprocessing, self.model = self.frozen.task, self.frozen.preprocessing, self.frozen.head
         self.trained: nn.Module = self.model  # what the stage trains; on views its features with a head behind them
         self.images: Tensor | None = None  # all inputs on the device, where an engine has put them there
         self.stage_number = self.iteration = 0
@@ -160,6 +172,8 @@ class Trainer:
             head_seed = hash_key(self.seed, place, *b"head") >> 1
             self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
         self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
+        if stage.backbone_rate != 1:
+            slow_backbone(self.optimizer, self.model, rate=stage.backbone_rate)
         if isinstance(self.optimizer, TakesTurns):
             self.optimizer.set_bound(partial(bounded, bound=stage.resolved_bound))
         if not resumed and self.ranks.leads:
@@ -189,7 +203,7 @@ class Trainer:
         if stage.keep == "best" and self.best is not None:
             self.model.load_state_dict(self.best["weights"])
         if (self.recipe.guard or self.recipe.keep_stages) and not stage.on_views and self.ranks.leads:
-            save_weights(self.folder.stage_path(self.stage_number), self.model)
+            save_weights(self.folder.stage_path(self.stage_number), self.network())
 
     def after_step(self, epoch: Epoch, position: int) -> None:
         """Between steps: progress, and a checkpoint where one is due. The end of the epoch saves itself."""
@@ -270,6 +284,16 @@ class Trainer:
             return False
         values = [row[_chosen_by(stage)] for row in self.history if row["stage"] == self.stage_number]
         return bool(values) and len(values) - 1 - values.index(max(values)) >= stage.patience
+
+    def network(self) -> nn.Module:
+        """The whole network as it is now: what a run's folder keeps."""
+        return self.model if self.frozen is None else self.frozen.whole()
+
+    def load_network(self, path: Path) -> None:
+        """Go on with the whole network of this file."""
+        load_weights(path, self.model if self.frozen is None else self.frozen.network)
+        if self.frozen is not None:
+            self.frozen.take_head()
 
     def seconds(self) -> float:
         """Spent on this run so far, over all its starts."""

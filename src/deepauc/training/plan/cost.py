@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from deepauc.models.build import ModelSpec, check_output
+from deepauc.models.build import ModelSpec, architecture, check_output
 
 TRAINING_FACTOR = 3  # forward, gradient of the inputs, gradient of the weights
 
@@ -27,7 +27,7 @@ def multiply_adds(spec: ModelSpec, shape: tuple[int, ...]) -> int:
         total += output.numel() * prod(module.weight.shape[1:])
 
     with torch.device("meta"):
-        model = spec.build(in_channels=shape[-1], num_outputs=1)
+        model = architecture(spec).build(in_channels=shape[-1], num_outputs=1)
         for module in model.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 module.register_forward_hook(count)

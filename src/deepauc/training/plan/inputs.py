@@ -14,6 +14,7 @@ from deepauc.training.plan.network import Sizes
 
 FirstStage = Literal["auto", "none", "contrastive"]
 AucStage = Literal["auto", "always", "none"]
+Backbone = Literal["auto", "frozen", "trained"]
 Objective = Literal["auc-margin", "all-pairs", "partial-auc", "average-precision", "pdsca"]
 
 
@@ -25,7 +26,9 @@ class PlanOptions:
     stage on the images alone comes first; `auto` leaves that to the plan. auc_stage: whether the AUC margin loss comes
     last; `auto`: where cross-entropy, with all the steps it is to have, leaves time for it. tta: copies of an image
     that a score is the mean of, 0 for none. objective: what that last stage minimises instead; one that is named is
-    always trained. max_fpr, min_tpr: of `partial-auc`.
+    always trained. max_fpr, min_tpr: of `partial-auc`. pretrained: whether the network starts from published weights:
+    True for the plan's own network, the name of another, or a .safetensors file of `model`. backbone: whether all
+    layers but the last then stay as they are; `auto`: on a CPU.
     """
 
     model: str | None = None
@@ -38,6 +41,8 @@ class PlanOptions:
     objective: Objective = "auc-margin"
     max_fpr: float | None = None
     min_tpr: float | None = None
+    pretrained: bool | str = False
+    backbone: Backbone = "auto"
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes < math.inf:
@@ -48,7 +53,8 @@ class PlanOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}.")
-        for name, kind in (("first_stage", FirstStage), ("auc_stage", AucStage), ("objective", Objective)):
+        kinds = {"first_stage": FirstStage, "auc_stage": AucStage, "objective": Objective, "backbone": Backbone}
+        for name, kind in kinds.items():
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}.")
         if self.objective != "auc-margin" and self.auc_stage == "none":
@@ -60,6 +66,8 @@ class PlanOptions:
             Region.asked(self.max_fpr, self.min_tpr)
         elif limits:
             raise ValueError("--max-fpr and --min-tpr are limits of the partial AUC: add --objective partial-auc.")
+        if self.backbone != "auto" and not self.pretrained:
+            raise ValueError("backbone is of a network with pretrained weights: set pretrained too, or leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,13 +55,19 @@ class Length:
 
 
 def planned_epochs(
-    length: Length, model: ModelSpec, options: PlanOptions, device_kind: DeviceKind
+    length: Length, model: ModelSpec, options: PlanOptions, device_kind: DeviceKind, *, frozen: bool = False
 ) -> tuple[tuple[int, int], Decision]:
-    """Of the two stages: what one would like, as far as the budget goes. 0 for the second: there is none."""
+    """Of the two stages: what one would like, as far as the budget goes. 0 for the second: there is none.
+
+    frozen: the last layer alone is trained, which costs next to nothing beside the features.
+    """
     if options.epochs is not None:
         asked = (options.epochs, 0 if options.auc_stage == "none" else options.epochs)
         return asked, Decision(name="epochs", value=_stages(asked), reason=ASKED)
     uncut = (sum(length.wanted), 0) if options.auc_stage == "none" else length.wanted
+    if frozen:
+        of_head = _stages((uncut[0] * length.steps[0], uncut[1] * length.steps[1]))
+        return uncut, Decision(name="epochs", value=_stages(uncut), reason=("frozen",), rests_on={"steps": of_head})
     epochs = uncut if options.minutes is not None else _affordable(length, model, options.auc_stage)
     planned = length.cost(model, epochs)
     steps = (epochs[0] * length.steps[0], epochs[1] * length.steps[1])

@@ -17,11 +17,12 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import AdamWSpec
 from deepauc.training.plan.cost import multiply_adds
 from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
-from deepauc.training.plan.first_stage import Means, PlannedFirst, plan_first_stage
+from deepauc.training.plan.first_stage import Means, PlannedFirst, no_first_stage, plan_first_stage
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.last_stage import ADAMW_LR, LastStage, last_stage
 from deepauc.training.plan.length import Length, budget_of, planned_epochs
 from deepauc.training.plan.network import SMALLER, image_network, named_model, size_decision
+from deepauc.training.plan.start import Start, network_decision, plan_start
 from deepauc.training.plan.test_time import plan_copies
 from deepauc.training.recipe import Precision, Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
@@ -59,16 +60,20 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     """
     if options.objective != "auc-margin" and options.auc_stage == "auto":
         options = replace(options, auc_stage="always")  # whoever names an objective wants it
-    last = last_stage(options)
     batch = _batch(fingerprint, options, device_kind)
     budget = budget_of(options.minutes, device_kind)
     length = Length.of(fingerprint, batch=batch.size, positives=batch.quotas, budget=budget)
-    model, of_model = _model(fingerprint, options, device_kind, length)
-    epochs, of_length = planned_epochs(length, model, options, device_kind)
+    start = plan_start(fingerprint.shape, options, device_kind)
+    frozen = start is not None and start.frozen
+    last = last_stage(options) if start is None else start.last_stage(last_stage(options))
+    model, of_model = _model(fingerprint, options, device_kind, length, start)
+    epochs, of_length = planned_epochs(length, model, options, device_kind, frozen=frozen)
     images = len(fingerprint.shape) == 3
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
     means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs)
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
+    if start is not None and options.first_stage == "auto":
+        before = PlannedFirst(decisions=(no_first_stage("pretrained"),))
     copies, of_copies = plan_copies(fingerprint, options)
     if before.stage is not None:
         of_length = _after(before, of_length)
@@ -76,9 +81,9 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     def of(epochs: tuple[int, int], why: Decision, without_auc: Plan | None = None) -> Plan:
         auc = epochs[1] > 0
         keep, of_keep = _keep(fingerprint, last if auc else None)
-        stages = _supervised(fingerprint, batch, epochs, last, keep=keep, precision=precision)
+        stages = _supervised(fingerprint, batch, epochs, last, keep=keep, precision=precision, start=start)
         decisions = [*of_model, *batch.decisions(auc=auc), *before.decisions, of_length]
-        decisions += [*([why, RATE] if not auc else last.decisions), *of_keep]
+        decisions += [*([why, RATE if start is None else start.rate()] if not auc else last.decisions), *of_keep]
         if stages[0].augment is not None:
             decisions += [_augment_decision(stages[0].augment), *of_copies]
         return Plan(
@@ -87,6 +92,9 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
                 stages=stages if before.stage is None else (before.stage, *stages),
                 guard=auc and "validation" in fingerprint.rows,
                 tta=copies,
+                input_mean=None if start is None else start.mean,
+                input_std=None if start is None else start.std,
+                frozen=frozen,
             ),
             decisions=tuple(decisions),
             first_stage_may_go=before.stage is not None and options.first_stage == "auto",
@@ -106,12 +114,15 @@ def _supervised(
     *,
     keep: Literal["last", "best"],
     precision: Precision,
+    start: Start | None,
 ) -> tuple[Stage, ...]:
     """Cross-entropy and, where it has any epochs, the stage that trains the ranking."""
-    augment = _augment(fingerprint.shape) if len(fingerprint.shape) == 3 else None
+    frozen = start is not None and start.frozen
+    augment = _augment(fingerprint.shape) if len(fingerprint.shape) == 3 and not frozen else None
     first = Stage(
         objective=CrossEntropy(),
-        optimizer=AdamWSpec(lr=ADAMW_LR),
+        optimizer=AdamWSpec(lr=ADAMW_LR) if start is None else start.adamw,
+        backbone_rate=1.0 if start is None else start.backbone_rate(),
         epochs=epochs[0],
         schedule=Cosine(),
         positives_per_batch=batch.quotas[0],
@@ -125,6 +136,7 @@ def _supervised(
     second = Stage(
         objective=last.objective,
         optimizer=last.optimizer,
+        backbone_rate=1.0 if start is None else start.backbone_rate(last.optimizer),
         epochs=epochs[1],
         schedule=_decay(epochs[1]),
         positives_per_batch=batch.quotas[1],
@@ -154,9 +166,12 @@ def _augment_decision(augment: Augment) -> Decision:
 
 
 def _model(
-    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: Length
+    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: Length, start: Start | None
 ) -> tuple[ModelSpec, list[Decision]]:
     shape = fingerprint.shape
+    if start is not None:
+        size = size_decision((shape[0], shape[1]), fingerprint.file_sizes, device_kind, pretrained=True)
+        return start.model, [size, network_decision(start, options), *start.decisions()]
     if len(shape) == 1:
         reason = ("numbers",) if options.model is None else ASKED
         return named_model(options.model or "mlp", shape), [Decision(name="network", value="mlp", reason=reason)]

@@ -11,20 +11,29 @@ from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
 Sizes = Mapping[tuple[int, int], int]  # (height, width) of the files -> how many
 
 LARGEST_SIDE: dict[str, int] = {"cpu": 64, "cuda": 224}
+# Of images for pretrained weights: they know photographs of about 224 pixels, and shrink an image 32 times.
+PRETRAINED_SIDES: dict[str, tuple[int, int]] = {"cpu": (128, 128), "cuda": (128, 224)}  # smallest, largest
 SMALLER = "small-cnn"  # on a CPU, where a ResNet20 takes too long
 SMALL_SIDE = 64  # up to here a ResNet20, beyond it a network of timm's
 
 
-def planned_size(sizes: Sizes, device_kind: DeviceKind) -> tuple[int, int] | None:
-    """(height, width): the medians over the files, both shrunk until the longer side is within reach of the device."""
+def planned_size(sizes: Sizes, device_kind: DeviceKind, *, pretrained: bool = False) -> tuple[int, int] | None:
+    """(height, width): the medians over the files, both shrunk until the longer side is within reach of the device.
+
+    pretrained: small images are enlarged.
+    """
     if not sizes:
         return None
     height, width = (_median(sizes, side) for side in (0, 1))
-    shrink = min(1.0, LARGEST_SIDE[device_kind] / max(height, width))
-    return max(1, round(height * shrink)), max(1, round(width * shrink))
+    least, most = PRETRAINED_SIDES[device_kind] if pretrained else (1, LARGEST_SIDE[device_kind])
+    longer = max(height, width)
+    factor = min(max(longer, least), most) / longer
+    return max(1, round(height * factor)), max(1, round(width * factor))
 
 
-def size_decision(size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind) -> Decision:
+def size_decision(
+    size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind, *, pretrained: bool = False
+) -> Decision:
     """Why images are of this size, where the files are of those; none, where there are no files (packed sets)."""
 
     def decided(*reason: str, **facts: Fact) -> Decision:
@@ -32,12 +41,14 @@ def size_decision(size: tuple[int, int], sizes: Sizes, device_kind: DeviceKind) 
 
     if not sizes:
         return decided("images")
-    if size != planned_size(sizes, device_kind):
+    if size != planned_size(sizes, device_kind, pretrained=pretrained):
         return decided(*ASKED)
     if set(sizes) == {size}:
         return decided("files")
     common, count = max(sizes.items(), key=lambda item: item[1])
-    most = LARGEST_SIDE[device_kind]
+    most = PRETRAINED_SIDES[device_kind][1] if pretrained else LARGEST_SIDE[device_kind]
+    if pretrained and max(size) > max(_median(sizes, side) for side in (0, 1)):
+        return decided("enlarged", sizes=len(sizes), common=common, count=count)
     if max(size) < most:
         return decided("median", sizes=len(sizes), common=common, count=count)
     device = "CPU" if device_kind == "cpu" else "GPU"

@@ -53,13 +53,34 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "files": "The files have this size.",
         "median": "This is the median of the files, which have {sizes:~size}, most often {common:~size_of} "
         "({count:~file}).",
+        "enlarged": "The files have {sizes:~size}, most often {common:~size_of} ({count:~file}). They are enlarged, "
+        "because the pretrained weights know larger images.",
         "shrunk": "The files have {sizes:~size}, most often {common:~size_of} ({count:~file}). On a {device} the "
         "longer side is shrunk to {most} pixels; --image-size asks for more.",
     },
+    "inputs": {
+        "expected": "Each channel loses {mean:~numbers} and is divided by {std:~numbers}, of values from 0 to 1. The "
+        "run folder and exported files keep these numbers.",
+    },
+    "backbone": {
+        "frozen": "Only the last layer is trained. Each image passes the other layers once, so this takes little time "
+        "on a CPU; --backbone trained fine-tunes all layers.",
+        "trained": "All layers are trained; --backbone frozen trains the last layer only.",
+    },
+    "weights": {
+        "package": "They come from the installed package {origin}.",
+        "Hugging Face's cache": "They come from {origin}, in Hugging Face's cache on this machine.",
+        "torchvision's cache": "They come from torchvision's cache on this machine ({file}).",
+        "file": "They come from {origin}.",
+        "licence": "Licence: {licence}.",
+        "own licence": "Their licence is not known to deepauc.",
+    },
     "network": {
+        "pretrained": "It starts from ImageNet weights, which an extra of deepauc brings, and is small enough for a "
+        "CPU.",
         "numbers": "A table of numbers needs no larger network.",
         "medical": "The paper uses this network for medical images. It starts from random weights, because deepauc "
-        "downloads nothing; a config file can name a file of pretrained weights.",
+        "downloads nothing; --pretrained starts from weights that are on this machine.",
         "small images": "It is made for images of up to {side} pixels and takes {spent:.0%} of the training budget.",
         "slow": "It is small and fast: a ResNet20 would take {spent:.1f} times the training budget of a CPU.",
     },
@@ -78,6 +99,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "same in each": "Every batch has this share.",
     },
     "first stage": {
+        "pretrained": "The network starts from pretrained weights.",
         "over budget": "It takes {cost:.1e} multiply-adds, more than the {device} budget of {budget:.0e} leaves; "
         "--minutes M shortens it.",
         "class is large": "Each class has {rarer:~row} or more; the stage is for up to {most:,} rows of the rarer "
@@ -107,6 +129,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
     },
     "epochs": {
         "steps": "This is {steps:~sum} steps and {cost:.1e} multiply-adds.",
+        "frozen": "This is {steps:~sum} steps of the last layer alone.",
         "first stage": "The first stage takes {first_steps:~step} and {first_cost:.1e} multiply-adds on top.",
         "before minutes": "They are shortened to {minutes:~minute} next.",
         "over budget": "That is over the {device} budget of {budget:.0e}, but fewer epochs would teach little.",
@@ -130,8 +153,15 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "more time": "--minutes M gives more time; --auc-stage always shortens both stages.",
         "always": "--auc-stage always shortens both stages.",
     },
-    "learning rate": {"tried": "In our tests 0.001 ranked as well and 0.005 worse."},
+    "learning rate": {
+        "tried": "In our tests 0.001 ranked as well and 0.005 worse.",
+        "frozen": "Only the last layer is trained, with a weight decay of {decay:g}.",
+        "trained": "The pretrained layers have {backbone:g} times this rate.",
+    },
     "learning rates": {
+        "frozen": "Only the last layer is trained, with a weight decay of {decay:g} in the first stage.",
+        "trained": "The pretrained layers have {backbone:g} times these rates.",
+        "sigmoid": "Scores pass a sigmoid first, because raw scores diverge at the second rate.",
         "paper": "The second rate and its steps are the paper's. Scores pass a sigmoid first, because raw scores "
         "diverge at this rate.",
         "not tuned": "The second rate was not tuned for this objective; a config file can change it. Scores pass a "
@@ -220,6 +250,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "~shares": lambda shares: ", ".join(f"{share:.0%} {part}" for part, share in shares.items()),
     "~size_of": lambda size: "{} x {}".format(*size),
     "~or": " or ".join,
+    "~numbers": lambda numbers: ", ".join(f"{one:.4g}" for one in dict.fromkeys(numbers)),
     "~trials": lambda trials: ", ".join(f"({margin:g}, {gamma:.3g}) {auc:.3f}" for margin, gamma, auc in trials),
 }
 
@@ -269,6 +300,7 @@ def _augmentation(shift: int, facts: Mapping[str, Any]) -> str:
 _VALUES: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
     "metadata": _metadata,
     "image size": lambda size, _: "{} x {}".format(*size),
+    "backbone": lambda kind, _: {"frozen": "frozen", "trained": "fine-tuned"}[kind],
     "network": lambda name, _: {"mlp": "MLP, 64 and 32 hidden units, standardised inputs"}.get(name, name),
     "positives per batch": _positives,
     "first stage": _first_stage,

@@ -15,7 +15,7 @@ from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import Estimate
 from deepauc.training.encoded_metadata import EncodedMetadata
 from deepauc.training.engine.trainer import Trainer
-from deepauc.training.run.bundle import Bundle, load_weights, save_weights
+from deepauc.training.run.bundle import Bundle, save_weights
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.operating import calibrations, thresholds
 from deepauc.training.run.own_files import digests
@@ -90,7 +90,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         aucs = aucs_of(task, {part: trainer.scores(part, final=True) for part in parts})
         return finished(folder, results(aucs))
     if recipe.stages[-1].on_views:
-        save_weights(folder.model_path, trainer.model, classifier=False)
+        save_weights(folder.model_path, trainer.network(), classifier=False)
         return finished(folder, results({}))
     last = len(recipe.stages) - 1
     made: dict[int, dict[str, PartScores]] = {last: {part: trainer.scores(part, final=True) for part in task.parts}}
@@ -99,23 +99,25 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     there = made.pop(kept)
     scores = {part: there[part] if part in there else trainer.scores(part, final=True) for part in task.parts}
     found = aucs_of(task, scores)  # first: rows without a score are refused before anything is written
-    save_weights(folder.model_path, trainer.model)
+    save_weights(folder.model_path, trainer.network())
     write_run_scores(folder.path, task, scores)
     if kept != last:  # for the comparison in the report, which need not make them again
         (folder.path / LAST_STAGE).mkdir(exist_ok=True)
         write_run_scores(folder.path / LAST_STAGE, task, made.pop(last))
     validation = scores.get("validation")
+    frozen = trainer.frozen
+    inputs, preprocessing = (task, trainer.preprocessing) if frozen is None else (frozen.images, frozen.inputs)
     Bundle(
         model=recipe.model,
-        shape=tuple(task.source.shape),
+        shape=tuple(inputs.source.shape),
         kind=task.kind,
         label_names=task.label_names,
-        preprocessing=trainer.preprocessing,
+        preprocessing=preprocessing,
         thresholds={} if validation is None else thresholds(task, validation),
         calibration={} if validation is None else calibrations(task, validation),
         metadata=task.source.encoder.to_dict() if isinstance(task.source, EncodedMetadata) else None,
         copies=recipe.copies,
-        window=getattr(task.source, "window", None),
+        window=getattr(inputs.source, "window", None),
     ).save(folder.path)
     return replace(finished(folder, results(found, guard)), stage_scores=made)
 
@@ -137,20 +139,22 @@ def _guard(trainer: Trainer, made: dict[int, dict[str, PartScores]]) -> Guard:
 
     made: the scores of the last stage, to which those of the earlier ones on validation are added.
     """
-    folder, task, model = trainer.folder, trainer.task, trainer.model
+    folder, task = trainer.folder, trainer.task
     rows = task.labelled("validation")
     last = len(trainer.recipe.stages) - 1
     earlier = [number for number in range(last) if not trainer.recipe.stages[number].on_views]
     for number in earlier:
-        load_weights(folder.stage_path(number), model)
-        made[number] = {"validation": trainer.scores("validation", final=True)}
+        trainer.load_network(folder.stage_path(number))
+        # On features scores cost nothing, and on images whoever needs the others of this stage would pay for them.
+        parts = ("validation",) if trainer.frozen is None else tuple(task.parts)
+        made[number] = {part: trainer.scores(part, final=True) for part in parts}
     scores = {number: parts["validation"] for number, parts in made.items()}
     aucs = {number: mean_auc(part_auc(task, "validation", values)) for number, values in scores.items()}
     measure = own_measure(trainer.recipe.stages[last].objective)
     own = {} if measure is None else {n: measure.mean(task, "validation", values) for n, values in scores.items()}
     judged = own or aucs
     winner = max(judged, key=lambda number: (judged[number], number))  # of equals the later stage
-    load_weights(folder.stage_path(winner), model)
+    trainer.load_network(folder.stage_path(winner))
     tests = {}
     if task.kind == "binary":
         known = np.isin(task.labels[rows], (0, 1))  # an uncertain label is neither
