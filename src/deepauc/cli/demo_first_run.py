@@ -25,7 +25,7 @@ KEPT = (
 )
 _NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
 # All that a run and its report leave behind: a run folder with any other file in it is not removed.
-_RUN_FILES = ("run.json", "DONE", "bundle.json", "history.csv", "scores.csv", "report.*", ".*.part")
+_RUN_FILES = ("run.json", "DONE", "bundle.json", "history.csv", "scores.csv", "trivial.json", "report.*", ".*.part")
 _WEIGHTS = ("model.safetensors", "checkpoint.safetensors", "stage-?.safetensors")
 
 
@@ -68,6 +68,7 @@ def require_replaceable(folder: Path) -> None:
 def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Output) -> FirstRun:
     """`deepauc train` on the table into OUT/first-run, in place of an earlier demo's; an unfinished one goes on."""
     from deepauc.cli.training_run import run_training
+    from deepauc.pipeline.outcome import Outcome
     from deepauc.training.config import DataSettings, Settings
     from deepauc.training.plan.make import PlanOptions
     from deepauc.training.run.folder import RunFolder
@@ -91,6 +92,7 @@ def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Ou
     # where only results or JSON were asked for, the demo says them itself
     inner = _Silent(as_json=True) if output.quiet or output.as_json else output
     outcome = run_training(full, out=folder, device="cpu", output=inner, command=command + MARK)
+    assert isinstance(outcome, Outcome)  # the table names its parts
     return _result(full, settings, command, outcome)
 
 
@@ -131,6 +133,10 @@ def section(result: FirstRun, out: Path) -> str:
             "",
             f"```\n{result.command}\n```",
             "",
+            "The same from Python, without the short `--epochs`; the model then scores new tables:",
+            "",
+            f"```python\n{_python(table)}\n```",
+            "",
             "AUC with DeLong's 95 % interval:",
             "",
             markdown_table(header(), rows(result)),
@@ -153,6 +159,16 @@ def record(result: FirstRun, out: Path) -> dict[str, Any]:
         "auc": {stage: {part: asdict(e) for part, e in auc.items()} for stage, auc in result.auc.items()},
         "kept": result.kept,
     }
+
+
+def _python(table: str) -> str:
+    """The call of `fit` on the demo's table."""
+    return (
+        "import deepauc\n\n"
+        f'model = deepauc.fit("{table}", image="file", label="target", split="split", out="runs/first")\n'
+        "print(model.leaderboard)\n"
+        'model.predict("new.csv")'
+    )
 
 
 class _Silent(Output):
@@ -205,7 +221,7 @@ def _is_of_a_run(path: Path) -> bool:
     match path.parts:
         case ("report-figures", name):
             return name.endswith((".png", ".part"))
-        case (_,) | ("baseline" | "last-stage", _):
+        case (_,) | ("baseline" | "last-stage", _) | ("trivial", _, _):
             return any(Path(path.name).match(pattern) for pattern in (*_RUN_FILES, *_WEIGHTS))
         case _:
             return False

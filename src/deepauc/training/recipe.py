@@ -241,6 +241,7 @@ class Recipe:
             the weights that the network starts from.
         watch: The history of each epoch also has `train_auc`, of the scores that the loss saw in its steps, and
             `weight_square`, the sum of squares of the layers' weights at its end.
+        keep_stages: Keep the weights at the end of each stage with scores, as `guard` does, without choosing.
     """
 
     model: ModelSpec
@@ -256,6 +257,7 @@ class Recipe:
     input_mean: tuple[float, ...] | None = None
     input_std: tuple[float, ...] | None = None
     frozen: bool = False
+    keep_stages: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
