@@ -28,10 +28,10 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "tta": 0,
         "standardise": True,
         "watch": False,
-        "keep_stages": False,
         "input_mean": None,
         "input_std": None,
         "frozen": False,
+        "keep_stages": False,
     },
     "Stage": {
         "objective": REQUIRED,

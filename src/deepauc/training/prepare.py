@@ -117,21 +117,27 @@ def read_rows(
     """
     data = settings.data
     require_complete(data, table=data.table if frame is None else frame)
+    pretrained = bool(settings.plan.pretrained)
     if isinstance(settings.folds, str) and settings.folds != AUTO:
-        return _with_folds(settings, device_kind, frame, progress)
-    return _read(data, device_kind, frame, progress, pretrained=bool(settings.plan.pretrained))
+        return _with_folds(settings.folds, data, device_kind, frame, progress, pretrained=pretrained)
+    return _read(data, device_kind, frame, progress, pretrained=pretrained)
 
 
 def _with_folds(
-    settings: Settings, device_kind: DeviceKind, frame: Table | None, progress: ReadingProgress | None
+    column: str,
+    data: DataSettings,
+    device_kind: DeviceKind,
+    frame: Table | None,
+    progress: ReadingProgress | None,
+    *,
+    pretrained: bool,
 ) -> Rows:
-    """The column is read beside the inputs as text, and taken out of the metadata again unless it is an input, too."""
-    data, column = settings.data, str(settings.folds)
+    """Read beside the inputs as text, and taken out of the metadata again unless it is an input, too."""
     if data.packed is not None:
         raise ValueError(f"folds {column!r} is a column of a table, and a packed set has none: give a number of folds.")
     own = {*data.metadata_columns, *data.category_columns}
     asked = data if column in own else replace(data, category_columns=(*data.category_columns, column))
-    rows = _read(asked, device_kind, frame, progress, pretrained=bool(settings.plan.pretrained))
+    rows = _read(asked, device_kind, frame, progress, pretrained=pretrained)
     kept = {name: cells for name, cells in rows.task.metadata.items() if name in own}
     return replace(rows, task=replace(rows.task, metadata=kept), folds=rows.task.metadata[column])
 

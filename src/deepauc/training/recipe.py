@@ -254,10 +254,10 @@ class Recipe:
     tta: int = 0
     standardise: bool = True
     watch: bool = False
-    keep_stages: bool = False
     input_mean: tuple[float, ...] | None = None
     input_std: tuple[float, ...] | None = None
     frozen: bool = False
+    keep_stages: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
