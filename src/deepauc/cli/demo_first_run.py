@@ -13,6 +13,7 @@ from deepauc.cli.console import Output
 if TYPE_CHECKING:
     from deepauc.data.export import Exported
     from deepauc.metrics.intervals import Estimate
+    from deepauc.pipeline.cross_validation import CrossValidation
     from deepauc.pipeline.outcome import Outcome
     from deepauc.training.config import Settings
 
@@ -68,7 +69,6 @@ def require_replaceable(folder: Path) -> None:
 def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Output) -> FirstRun:
     """`deepauc train` on the table into OUT/first-run, in place of an earlier demo's; an unfinished one goes on."""
     from deepauc.cli.training_run import run_training
-    from deepauc.pipeline.outcome import Outcome
     from deepauc.training.config import DataSettings, Settings
     from deepauc.training.plan.make import PlanOptions
     from deepauc.training.run.folder import RunFolder
@@ -92,7 +92,6 @@ def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Ou
     # where only results or JSON were asked for, the demo says them itself
     inner = _Silent(as_json=True) if output.quiet or output.as_json else output
     outcome = run_training(full, out=folder, device="cpu", output=inner, command=command + MARK)
-    assert isinstance(outcome, Outcome)  # the table names its parts
     return _result(full, settings, command, outcome)
 
 
@@ -188,10 +187,12 @@ def _command(settings: Settings, folder: Path) -> str:
     return shlex.join([*words, "--device", "cpu"])
 
 
-def _result(full: Settings, settings: FirstRunSettings, command: str, outcome: Outcome) -> FirstRun:
+def _result(full: Settings, settings: FirstRunSettings, command: str, outcome: Outcome | CrossValidation) -> FirstRun:
     """Both stages on validation and test, as the run has scored them."""
+    from deepauc.pipeline.outcome import Outcome
     from deepauc.training.run.scores import read_run_scores
 
+    assert isinstance(outcome, Outcome)  # the table names its parts, so there are no folds
     folder, networks = outcome.run.path, sorted(outcome.networks, key=lambda network: network.stage)
     (label,) = outcome.run.record.task.labels
     scores = read_run_scores(folder)

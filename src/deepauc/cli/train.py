@@ -72,7 +72,9 @@ def train(
     positive: RarePositive = None,
     id_column: RareIdColumn = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed (default: 0).")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed (default: 0).")
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with these options and more.")] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train.")
@@ -147,7 +149,7 @@ def train(
     ] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Train on a table of images or numbers, and write a report. Run the same command again to resume."""
+    """Train on a table of images or numbers, and report. Run again to resume."""
     del help_all  # it has shown itself by now
     given_data = {
         "table": None if table is None else str(table),

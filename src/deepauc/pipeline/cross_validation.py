@@ -41,7 +41,7 @@ from deepauc.pipeline.events import (
 )
 from deepauc.pipeline.fold_average import save_average
 from deepauc.pipeline.folding import Dealt
-from deepauc.pipeline.job import Job, cpu_threads, fit_minutes, plan, recorded_pace
+from deepauc.pipeline.job import Job, compute_features, cpu_threads, fit_minutes, plan, recorded_pace
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import State, folder_state, run_notes, train_run
 from deepauc.pipeline.trivial_baselines import FOLDER as TRIVIAL
@@ -168,6 +168,7 @@ def plan_folds(
         stage_lengths(job.recipe, task, seed=settings.seed)  # what a stage refuses is said before the plan
     pace = None if folder is None else recorded_pace(folder)
     if pace is None or len(pace.step) != len(job.recipe.stages):
+        compute_features(job, listen=listen)
         listen(Timing())
         with cpu_threads(device):
             pace = measure_pace(job.recipe, smallest, seed=settings.seed, device=device)

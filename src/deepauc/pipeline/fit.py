@@ -60,7 +60,7 @@ def fit(
         image_root: The folder that image paths are relative to.
         objective: What the last stage minimises: "auc-margin" (default), "partial-auc", "average-precision",
             "all-pairs" or "pdsca".
-        pretrained: Not available yet; `config` takes a file with any network and its weights.
+        pretrained: Start from published weights that are on this machine.
         folds: "auto": five folds where the rarer class has fewer than 200 rows (patients), else one split. Or 0 (one
             split), a number of folds, or the column that names each row's fold, such as the site.
         minutes: How long training may take in all.
@@ -73,9 +73,8 @@ def fit(
     Returns:
         The model: `.auc`, `.leaderboard`, `.oof`, `.report`, `.predict(table)`, `.evaluate(table)`, `.export(folder)`.
     """
-    for name, value in (("bag", bag), ("pretrained", pretrained)):
-        if value:
-            raise ValueError(f"{name} is not available in fit yet: give a config file with a recipe (config=).")
+    if bag is not None:
+        raise ValueError("bag is not available in fit yet: aggregate the scores of a bag's rows yourself.")
     target = checked_device(device)
     frame = None if frame_of(table) is None else table
     settings = _settings(
@@ -94,6 +93,7 @@ def fit(
         folds=None if folds == AUTO else folds,
         minutes=minutes,
         objective=objective,
+        pretrained=pretrained or None,
         seed=seed or None,
     )
     place = _new_folder() if out is None else Path(out)
@@ -122,11 +122,12 @@ def _settings(
     folds: int | str | None,
     minutes: float | None,
     objective: str | None,
+    pretrained: bool | None,
     seed: int | None,
     **data: object,
 ) -> Settings:
     settings = Settings() if config is None else read_settings(config)
-    plan = {"minutes": minutes, "objective": objective}
+    plan = {"minutes": minutes, "objective": objective, "pretrained": pretrained}
     return with_given(settings, data=data, plan=plan, top={"folds": folds, "seed": seed})
 
 

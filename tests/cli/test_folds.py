@@ -1,0 +1,105 @@
+"""`deepauc train --folds` as a user types it, and what the other commands make of its folder."""
+
+import json
+
+import numpy as np
+import pytest
+
+from deepauc.pipeline import cross_validation
+from deepauc.training.config import read_settings
+
+NUMBERS = ("--feature-column", "x", "--feature-column", "y", "--label-column", "ill", "--id-column", "name")
+SHORT = ("--epochs", 1, "--device", "cpu")
+
+
+def rows(count, seed):
+    generator = np.random.default_rng(seed)
+    x, y = generator.normal(size=(2, count))
+    ill = (x + generator.normal(size=count) > 0.8).astype(int)
+    return [
+        {"name": f"{seed}-{n}", "site": "ab"[n % 2], "x": round(x[n], 3), "y": round(y[n], 3), "ill": ill[n]}
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def table(tmp_path, write_table):
+    return write_table(tmp_path / "people.csv", rows(60, 0))
+
+
+@pytest.fixture
+def no_fold_report(monkeypatch):
+    def write(run_dir, *, command):
+        (run_dir / "report.html").write_text("<p>report")
+
+    monkeypatch.setattr(cross_validation, "write_report", write)
+
+
+@pytest.mark.usefixtures("no_fold_report")
+def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, write_table):
+    out = tmp_path / "run"
+    words = ("train", "--table", table, *NUMBERS, *SHORT, "--out", out)
+    code, text, errors = deepauc(*words, "--folds", "site")
+    assert (code, errors) == (0, "")
+    assert text.index("Training takes about") < text.index("Fold 1 of 2 (a)") < text.index("Fold 2 of 2 (b)")
+    code, text, _ = deepauc(*words, "--folds", "site", "--json")
+    found = json.loads(text)
+    assert (code, found["state"]) == (0, "finished")
+    assert found["folds"]["names"] == ["a", "b"]
+    assert found["auc"]["oof"]["ill"][0] == found["folds"]["choice"]["auc"]["value"]
+
+    code, text, _ = deepauc("evaluate", out / "scores.csv", "--json")
+    judged = json.loads(text)
+    kept = next(row for row in found["folds"]["choice"]["board"] if row["kept"])
+    assert judged["folds"][0]["auc"] == pytest.approx(kept["auc"])
+    assert judged["results"] == []
+    code, _, errors = deepauc("compare", out / "scores.csv", out / "scores.csv", "--part", "oof")
+    assert code == 2
+    assert "not pooled" in errors
+
+    other = write_table(tmp_path / "other.csv", rows(40, 1))
+    code, text, errors = deepauc("evaluate", out, "--table", other, "--recalibrate", "--json")
+    assert (code, errors) == (0, "")
+    (ill,) = json.loads(text)["labels"]
+    assert ill["rows"] == 40
+    assert ill["part"] == "oof"
+    assert ill["shift"] is not None
+    code, text, _ = deepauc("evaluate", out, "--table", table)
+    assert "60 of these rows" in text
+    code, text, _ = deepauc("predict", out, "--table", table, "--id-column", "name", "--parts", "--out", "-")
+    assert code == 0
+    assert text.splitlines()[1].split(",")[1] == "oof"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--folds", 1), "folds must be 0 (one split), 2 or more"),
+        (("--folds", "nowhere"), "nowhere"),
+        (("--folds", "name"), "60 different values"),
+        (("--folds", 3, "--tune", 2), "leave out folds, or tune"),
+        (("--folds", 3, "--split-of", "runs/first"), "the split of another run"),
+        (("--folds", 59), "59 folds need"),
+    ],
+)
+def test_folds_that_cannot_be_are_one_line(deepauc, table, tmp_path, words, said):
+    code, _, errors = deepauc("train", "--table", table, *NUMBERS, *SHORT, *words, "--out", tmp_path / "run")
+    assert code == 2
+    assert said in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_recalibrate_needs_a_table(deepauc, table):
+    code, _, errors = deepauc("evaluate", table, "--recalibrate")
+    assert code == 2
+    assert "--table" in errors
+
+
+def test_the_printed_config_has_the_folds(deepauc, table, tmp_path):
+    code, text, errors = deepauc("train", "--table", table, *NUMBERS, "--folds", "auto", "--print-config")
+    assert (code, errors) == (0, "")
+    (tmp_path / "plan.toml").write_text(text)
+    settings = read_settings(tmp_path / "plan.toml")
+    assert settings.folds == 5
+    assert settings.recipe.keep_stages
