@@ -234,13 +234,13 @@ class Recipe:
             training are of the image as it is.
         standardise: Inputs lose the mean and deviation of the training part. False: images stay in [0, 1], features as
             they are.
+        watch: The history of each epoch also has `train_auc`, of the scores that the loss saw in its steps, and
+            `weight_square`, the sum of squares of the layers' weights at its end.
         input_mean: Of images in [0, 1], by channel: what is subtracted instead of the training part's mean, such as
             what pretrained weights expect; with `input_std`, or None.
         input_std: What they are divided by then.
         frozen: Train the last layer alone. The features below it are computed once, of the images as they are, with
             the weights that the network starts from.
-        watch: The history of each epoch also has `train_auc`, of the scores that the loss saw in its steps, and
-            `weight_square`, the sum of squares of the layers' weights at its end.
     """
 
     model: ModelSpec
