@@ -10,9 +10,9 @@ A figure in a page is followed by its name in results/summary.json, in a comment
     took 159<!-- fig: csv-to-report/breastmnist.wall_seconds.train_and_report:.0f --> s                 another record
 
 Several names stand with spaces between, or in braces; a list is all its elements. A name that begins with a file of
-results/ is looked up there. Without a format a number has three
-decimals; no zero stands before the point, but with the format `g`. `tests/docs/test_figures.py` fails where a marked
-figure is not the summary's.
+results/ is looked up there. Without a format a number has three decimals; no zero stands before the point, but with
+the format `g` and those that begin with 0 (`0.2f`). `tests/docs/test_figures.py` fails where a marked figure is not the
+summary's.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from typing import Any
 from deepauc.studies.entry import Entry
 from deepauc.studies.records.file import read_named
 from deepauc.studies.records.tables import merged, rounded, summary_text
+from experiments.rules import other_figures, rule_figures
+from experiments.speed import speed_figures
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -82,7 +84,7 @@ def _shown(value: Any, form: str, name: str) -> str:
     if form.endswith("%"):
         return f"{100 * value:{form[:-1]}f} %"
     shown = f"{value:,}" if isinstance(value, int) and not form else f"{value:{form or '.3f'}}"
-    return shown if form == "g" else re.sub(r"^([+-]?)0\.", r"\1.", shown)
+    return shown if form.startswith(("g", "0")) else re.sub(r"^([+-]?)0\.", r"\1.", shown)
 
 
 def renewed(page: str, summary: dict[str, Any]) -> str:
@@ -114,23 +116,22 @@ def recorded() -> dict[str, Entry]:
     return {name: entry for name, entry in entries().items() if (RESULTS / f"{name}.md").exists()}
 
 
-def summary_of(recorded: Iterable[Entry]) -> dict[str, Any]:
-    """All figures of these studies; speed.multi-label-gpu.NETWORK: a step on five labels over one on one label;
-    medical.medmnist_cpu.DATA.LOSS: mean test AUC."""
-    measured = read_named(RESULTS / "speed.jsonl")
-    speed = {
-        name: {row["network"]: row["ratio"] for row in record["rows"]}
-        for name, record in sorted(measured.items())
-        if name.startswith("multi-label-")
-    }
+def own_figures() -> dict[str, Any]:
+    """Figures that no study has; medical.medmnist_cpu.DATA.LOSS: mean test AUC."""
     runs: dict[str, dict[str, list[float]]] = {}
     for name, run in read_named(RESULTS / "medmnist-cpu.jsonl").items():
         data, loss = name.rpartition("-")[0].split("-", 1)
         (auc,) = run["results"]["auc"]["test"].values()
         runs.setdefault(data, {}).setdefault("auc_m" if loss == "ce-auc-m" else loss, []).append(auc[0])
     means = {data: {loss: fmean(aucs) for loss, aucs in some.items()} for data, some in runs.items()}
-    own = rounded({"medical": {"medmnist_cpu": means}, "speed": speed})
-    return merged([*(entry.figures(RESULTS) for entry in recorded), own])
+    own = {"medical": {"medmnist_cpu": means}, "speed": speed_figures(RESULTS), "rules": rule_figures()}
+    found: dict[str, Any] = rounded({**own, **other_figures(RESULTS)})
+    return found
+
+
+def summary_of(recorded: Iterable[Entry]) -> dict[str, Any]:
+    """All figures of these studies, and those that no study has."""
+    return merged([*(entry.figures(RESULTS) for entry in recorded), own_figures()])
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from deepauc.metrics.operating_points import operating_point
 from deepauc.metrics.partial import compare_partial_auroc, partial_auroc, partial_auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.metrics.streaming import distributed_auroc
-from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
+from deepauc.models.build import AverageSpec, FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
 from deepauc.objectives.average_precision import AveragePrecision, AveragePrecisionLoss
@@ -38,6 +38,8 @@ from deepauc.objectives.vicreg import VICReg, VICRegLoss
 from deepauc.optim.pdsca import PDSCA, PDSCASpec
 from deepauc.optim.pesg import PESG, PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
+from deepauc.pipeline.fit import fit
+from deepauc.pipeline.model import Model, load
 from deepauc.training.engine.loop import train
 from deepauc.training.predict.predict import predict
 from deepauc.training.recipe import Recipe, Stage
@@ -57,6 +59,7 @@ __all__ = [
     "Augment",
     "AveragePrecision",
     "AveragePrecisionLoss",
+    "AverageSpec",
     "BatchScoreNorm",
     "ClassQuotaSampler",
     "Comparison",
@@ -72,6 +75,7 @@ __all__ = [
     "Focal",
     "FocalLoss",
     "MLPSpec",
+    "Model",
     "OneVsOneAUCLoss",
     "OneVsRestAUCLoss",
     "PDSCASpec",
@@ -104,7 +108,9 @@ __all__ = [
     "compare_partial_auroc",
     "distributed_auroc",
     "expected_calibration_error",
+    "fit",
     "fit_temperature",
+    "load",
     "multiclass_auroc",
     "operating_point",
     "partial_auroc",

@@ -14,6 +14,7 @@ from deepauc.cli.demo_first_run import FirstRunSettings
 from deepauc.demo.digits import METHODS, DigitsSettings
 from deepauc.demo.toy import ToySettings
 from deepauc.pipeline import outcome
+from deepauc.text_tables import percent_text
 from deepauc.training.run.folder import NUMERICS_VERSION
 
 TOY = ToySettings(seeds=2, steps=6, shown_step=3, pretraining_steps=5, margins=(0.5, 1.0), grid=12)
@@ -82,10 +83,8 @@ def test_report_shows_the_pictures_and_the_recorded_numbers(demo):
         assert (out / name).exists()
     for row in record["digits"]["test_auc"]:
         assert f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" in report
-    for sentence in [
-        s for part in (*record["toy"].values(), record["digits"], record["first_run"]) for s in part["findings"]
-    ]:
-        assert sentence in report
+    for comparison in (one for scores in record["toy"].values() for one in scores["comparisons"]):
+        assert percent_text(*(comparison["difference"][part] for part in ("value", "low", "high"))) in report
 
 
 @pytest.mark.usefixtures("no_report")

@@ -16,6 +16,7 @@ from deepauc.demo.digits import (
     train,
     validation_auc,
 )
+from deepauc.demo.digits_report import rows
 
 QUICK = DigitsSettings(seeds=2, epochs=2)
 
@@ -50,6 +51,14 @@ def test_table_has_an_interval_in_every_cell(result):
         for estimate in row:
             assert 0 < estimate.low < estimate.value < estimate.high < 1
     assert [share is None for share in result.alpha_zero] == [True, True, True, False]
+
+
+def test_the_table_ends_with_paired_differences_and_alpha(result):
+    *_, paired, alpha = rows(result)
+    assert paired[1] == "-"
+    gains = (result.auc() - result.auc()[:, :1]).mean(axis=0)[1:]
+    assert [cell.split()[0] for cell in paired[2:]] == [f"{gain:+.3f}" for gain in gains]
+    assert [cell == "-" for cell in alpha[1:]] == [True, True, True, False]
 
 
 def test_value_is_the_auc_of_raw_scores_on_the_test_part(result):

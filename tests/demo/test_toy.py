@@ -16,7 +16,7 @@ from deepauc.demo.toy import (
     run_toy,
     share_changed,
 )
-from deepauc.demo.toy_report import ToyComparison, compare, findings, rows
+from deepauc.demo.toy_report import HEADER, ToyComparison, compare, rows
 
 SMALL = ToySettings(seeds=3, steps=12, shown_step=6, pretraining_steps=20, margins=(0.5, 1.0), grid=15)
 
@@ -150,9 +150,8 @@ def test_verdicts_follow_the_interval_of_the_paired_difference():
     assert less.difference.value == pytest.approx(0.05)
     same = compare(result_with(square, np.stack([square + noise] * 2, axis=2)), added=SETS[2], step=5)
     assert [comparison.verdict for comparison in same] == ["undecided", "undecided"]
-    sentence = findings(result)[1]
-    assert "moved less than AUC-S's, m = 0.5" in sentence
-    assert "moved more than AUC-S's, m = 1" in sentence
+    shown = [(row[1], row[HEADER.index("AUC-M")]) for row in rows(result, step=5) if row[0] == SETS[1]]
+    assert shown == [("0.5", "less"), ("1", "more")]
 
 
 def test_margins_that_gave_the_same_share_a_row():

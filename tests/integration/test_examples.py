@@ -31,6 +31,12 @@ def test_csv_to_report(tmp_path):
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 1 + 1797
 
 
+def test_fit(tmp_path, capsys):
+    model = load("fit").main(out=tmp_path / "run", minutes=0.1)
+    assert model.auc.value > 0.9
+    assert "AUC here" in capsys.readouterr().out
+
+
 def test_compare_losses(capsys):
     values = load("compare_losses").main(epochs=5)
     assert list(values) == ["cross-entropy", "focal", "AUC-S", "AUC-M"]

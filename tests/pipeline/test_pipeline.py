@@ -20,7 +20,7 @@ from deepauc.pipeline.events import (
     Tuning,
     WritingReport,
 )
-from deepauc.pipeline.job import check, complete_settings, fit_minutes, plan
+from deepauc.pipeline.job import check, complete_settings, fit_minutes, plan, read
 from deepauc.pipeline.run import planned, run
 from deepauc.pipeline.train import folder_state, train_run
 from deepauc.training.config import DataSettings, Settings
@@ -40,7 +40,7 @@ def settings(tmp_path_factory):
     table = tmp_path_factory.mktemp("data") / "people.csv"
     table.write_text("\n".join(lines) + "\n")
     data = DataSettings(table=str(table), metadata_columns=("age", "sex"), label_columns=("ill",), id_column="name")
-    return Settings(data=data, plan=PlanOptions(epochs=2))
+    return Settings(data=data, plan=PlanOptions(epochs=2), folds=0)
 
 
 @pytest.fixture
@@ -118,9 +118,10 @@ def test_other_parts_of_the_same_rows_give_another_run_with_its_own_encoding(set
 
 
 def test_complete_settings_plan_nothing_and_give_the_same_job(settings):
-    job = planned(settings, device=CPU)
+    rows = read(settings, device=CPU)
+    job = planned(settings, rows, device=CPU)
     complete = complete_settings(job)
     assert complete.recipe == job.recipe
-    again = planned(complete, device=CPU)
+    again = planned(complete, rows, device=CPU)
     assert again.plan is None
     assert again.recipe == job.recipe

@@ -67,6 +67,11 @@ def compare(
         tables.append(table)
     a, b = tables
     part = part or _shared_part(a, b)
+    if part == "oof":
+        raise ValueError(
+            "part oof holds scores of different networks, which are not pooled: compare two runs with folds on a test "
+            "part, or on a new table (deepauc predict, then deepauc compare)."
+        )
     for table in (a, b):
         (table if part is None or table.parts is None else table.part(part)).require_finite_scores()
     found = compare_tables(a, b, part=part, common=common, region=region)

@@ -127,7 +127,6 @@ def _toy_part(out: Path, settings: ToySettings, output: Output) -> Part:
         for step in toy_report.steps_reported(result):
             title = f"Share of the window that changed side after {step} retraining steps, {scores}"
             output.table(toy_report.HEADER, toy_report.rows(result, step=step), title=title)
-        output.say("\n".join(toy_report.findings(result)) + "\n")
         results.append(result)
     raw, bounded = results
     boundaries = toy_report.draw_boundaries(raw, out / "toy-boundaries.png")
@@ -152,7 +151,6 @@ def _digits_part(out: Path, settings: DigitsSettings, output: Output) -> Part:
     dots = digits_report.draw(result, out / "digits-auc.png")
     title = f"Test AUC with DeLong's 95 % interval, {result.train_positives} positives in training"
     output.table(digits_report.header(result), digits_report.rows(result), title=title)
-    output.say("\n".join(digits_report.findings(result)) + "\n")
     return Part(
         title="Digits",
         section=digits_report.section(result, picture=dots.name),
@@ -169,7 +167,7 @@ def _first_run_part(out: Path, table: Exported, settings: FirstRunSettings, outp
     output.say()
     title = "Summary of the first run: AUC with DeLong's 95 % interval"
     output.table(demo_first_run.header(), demo_first_run.rows(result), title=title)
-    output.say("\n".join(demo_first_run.findings(result)) + "\n")
+    output.say(demo_first_run.KEPT + "\n")
     output.say(
         f"On your own table, with your paths and column names (without --epochs the plan chooses):\n{result.command}\n"
     )

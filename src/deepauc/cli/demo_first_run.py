@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 TABLE_FOLDER, RUN_FOLDER = "digits-table", "first-run"
 MARK = "  # by deepauc demo"  # a comment to the shell; tells the demo's own run from a user's
 PARTS = ("validation", "test")
+KEPT = (
+    "The last network is kept unless it is worse on validation; the test part has no say. Both parts hold few "
+    "positives: read the intervals before the ranking."
+)
 _NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
 # All that a run and its report leave behind: a run folder with any other file in it is not removed.
-_RUN_FILES = ("run.json", "DONE", "bundle.json", "history.csv", "scores.csv", "report.*", ".*.part")
+_RUN_FILES = ("run.json", "DONE", "bundle.json", "history.csv", "scores.csv", "trivial.json", "report.*", ".*.part")
 _WEIGHTS = ("model.safetensors", "checkpoint.safetensors", "stage-?.safetensors")
 
 
@@ -64,6 +68,7 @@ def require_replaceable(folder: Path) -> None:
 def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Output) -> FirstRun:
     """`deepauc train` on the table into OUT/first-run, in place of an earlier demo's; an unfinished one goes on."""
     from deepauc.cli.training_run import run_training
+    from deepauc.pipeline.outcome import Outcome
     from deepauc.training.config import DataSettings, Settings
     from deepauc.training.plan.make import PlanOptions
     from deepauc.training.run.folder import RunFolder
@@ -87,6 +92,7 @@ def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Ou
     # where only results or JSON were asked for, the demo says them itself
     inner = _Silent(as_json=True) if output.quiet or output.as_json else output
     outcome = run_training(full, out=folder, device="cpu", output=inner, command=command + MARK)
+    assert isinstance(outcome, Outcome)  # the table names its parts
     return _result(full, settings, command, outcome)
 
 
@@ -109,19 +115,6 @@ def rows(result: FirstRun) -> list[list[str]]:
     ]
 
 
-def findings(result: FirstRun) -> list[str]:
-    """Which network was kept, and why."""
-    first, last = result.auc
-    values = {stage: float(auc["validation"].value) for stage, auc in result.auc.items()}
-    verb = "is not worse than" if result.kept == last else "is worse than"
-    return [
-        f"{last} ({values[last]:.3f}) {verb} {first} ({values[first]:.3f}) on validation, so the network of "
-        f"{result.kept} is kept; the test part had no say.",
-        f"Validation has {result.counts['validation']['positives']} positives and test "
-        f"{result.counts['test']['positives']}: read the intervals before the ranking.",
-    ]
-
-
 def section(result: FirstRun, out: Path) -> str:
     """The part of a markdown report."""
     from deepauc.text_tables import markdown_table
@@ -140,11 +133,15 @@ def section(result: FirstRun, out: Path) -> str:
             "",
             f"```\n{result.command}\n```",
             "",
+            "The same from Python, without the short `--epochs`; the model then scores new tables:",
+            "",
+            f"```python\n{_python(table)}\n```",
+            "",
             "AUC with DeLong's 95 % interval:",
             "",
             markdown_table(header(), rows(result)),
             "",
-            *(f"- {sentence}" for sentence in findings(result)),
+            KEPT,
             "",
             f"The report with curves, operating points and calibration: [{report}]({report}).",
         ]
@@ -161,8 +158,17 @@ def record(result: FirstRun, out: Path) -> dict[str, Any]:
         "counts": result.counts,
         "auc": {stage: {part: asdict(e) for part, e in auc.items()} for stage, auc in result.auc.items()},
         "kept": result.kept,
-        "findings": findings(result),
     }
+
+
+def _python(table: str) -> str:
+    """The call of `fit` on the demo's table."""
+    return (
+        "import deepauc\n\n"
+        f'model = deepauc.fit("{table}", image="file", label="target", split="split", out="runs/first")\n'
+        "print(model.leaderboard)\n"
+        'model.predict("new.csv")'
+    )
 
 
 class _Silent(Output):
@@ -215,7 +221,7 @@ def _is_of_a_run(path: Path) -> bool:
     match path.parts:
         case ("report-figures", name):
             return name.endswith((".png", ".part"))
-        case (_,) | ("baseline" | "last-stage", _):
+        case (_,) | ("baseline" | "last-stage", _) | ("trivial", _, _):
             return any(Path(path.name).match(pattern) for pattern in (*_RUN_FILES, *_WEIGHTS))
         case _:
             return False

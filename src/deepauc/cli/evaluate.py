@@ -1,17 +1,30 @@
-"""`deepauc evaluate`: what the scores in any csv are worth."""
+"""`deepauc evaluate`: what the scores in any csv are worth, or a finished run on a new table of labelled rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deepauc.cli.console import Output
-from deepauc.cli.options import AsJson, Force, MaxFpr, MinTpr
+from deepauc.cli.options import (
+    AsJson,
+    RareDevice,
+    RareForce,
+    RareImageColumn,
+    RareImageRoot,
+    RareMaxFpr,
+    RareMinTpr,
+    checked_device,
+)
+from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
+    from deepauc.metrics.intervals import Estimate
     from deepauc.reporting.evaluation.findings import LabelEvaluation
+    from deepauc.reporting.folds import FoldAuc
     from deepauc.training.run.scores import Scores
 
 LabelColumns = Annotated[
@@ -26,36 +39,66 @@ Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positiv
 
 
 def evaluate(
-    scores: Annotated[Path, typer.Argument(metavar="SCORES", help="A csv, tsv or parquet of scores and labels.")],
+    scores: Annotated[
+        Path, typer.Argument(metavar="SCORES", help="A csv, tsv or parquet of scores and labels; a run with --table.")
+    ],
+    table: Annotated[Path | None, typer.Option(metavar="FILE", help="New labelled rows for the run SCORES.")] = None,
+    image_column: RareImageColumn = None,
+    image_root: RareImageRoot = None,
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", rich_help_panel=RARE, help="With --table: to the prevalence there.")
+    ] = False,
     label_column: LabelColumns = None,
     score_column: ScoreColumns = None,
     group_column: GroupColumn = None,
     part_column: PartColumn = None,
     part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part; default: each.")] = None,
     positive: Positive = None,
-    max_fpr: MaxFpr = None,
-    min_tpr: MinTpr = None,
-    force: Force = False,
+    max_fpr: RareMaxFpr = None,
+    min_tpr: RareMinTpr = None,
+    force: RareForce = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
     as_json: AsJson = False,
+    device: RareDevice = None,
+    help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """AUC with intervals from any file of scores and labels.
 
-    DeLong's interval and a bootstrap, over groups (patients) where they are named. With parts called validation and
-    test, also the sensitivity on test at thresholds from validation.
+    With --table: the finished run SCORES on new labelled rows.
     """
+    del help_all  # it has shown itself by now
+    if table is not None:
+        _external(
+            scores,
+            table,
+            label_columns=label_column or (),
+            image_column=image_column,
+            image_root=image_root,
+            group_column=group_column,
+            positive=positive,
+            recalibrate=recalibrate,
+            device=device,
+            force=force,
+            output=Output(quiet=quiet, as_json=as_json),
+        )
+        return
+    if recalibrate or image_column or image_root:
+        raise ValueError("--recalibrate, --image-column and --image-root need a run and --table: name both.")
+    from dataclasses import asdict
+
     import numpy as np
 
     from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import AucResult
     from deepauc.reporting.evaluation.table import evaluate_part
+    from deepauc.reporting.folds import OOF, fold_aucs
     from deepauc.training.run.own_files import require_own
     from deepauc.training.run.scores import read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
     region = Region.asked(max_fpr, min_tpr)
     cautions = require_own(scores.parent, scores.name, force=force)
-    table = read_scores(
+    read = read_scores(
         scores,
         label_columns=label_column or (),
         score_columns=score_column or (),
@@ -63,20 +106,102 @@ def evaluate(
         part_column=part_column,
         positive=positive,
     )
-    judged = table if part is None else table.part(part)
+    judged = read if part is None else read.part(part)
     judged.require_finite_scores()
-    parts: tuple[str | None, ...] = (part,) if part is not None else table.part_names or (None,)
+    parts: tuple[str | None, ...] = (part,) if part is not None else read.part_names or (None,)
+    folds = fold_aucs(read) if OOF in parts and read.folds is not None else None
+    if folds is not None:  # scores of different networks are not pooled
+        parts = tuple(name for name in parts if name != OOF)
     within = bool(((judged.scores >= 0) & (judged.scores <= 1) | np.isnan(judged.labels)).all())
     found = [
-        one for name in parts for one in evaluate_part(table, name, curves=False, probabilities=within, region=region)
+        one for name in parts for one in evaluate_part(read, name, curves=False, probabilities=within, region=region)
     ]
-    if not any(isinstance(one.auc, AucResult) for one in found):
+    if not any(isinstance(one.auc, AucResult) for one in found) and not folds:
         raise ValueError(f"{scores}: {getattr(found[0].auc, 'why', 'nothing to judge.')}")
     notes = [*(f"Caution. {text}." for text in cautions), *all_notes(judged)]
     for note in notes:
         output.say(note)
-    _show(output, found, within=within)
-    output.record({"file": str(scores), "notes": notes, "results": [_record(one, within) for one in found]})
+    if folds is not None:
+        _show_folds(output, folds)
+    if found:
+        _show(output, found, within=within)
+    record: dict[str, object] = {"file": str(scores), "notes": notes}
+    if folds is not None:
+        record["folds"] = [asdict(one) for one in folds]
+    output.record({**record, "results": [_record(one, within) for one in found]})
+
+
+def _external(
+    run: Path,
+    table: Path,
+    *,
+    label_columns: Sequence[str],
+    image_column: str | None,
+    image_root: Path | None,
+    group_column: str | None,
+    positive: str | None,
+    recalibrate: bool,
+    device: str | None,
+    force: bool,
+    output: Output,
+) -> None:
+    """A finished run on new labelled rows, beside its figures in training."""
+    from dataclasses import asdict
+
+    from deepauc.cli.table_report import refuse_table
+    from deepauc.data.table.problems import TableError
+    from deepauc.reporting.external import HEADER, evaluate_table
+
+    try:
+        found = evaluate_table(
+            run,
+            table,
+            label_columns=label_columns,
+            image_column=image_column,
+            image_root=image_root,
+            group_column=group_column,
+            positive=positive,
+            recalibrate=recalibrate,
+            device=checked_device(device),
+            force=force,
+        )
+    except TableError as error:
+        output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
+        refuse_table(output, error.problems, may_skip=False, every_row=error.every_row)
+    for note in found.notes:
+        output.say(note)
+    output.table(list(HEADER), found.rows(), title=f"{run} on {table}, with 95 % intervals")
+    rows = [
+        [one.name, point.name, _share(point.sensitivity), _share(point.specificity)]
+        for one in found.labels
+        for point in one.thresholds
+    ]
+    if rows:
+        header = ["label", "threshold of training", "sensitivity here", "specificity here"]
+        output.table(header, rows, title="At the thresholds of training")
+    for one in found.labels:
+        if output.quiet:
+            output.result(f"{one.name}  {found.rows()[0][3]}")
+        if one.shift is not None:
+            output.say(f"{one.name}: recalibrated by adding {one.shift:+.3f} to the log odds of each probability.")
+    output.record({"run": str(run), **asdict(found)})
+
+
+def _show_folds(output: Output, found: Sequence[FoldAuc]) -> None:
+    from deepauc.reporting.figures.label import interval_text
+
+    rows = [[one.label, f"{one.folds}", f"{one.rows:,}", f"{one.positives:,}", interval_text(one.auc)] for one in found]
+    header = ["label", "folds", "rows", "positives", "mean AUC within folds"]
+    output.table(header, rows, title="Held-out rows of cross-validation (part oof), with 95 % intervals")
+    if output.quiet:
+        for row in rows:
+            output.result(f"oof  {row[0]}  {row[4]}")
+
+
+def _share(value: Estimate[float]) -> str:
+    from deepauc.reporting.figures.label import interval_text
+
+    return interval_text(value)
 
 
 def all_notes(table: Scores) -> list[str]:

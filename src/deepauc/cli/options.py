@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
     import torch
 
 ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, paths relative to the table.")]
+RareImageColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Image files (default: as in training).")
+]
+RareImageRoot = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", rich_help_panel=RARE, help="Folder of the image paths (default: the table's)."),
+]
 LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1; repeatable.")
 FeatureColumns = Annotated[
     list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
@@ -53,10 +61,6 @@ RareSkipBad = Annotated[bool, typer.Option("--skip-bad", rich_help_panel=RARE, h
 RareDevice = Annotated[
     str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda (default: a GPU if there is one).")
 ]
-MaxFpr = Annotated[
-    float | None, typer.Option(metavar="RATE", help="Also the partial AUC up to this false positive rate.")
-]
-MinTpr = Annotated[float | None, typer.Option(metavar="RATE", help="Also the partial AUC above this sensitivity.")]
 RareMaxFpr = Annotated[
     float | None,
     typer.Option(metavar="RATE", rich_help_panel=RARE, help="Also the partial AUC up to this false positive rate."),
@@ -80,21 +84,13 @@ def parse_size(text: str, *, option: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
+def parse_folds(text: str) -> int | str:
+    """A number of folds from `5`; else `auto`, or a column."""
+    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else text
+
+
 def checked_device(name: str | None) -> torch.device:
     """The `--device` of this name, or what there is; a ValueError says which names there are."""
-    import torch
+    from deepauc.training import device
 
-    from deepauc.training.engine.loop import chosen_device
-
-    try:
-        device = chosen_device(name)
-    except RuntimeError:
-        raise ValueError(f"--device {name}: write cpu, cuda, or cuda:1 for the second GPU.") from None
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise ValueError(
-            f"--device {name}: there is no such GPU on this machine ({torch.cuda.device_count()} found); "
-            "without --device it takes what there is."
-        )
-    if device.type not in ("cpu", "cuda") and not (device.type == "mps" and torch.backends.mps.is_available()):
-        raise ValueError(f"--device {name}: there is no such device on this machine; write cpu, or cuda for a GPU.")
-    return device
+    return device.checked_device(name, option="--device")

@@ -161,7 +161,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
     if found.rows_seen and found.parts is None:
         output.say(
             f"Caution. {found.rows_seen:,} of these rows are named like ones the run was trained or chosen on: an AUC "
-            "over them would be too good. The run's own scores.csv has the test part; --parts says which rows it has."
+            "over them would be too good. The run's own scores.csv has scores of held-out rows (part test or oof); "
+            "--parts says which rows it has."
         )
     for text in _unseen_texts(found):
         output.say(f"Caution. {text}")

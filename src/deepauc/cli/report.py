@@ -126,6 +126,7 @@ def report(
 def _show_aucs(output: Output, findings: RunFindings) -> None:
     from deepauc.reporting.evaluation.findings import Absent
     from deepauc.reporting.figures.label import interval_text
+    from deepauc.reporting.folds import verdict
 
     rows = []
     for one in findings.labels:
@@ -135,6 +136,9 @@ def _show_aucs(output: Output, findings: RunFindings) -> None:
         rows.append(
             [one.part, one.name, f"{one.counts.rows:,}", f"{one.counts.positives:,}", interval_text(one.auc.headline)]
         )
+    folds = findings.record.folds
+    for text in [] if folds is None else verdict(folds):
+        output.say(text)
     if rows:
         output.table(["part", "label", "rows", "positives", "AUC"], rows, title="AUC with 95 % intervals")
     else:

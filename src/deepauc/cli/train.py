@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +19,12 @@ from deepauc.cli.options import (
     RareAllowOutside,
     RareDevice,
     RareIdColumn,
+    RareImageRoot,
     RarePositive,
     RareSkipBad,
     RareWeightColumn,
     SplitColumn,
+    parse_folds,
     parse_size,
 )
 from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
@@ -53,6 +54,7 @@ def train(
         typer.Option(metavar="DIR", rich_help_panel=RARE, help="Packed set (`deepauc data pack`), no --table."),
     ] = None,
     image_column: ImageColumn = None,
+    image_root: RareImageRoot = None,
     label_column: Annotated[list[str] | None, LABELS] = None,
     feature_column: FeatureColumns = None,
     metadata_column: MetadataInputs = None,
@@ -63,6 +65,9 @@ def train(
         Path | None,
         typer.Option(metavar="RUN", rich_help_panel=RARE, help="Use the split of this run (matched by row name)."),
     ] = None,
+    folds: Annotated[
+        str | None, typer.Option(metavar="N|COLUMN", help="Cross-validation; 0: one split (default: auto).")
+    ] = None,
     weight_column: RareWeightColumn = None,
     positive: RarePositive = None,
     id_column: RareIdColumn = None,
@@ -70,8 +75,7 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed (default: 0).")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with these options and more.")] = None,
     print_config: Annotated[
-        bool,
-        typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train."),
+        bool, typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train.")
     ] = False,
     minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training.")] = None,
     tune: Annotated[
@@ -149,6 +153,7 @@ def train(
         "table": None if table is None else str(table),
         "packed": None if packed is None else str(packed),
         "image_column": image_column,
+        "image_root": None if image_root is None else str(image_root),
         "label_columns": tuple(label_column or ()) or None,
         "feature_columns": tuple(feature_column or ()) or None,
         "metadata_columns": tuple(metadata_column or ()) or None,
@@ -177,7 +182,8 @@ def train(
         "max_fpr": max_fpr,
         "min_tpr": min_tpr,
     }
-    settings = _settings(config, data=given_data, plan=given_plan, top={"seed": seed, "tune": tune})
+    top = {"seed": seed, "tune": tune, "folds": None if folds is None else parse_folds(folds)}
+    settings = _settings(config, data=given_data, plan=given_plan, top=top)
     from deepauc.cli.training_run import print_settings, run_training
 
     if print_config:
@@ -211,19 +217,10 @@ def train(
 
 def _settings(config: Path | None, *, data: dict[str, Any], plan: dict[str, Any], top: dict[str, Any]) -> Settings:
     """The file's settings, with what the command line says instead where it says something."""
-    from deepauc.training.config import Settings, read_settings
+    from deepauc.training.config import Settings, read_settings, with_given
 
     settings = Settings() if config is None else read_settings(config)
-
-    def given(values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value is not None}
-
-    return replace(
-        settings,
-        data=replace(settings.data, **given(data)),
-        plan=replace(settings.plan, **given(plan)),
-        **given(top),
-    )
+    return with_given(settings, data=data, plan=plan, top=top)
 
 
 def command_line(context: typer.Context) -> str:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from deepauc.cli.console import Output, progress_bar
+from deepauc.cli.console import Output, printable, progress_bar
 from deepauc.cli.training_summary import show_data, show_decisions
 from deepauc.pipeline.events import (
     AlreadyFinished,
     Checked,
     ComputingFeatures,
     Decided,
+    Estimated,
     Event,
+    FoldBegan,
     Reading,
     Resumed,
     Scoring,
@@ -79,7 +81,7 @@ class TrainingProgress:
         if self._began is None or done <= self._first or done >= self._total:
             return ""
         an_image = (time.monotonic() - self._began) / (done - self._first)
-        return f", about {_duration(an_image * (self._total - done))} left"
+        return f", about {duration_text(an_image * (self._total - done))} left"
 
     def _passed(self, stages: int) -> int:
         """Images of so many stages: a step of the first one may hold many times those of the next."""
@@ -137,6 +139,11 @@ class Narrator:
                 self.output.say(f"The run in {event.out} is finished: nothing was changed.")
             case Resumed():
                 self.output.say(f"Resuming the unfinished run in {event.out}.")
+            case Estimated():
+                self.output.say(f"Training takes about {duration_text(event.seconds)} in all.")
+            case FoldBegan():
+                named = "" if event.name == str(event.number) else f" ({printable(event.name)})"
+                self.output.say(f"Fold {event.number} of {event.folds}{named}")
             case TrainingBegan():
                 drawn = not (self.output.quiet or self.output.as_json) and sys.stdout.isatty()
                 bar = self._bars.enter_context(progress_bar()) if drawn else None
@@ -157,6 +164,7 @@ def _tried(finished: tuple[float, float] | str) -> str:
     return finished if isinstance(finished, str) else "margin {:g}, gamma {:.3g}".format(*finished)
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """`40 s` or `3 min 20 s`."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

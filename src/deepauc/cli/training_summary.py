@@ -9,9 +9,11 @@ from pathlib import Path
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
 from deepauc.names import group_word
+from deepauc.pipeline.cross_validation import CrossValidation
 from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork
 from deepauc.reporting.document.sections import p_text
 from deepauc.reporting.figures.label import interval_text
+from deepauc.reporting.folds import verdict
 from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.wording import told
 from deepauc.training.prepare import Prepared
@@ -138,6 +140,51 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
             "kept_stage": kept.stage,
             "kept_objective": kept.objective,
             "tta": copies,
+            "seconds": record.results.seconds,
+            "plan": record.plain.get("plan"),
+            "leaks": record.leaks,
+            "possible_leaks": record.possible_leaks,
+            "alike": (record.plain.get("data") or {}).get("alike"),
+            "unlabelled": (record.plain.get("data") or {}).get("unlabelled_rows"),
+        }
+    )
+
+
+def show_cross_validation(output: Output, outcome: CrossValidation, *, examples: Path | None = None) -> None:
+    """The candidates and the one that was kept, its AUC over the folds and on a test part, and the same as JSON."""
+    run, record, folds = outcome.run, outcome.run.record, outcome.folds
+    choice = folds.choice
+    assert choice is not None
+    for text in verdict(folds):
+        output.result(text)
+    rows = [
+        [
+            row.candidate,
+            row.label,
+            interval_text(row.auc),
+            f"{row.seconds:.0f} s",
+            "kept" if row.kept else "trivial" if row.trivial else "",
+        ]
+        for row in choice.board
+    ]
+    output.table(["candidate", "label", "AUC", "time", ""], rows, title="Mean AUC within folds, with 95 % intervals")
+    for label, auc in record.results.auc.get("test", {}).items():
+        output.result(f"Test part, {label}: AUC {interval_text(auc)} of the average of all folds' networks")
+    for caution in folds.cautions:
+        output.say(f"Caution. {caution}")
+    output.result(f"Run: {run.path}")
+    output.result(f"Report: {outcome.report}")
+    if examples is not None:
+        output.result(f"Examples: {examples} (images of patients: mind with whom you share it)")
+    output.say("Not a medical device: nothing here is cleared for decisions about patients.")
+    output.record(
+        {
+            "run": str(run.path),
+            "state": outcome.state,
+            "report": str(outcome.report),
+            **({} if examples is None else {"examples": str(examples)}),
+            "auc": plain_aucs(record.results.auc),
+            "folds": record.plain.get("folds"),
             "seconds": record.results.seconds,
             "plan": record.plain.get("plan"),
             "leaks": record.leaks,

@@ -39,6 +39,7 @@ class Kept:
     """The candidate that is kept; figures are means over labels.
 
     auc: corrected for the choosing. uncorrected: the kept candidate's own, as the leaderboard shows it.
+    composed: the scores (N, L) that `auc` is of, each fold's by the candidate that the other folds choose.
     with_trivial: the baseline that joins it in the average, if one does. clearly_better: whether the kept candidate is
     better than the best trivial baseline beyond chance (95 %); None where there is none to compare with.
     """
@@ -46,6 +47,7 @@ class Kept:
     name: str
     auc: FoldEstimate
     uncorrected: FoldEstimate
+    composed: Array = field(compare=False, repr=False)
     with_trivial: str | None = None
     trivial: str | None = None  # the best trivial baseline
     against_trivial: FoldComparison | None = None
@@ -85,9 +87,11 @@ def choose(
     if board.trivial:
         best = max(board.trivial, key=lambda one: float(board.interval(board.trivial[one]).value))
         against = board.compare(board.candidates[name], board.trivial[best])
+    composed = board.chosen_without_the_fold()
     return Kept(
         name=name,
-        auc=board.interval(board.chosen_without_the_fold()),
+        auc=board.interval(composed),
+        composed=composed,
         uncorrected=board.interval(board.scores(name, joined)),
         with_trivial=joined,
         trivial=best,

@@ -13,6 +13,7 @@ from torch import nn
 
 from deepauc.kernels.dropout import drop_in_dense_layers
 from deepauc.models.activations import assert_no_relu, replace_relu
+from deepauc.models.average import AverageSpec
 from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
 from deepauc.models.factory import FactorySpec
 from deepauc.models.initialisation import require_momentum, set_norm_momentum_, xavier_uniform_
@@ -23,6 +24,7 @@ from deepauc.models.stem import use_small_stem
 from deepauc.models.thumbnail import ThumbnailSpec
 
 __all__ = [
+    "AverageSpec",
     "FactorySpec",
     "MLPSpec",
     "ModelSpec",
@@ -34,6 +36,7 @@ __all__ = [
     "build_model",
     "check_output",
     "classifier_head",
+    "member_specs",
     "require_files",
     "reset_classifier",
 ]
@@ -165,7 +168,14 @@ class TimmSpec:
 _WITHOUT_RELU: set[tuple[TimmSpec, int, str]] = set()
 _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
-ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec | ThumbnailSpec
+ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec | ThumbnailSpec | AverageSpec
+
+
+def member_specs(spec: ModelSpec) -> tuple[ModelSpec, ...]:
+    """The networks of an average, or the one network."""
+    if not isinstance(spec, AverageSpec):
+        return (spec,)
+    return tuple(one for member in spec.members for one in member_specs(member))  # type: ignore[arg-type]  # known specs
 
 
 def require_files(spec: ModelSpec) -> None:
@@ -254,4 +264,6 @@ def _smallest_side(model: nn.Module, channels: int) -> int:
 
 def architecture(spec: ModelSpec) -> ModelSpec:
     """The same network without the weights it starts from: what a checkpoint is loaded into."""
+    if isinstance(spec, AverageSpec):
+        return AverageSpec(members=tuple(architecture(one) for one in member_specs(spec)))
     return replace(spec, pretrained=False, weights=None) if isinstance(spec, TimmSpec) else spec

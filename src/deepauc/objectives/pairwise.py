@@ -179,12 +179,7 @@ def _masked(
     scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient of all labels at once, without the host ever looking at a tensor."""
-    y = label_rows(labels)
-    w = (y == y).to(y.dtype)  # noqa: PLR0124  (0 where y is NaN)
-    y = torch.where(w > 0, y, 0)
-    if weights is not None:
-        w *= label_rows(weights)
-    h = torch.where(w > 0, label_rows(scores), 0)  # whatever the score beside a missing label is, it must not spread
+    h, y, w = known_rows(scores, labels, weights)
     v, u = w * (1 - y), w * y
     if weights is not None:  # each class by itself: one far below the other in weight is not lost in their product
         v, u, w = scale_free(v, dim=1), scale_free(u, dim=1), scale_free(w, dim=1)
@@ -194,6 +189,17 @@ def _masked(
     scale = reciprocal(v.sum(1) * u.sum(1)) / len(y)
     gradient = slope_t.add_(slope_a).mul_(scale.unsqueeze(1)).to(scores.dtype)
     return (value * scale).sum().to(scores.dtype), gradient.T.reshape(scores.shape)
+
+
+def known_rows(scores: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, labels and weights, all (L, N); all three are 0 where a label is missing."""
+    y = label_rows(labels)
+    w = (y == y).to(y.dtype)  # noqa: PLR0124  (0 where y is NaN)
+    y = torch.where(w > 0, y, 0)
+    if weights is not None:
+        w *= label_rows(weights)
+    h = torch.where(w > 0, label_rows(scores), 0)  # whatever the score beside a missing label is, it must not spread
+    return h, y, w
 
 
 def over_pairs(

@@ -22,7 +22,7 @@ from deepauc.objectives.pairwise import (
     PairwiseAUCLoss,
     Surrogate,
     exact_centre,
-    label_rows,
+    known_rows,
     over_pairs,
     pairwise_auc_loss,
     reciprocal,
@@ -267,12 +267,7 @@ def _masked(
 
 def _masses(scores: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Scores and the masses of positives and negatives, all (L, N); 0 where a label is missing."""
-    y = label_rows(labels)
-    w = (y == y).to(y.dtype)  # noqa: PLR0124  (0 where y is NaN)
-    y = torch.where(w > 0, y, 0)
-    if weights is not None:
-        w *= label_rows(weights)
-    h = torch.where(w > 0, label_rows(scores), 0)  # whatever the score beside a missing label is, it must not spread
+    h, y, w = known_rows(scores, labels, weights)
     return h, w * y, w * (1 - y)
 
 

@@ -73,6 +73,22 @@ class AlreadyFinished:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Estimated:
+    """About how long training takes in all, from a few timed steps."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldBegan:
+    """The networks of a fold are trained next. number: from 1."""
+
+    number: int
+    folds: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingBegan:
     """Training begins, or goes on."""
 
@@ -112,6 +128,8 @@ Event = (
     | Tuning
     | Resumed
     | AlreadyFinished
+    | Estimated
+    | FoldBegan
     | TrainingBegan
     | Stepped
     | TrainingEnded

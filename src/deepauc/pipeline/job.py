@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
+from deepauc.data.table.frame import Table, name_of
 from deepauc.models.build import TimmSpec
 from deepauc.models.pretrained import FoundWeights
 from deepauc.names import group_word
@@ -23,7 +24,7 @@ from deepauc.training.plan.make import Plan, make_plan
 from deepauc.training.plan.start import starting_model, weights_decision
 from deepauc.training.plan.timing import Pace, fit_into, measure_pace
 from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
-from deepauc.training.prepare import Prepared, prepare, require_complete
+from deepauc.training.prepare import Prepared, Rows, read_rows, require_complete, split_rows
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.tuning import Trial
@@ -55,17 +56,25 @@ def device_kind(device: torch.device) -> DeviceKind:
 
 
 def check(settings: Settings, *, device: torch.device, listen: Listener = ignore) -> Prepared:
-    """Read, check and split the data; a TableError lists all that is wrong with a table."""
+    """Read, check and split the data; see `read`."""
+    return split_rows(read(settings, device=device, listen=listen), settings)
+
+
+def read(settings: Settings, *, device: torch.device, frame: Table | None = None, listen: Listener = ignore) -> Rows:
+    """Read and check the data; a TableError lists all that is wrong with a table.
+
+    frame: a DataFrame in place of the settings' table.
+    """
     data = settings.data
-    require_complete(data)
+    require_complete(data, table=data.table if frame is None else frame)
     starting_weights(settings)  # what is not on this machine is said before the data are read
-    source = str(data.table or data.packed)
+    source = str(data.table or data.packed) if frame is None else name_of(frame)
     listen(Reading(source=source))
 
     def told(done: int, total: int) -> None:
         listen(Reading(source=source, done=done, total=total))
 
-    return prepare(settings, device_kind(device), progress=told)
+    return read_rows(settings, device_kind(device), frame=frame, progress=told)
 
 
 def plan(settings: Settings, prepared: Prepared, *, device: torch.device) -> Job:

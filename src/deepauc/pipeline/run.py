@@ -6,20 +6,33 @@ from pathlib import Path
 
 import torch
 
+from deepauc.data.table.frame import Table
+from deepauc.pipeline.cross_validation import CrossValidation, cross_validate
 from deepauc.pipeline.events import Checked, Decided, Listener, ignore
-from deepauc.pipeline.job import Job, check, fit_minutes, plan, recorded_pace
+from deepauc.pipeline.folding import dealt_folds
+from deepauc.pipeline.job import Job, fit_minutes, plan, read, recorded_pace
 from deepauc.pipeline.outcome import Outcome, conclude
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import folder_state, remove_trials, train_run
 from deepauc.training.config import Settings
 from deepauc.training.engine.distributed import join_ranks
+from deepauc.training.prepare import Rows, split_rows
 from deepauc.training.run.folder import RunFolder
 
 
 def run(
-    settings: Settings, *, out: Path, device: torch.device, command: str, listen: Listener = ignore
-) -> Outcome | None:
+    settings: Settings,
+    *,
+    out: Path,
+    device: torch.device,
+    command: str,
+    frame: Table | None = None,
+    listen: Listener = ignore,
+) -> Outcome | CrossValidation | None:
     """Check, plan, tune, train, compare, report. The same call on an unfinished folder resumes, to the bit.
+
+    One split, or cross-validation where the settings ask for folds or the rows are few. frame: a DataFrame in place of
+    the settings' table.
 
     Under torchrun all processes train; the first one alone is heard and writes the report, the others get None.
     Raises TableError, ValueError, TrainingStopped, and KeyboardInterrupt with what has been saved.
@@ -27,7 +40,14 @@ def run(
     leads = join_ranks(device)
     listen = listen if leads else ignore
     state = folder_state(out)
-    job = planned(settings, device=device, folder=RunFolder(out), listen=listen)
+    folder = RunFolder(out)
+    rows = read(settings, device=device, frame=frame, listen=listen)
+    dealt = dealt_folds(settings, rows, folder)
+    if dealt is not None:
+        return cross_validate(
+            settings, rows, dealt, out=out, state=state, device=device, command=command, listen=listen
+        )
+    job = planned(settings, rows, device=device, folder=folder, listen=listen)
     listen(Checked(prepared=job.prepared))
     listen(Decided(decisions=job.decisions))
     trained = train_run(job, out, state=state, command=command, listen=listen)
@@ -38,10 +58,15 @@ def run(
 
 
 def planned(
-    settings: Settings, *, device: torch.device, folder: RunFolder | None = None, listen: Listener = ignore
+    settings: Settings,
+    rows: Rows,
+    *,
+    device: torch.device,
+    folder: RunFolder | None = None,
+    listen: Listener = ignore,
 ) -> Job:
-    """The data checked and a recipe for them. folder: where the run goes; it may know the pace of this machine."""
-    job = plan(settings, check(settings, device=device, listen=listen), device=device)
+    """One split of the rows and a recipe for it. folder: where the run goes; it may know the pace of this machine."""
+    job = plan(settings, split_rows(rows, settings), device=device)
     if folder is None:
         return fit_minutes(job, listen=listen)
     stage_lengths(job.recipe, job.prepared.task, seed=settings.seed)  # what a stage refuses is said before the plan

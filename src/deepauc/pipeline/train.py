@@ -92,14 +92,14 @@ def _trained(job: Job, out: Path, *, state: State, command: str, listen: Listene
             run_dir=out,
             device=job.device,
             progress=lambda step: listen(Stepped(step=step)),
-            notes=_notes(job, command),
+            notes=run_notes(job, command),
         )
     last = run.history[-1].get("validation_auc") if run.history else None
     listen(TrainingEnded(validation_auc=float(last) if last else None))
     return run
 
 
-def _notes(job: Job, command: str) -> dict[str, Any]:
+def run_notes(job: Job, command: str) -> dict[str, Any]:
     """What run.json says of the plan and the data."""
     plan: dict[str, Any] = {
         "device_kind": device_kind(job.device),

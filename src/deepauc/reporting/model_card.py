@@ -14,11 +14,13 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow
+from deepauc.reporting.folds import NOMINAL, OOF, SINGLE_NETWORKS, candidate_text, verdict
 from deepauc.reporting.operating_card import OperatingCard, operating_card
 from deepauc.text_tables import auc_text, markdown_table, percent_text
 from deepauc.training.plain import objective_type
 from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
 from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.fold_record import FoldsRecord
 from deepauc.training.run.folder import code_text
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run.record import DataRecord, RunRecord
@@ -127,13 +129,19 @@ def _purpose(bundle: Bundle, record: RunRecord) -> str:
         f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher for more likely positive. "
         "Scores are raw and rank; where there was a validation part, the bundle holds the recalibration that makes "
         "probabilities of them (`deepauc predict --probability`). "
-        f"The network is `{_code(record.network)}`, trained {trained}."
+        + (
+            f"The network is `{_code(record.network)}`, trained {trained}."
+            if record.folds is None
+            else f"It is the average of the networks (`{_code(record.network)}`) of {len(record.folds.names)} folds."
+        )
     )
 
 
 def _results(run: Run, record: RunRecord, figures: Sequence[_Figure]) -> str:
     if not figures:
-        return "No part was held out: there is no figure to give."
+        return (
+            "No part was held out: there is no figure to give." if record.folds is None else _folds(run, record.folds)
+        )
     rows = [
         [
             one.part,
@@ -149,7 +157,21 @@ def _results(run: Run, record: RunRecord, figures: Sequence[_Figure]) -> str:
         caution = "\n\nThere is no test part: choices may have been made on these rows, so the values may be too good."
     word = record.data.group_word
     table = markdown_table(["part", "label", "AUC [DeLong, 95 %]", f"[by {word}]", "made again by"], rows)
+    if record.folds is not None:
+        return f"{_folds(run, record.folds)}\n\nThe average of all networks on the test part:\n\n{table}"
     return f"{table}{_guard(run, record)}{caution}"
+
+
+def _folds(run: Run, folds: FoldsRecord) -> str:
+    """The candidates of cross-validation, and which was kept."""
+    assert folds.choice is not None
+    rows = [
+        [_text(candidate_text(row.candidate)), _text(row.label), _interval(row.auc), "yes" if row.kept else ""]
+        for row in folds.choice.board
+    ]
+    table = markdown_table(["candidate", "label", "mean AUC within folds [95 %]", "kept"], rows)
+    said = " ".join(_text(text) for text in verdict(folds))
+    return f"{said}\n\n{SINGLE_NETWORKS}\n\n{table}\n\nMade again by `{_evaluate(run, OOF)}`."
 
 
 def _interval(estimate: Estimate[float] | None) -> str:
@@ -188,6 +210,9 @@ def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:
         for label, points in bundle.thresholds.items()
         for name, value in points.items()
     ]
+    if run.record.folds is not None:
+        header = ["label", "reached on held-out rows", "score (log odds) at least"]
+        return f"{markdown_table(header, [row[:3] for row in rows])}\n\n{NOMINAL}"
     header = ["label", "reached on validation", "raw score at least"]
     if not judged:
         table = markdown_table(header, [row[:3] for row in rows])

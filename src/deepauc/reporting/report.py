@@ -12,10 +12,11 @@ from deepauc.reporting.document.markdown import markdown_page
 from deepauc.reporting.document.page import html_page
 from deepauc.reporting.document.sections import run_document
 from deepauc.reporting.evaluation.findings import RunFindings, to_json
-from deepauc.reporting.evaluation.run import evaluate_run
+from deepauc.reporting.evaluation.run import evaluate_run, run_scores
 from deepauc.reporting.evaluation.subgroups import Metadata
 from deepauc.reporting.figures.canvas import render
 from deepauc.reporting.figures.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
+from deepauc.reporting.folds import with_folds
 from deepauc.training.run.output_file import require_output_folder, write_atomically
 from deepauc.training.run.own_files import BUNDLE, MODEL, require_own
 
@@ -79,6 +80,8 @@ def write_report(
         require_own(run_dir, MODEL, BUNDLE, force=force)  # the findings have the cautions
     images = None if thumbnails is None else thumbnails_section(run_dir, findings, thumbnails)
     document = run_document(findings, command=command, thumbnails=images)
+    if findings.record.folds is not None:
+        document = with_folds(document, findings, run_scores(Path(run_dir), findings.record))
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     figures = []
     svg = {}

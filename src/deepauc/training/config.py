@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -20,6 +20,7 @@ from deepauc.training.schedule import Schedule
 T = TypeVar("T")
 
 MAX_BYTES = 1 << 20
+AUTO = "auto"  # of folds
 
 # Where a key takes one of several specs, its table says which by `type`.
 _KINDS: dict[Any, tuple[type, ...]] = {
@@ -43,6 +44,7 @@ class DataSettings:
     table: str | None = None
     packed: str | None = None  # the folder of a packed set instead: with it nothing else here but split_of
     image_column: str | None = None
+    image_root: str | None = None  # what its paths are relative to; the table's folder by default
     label_columns: tuple[str, ...] = ()
     feature_columns: tuple[str, ...] = ()
     metadata_columns: tuple[str, ...] = ()  # numbers or words, cells may be empty
@@ -70,10 +72,16 @@ class SplitSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What `deepauc train` takes. With a recipe nothing is left to plan; `tune` tries so many margins and gammas."""
+    """What `deepauc train` and `fit` take. With a recipe nothing is left to plan.
+
+    tune: how many pairs of margin and gamma to try. folds: how many folds of cross-validation, 0 for one split; a text
+    is the column of the table that names each row's fold; "auto" decides by the number of rows of the rarer class
+    (`data.folds.auto_folds`).
+    """
 
     seed: int = 0
     tune: int = 0
+    folds: int | str = AUTO
     data: DataSettings = field(default_factory=DataSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -83,6 +91,10 @@ class Settings:
         for name in ("seed", "tune"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}.")
+        if self.folds == "" or (isinstance(self.folds, int) and (self.folds < 0 or self.folds == 1)):
+            raise ValueError(f"folds must be 0 (one split), 2 or more, a column, or {AUTO}, not {self.folds!r}.")
+        if self.tune and self.folds not in (AUTO, 0):
+            raise ValueError("tune tries margins on the validation part of one split: leave out folds, or tune.")
         if self.tune and self.plan.auc_stage == "none":
             raise ValueError("tune tries margins of the AUC stage, and auc_stage none leaves it out: give one.")
         if self.recipe is not None and self.plan != PlanOptions():
@@ -107,6 +119,22 @@ def read_settings(path: str | Path) -> Settings:
         raise ValueError(f"{path}: {error}") from None
     except RecursionError:
         raise ValueError(f"{path}: tables within tables, too deep to be settings.") from None
+
+
+def with_given(
+    settings: Settings, *, data: Mapping[str, Any], plan: Mapping[str, Any], top: Mapping[str, Any]
+) -> Settings:
+    """The settings with what is given, that is not None, in place of their own."""
+
+    def given(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value is not None}
+
+    return replace(
+        settings,
+        data=replace(settings.data, **given(data)),
+        plan=replace(settings.plan, **given(plan)),
+        **given(top),
+    )
 
 
 def _text(path: Path) -> str:

@@ -31,6 +31,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "input_mean": None,
         "input_std": None,
         "frozen": False,
+        "keep_stages": False,
     },
     "Stage": {
         "objective": REQUIRED,
@@ -213,6 +214,9 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
     "ThumbnailSpec": {
         "size": 16,
         "grey": False,
+    },
+    "AverageSpec": {
+        "members": REQUIRED,
     },
 }
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.splits import check_leaks, input_digests, inseparable, split_by_fractions
+from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import read_table
 from deepauc.data.task import Array, Indices, Task, feature_columns
 from deepauc.names import count_possible_leaks, group_word
-from deepauc.training.config import DataSettings, Settings, SplitSettings
+from deepauc.training.config import AUTO, DataSettings, Settings, SplitSettings
 from deepauc.training.encoded_metadata import encoding_decision, metadata_task, require_categories
 from deepauc.training.in_memory import kept_in_memory
 from deepauc.training.plan.decision import Decision, DeviceKind, Fact
@@ -31,13 +32,20 @@ ReadingProgress = Callable[[int, int], None]
 class Rows:
     """Rows as they were read, in the parts that their table names, and what their check has found.
 
-    digests: of the inputs, where any images are identical. packed: where there is no table.
+    digests: of the inputs, where any images are identical. packed: where there is no table. folds: (N,) the cells of
+    the column that names them, where one does.
     """
 
     task: Task
     report: TableReport
     digests: Array | None = None
     packed: PackedRecord | None = None
+    folds: Array | None = None
+
+    @property
+    def together(self) -> Array | None:
+        """(N,) what no part and no fold may tear apart: patients, and identical images."""
+        return inseparable(self.task.groups, self.digests)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,25 +79,82 @@ class Prepared:
 
 
 def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingProgress | None = None) -> Prepared:
-    """Read and check the rows; a TableError lists all that is wrong with a table. progress: (rows done, in all)."""
+    """Read, check and split the rows; see `read_rows`."""
+    return split_rows(read_rows(settings, device_kind, progress=progress), settings)
+
+
+def split_rows(rows: Rows, settings: Settings) -> Prepared:
+    """The rows in the parts of one split."""
     data = settings.data
-    require_complete(data)
-    rows = _read(data, device_kind, progress, pretrained=bool(settings.plan.pretrained))
     if data.split_of is not None:
         (task, split), drawn = _with_parts_of(rows.task, Path(data.split_of), settings, rows.packed), None
     else:
         drawn = None if "validation" in rows.task.parts else settings.split
         task, split = _with_parts(rows.task, settings, rows.digests)
-    metadata = bool(data.metadata_columns or data.category_columns)
-    return _prepared(rows, task, split, drawn=drawn, metadata=metadata)
+    return _prepared(rows, task, split, drawn=drawn, metadata=has_metadata(data))
 
 
-def _read(data: DataSettings, device_kind: DeviceKind, progress: ReadingProgress | None, *, pretrained: bool) -> Rows:
+def unsplit_rows(rows: Rows, settings: Settings, split: Decision) -> Prepared:
+    """The rows in the parts that their table names, for folds; metadata are encoded by all rows but the test part."""
+    return _prepared(rows, rows.task, split, drawn=None, metadata=has_metadata(settings.data))
+
+
+def has_metadata(data: DataSettings) -> bool:
+    """Whether columns of metadata are the inputs."""
+    return bool(data.metadata_columns or data.category_columns)
+
+
+def read_rows(
+    settings: Settings,
+    device_kind: DeviceKind,
+    *,
+    frame: Table | None = None,
+    progress: ReadingProgress | None = None,
+) -> Rows:
+    """Read and check the rows; a TableError lists all that is wrong with a table. progress: (rows done, in all).
+
+    frame: a DataFrame in place of the settings' table.
+    """
+    data = settings.data
+    require_complete(data, table=data.table if frame is None else frame)
+    pretrained = bool(settings.plan.pretrained)
+    if isinstance(settings.folds, str) and settings.folds != AUTO:
+        return _with_folds(settings.folds, data, device_kind, frame, progress, pretrained=pretrained)
+    return _read(data, device_kind, frame, progress, pretrained=pretrained)
+
+
+def _with_folds(
+    column: str,
+    data: DataSettings,
+    device_kind: DeviceKind,
+    frame: Table | None,
+    progress: ReadingProgress | None,
+    *,
+    pretrained: bool,
+) -> Rows:
+    """Read beside the inputs as text, and taken out of the metadata again unless it is an input, too."""
+    if data.packed is not None:
+        raise ValueError(f"folds {column!r} is a column of a table, and a packed set has none: give a number of folds.")
+    own = {*data.metadata_columns, *data.category_columns}
+    asked = data if column in own else replace(data, category_columns=(*data.category_columns, column))
+    rows = _read(asked, device_kind, frame, progress, pretrained=pretrained)
+    kept = {name: cells for name, cells in rows.task.metadata.items() if name in own}
+    return replace(rows, task=replace(rows.task, metadata=kept), folds=rows.task.metadata[column])
+
+
+def _read(
+    data: DataSettings,
+    device_kind: DeviceKind,
+    frame: Table | None,
+    progress: ReadingProgress | None,
+    *,
+    pretrained: bool,
+) -> Rows:
     packed, digests = None, None
     if data.packed is not None:
         task, report, digests, packed = read_packed(data.packed, progress=progress)
     else:
-        task, report = _from_table(data, device_kind, progress, pretrained=pretrained)
+        task, report = _from_table(data, device_kind, frame, progress, pretrained=pretrained)
     images = data.image_column is not None if packed is None else packed.images
     if not report.duplicates or not images:  # numbers repeat by chance, pictures do not
         digests = None
@@ -117,13 +182,19 @@ def _prepared(rows: Rows, task: Task, split: Decision, *, drawn: SplitSettings |
 
 
 def _from_table(
-    data: DataSettings, device_kind: DeviceKind, progress: ReadingProgress | None, *, pretrained: bool
+    data: DataSettings,
+    device_kind: DeviceKind,
+    frame: Table | None,
+    progress: ReadingProgress | None,
+    *,
+    pretrained: bool,
 ) -> tuple[Task, TableReport]:
     task, report = read_table(
-        str(data.table),
+        str(data.table) if frame is None else frame,
         label_columns=data.label_columns,
         kind="binary" if len(data.label_columns) == 1 else "multilabel",
         image_column=data.image_column,
+        image_root=data.image_root,
         feature_columns=data.feature_columns,
         group_column=data.group_column,
         id_column=data.id_column,
@@ -140,18 +211,19 @@ def _from_table(
     return kept_in_memory(task, progress=progress), report
 
 
-def require_complete(data: DataSettings) -> None:
-    """ValueError where the settings do not say what to read, or say two things."""
+def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
+    """ValueError where the settings do not say what to read, or say two things. table: what is read in the end."""
+    table = data.table if table is None else table
     if data.packed is not None:
         require_only_packed(data)
         return
-    if data.table is None:
+    if table is None:
         raise ValueError("--table is required, for example --table data.csv, or --packed DIR for a packed set.")
-    if (Path(data.table) / MANIFEST_NAME).is_file():
+    if data.table is not None and (Path(data.table) / MANIFEST_NAME).is_file():
         raise ValueError(f"{data.table} is a packed set: name it with --packed, and no columns.")
     if not data.label_columns:
         raise ValueError("--label-column is required, for example --label-column target.")
-    metadata = bool(data.metadata_columns or data.category_columns)
+    metadata = has_metadata(data)
     if data.image_column is not None and metadata:
         raise ValueError(
             "a run learns from images (--image-column) or from metadata (--metadata-column): train one of each, the "
@@ -172,6 +244,8 @@ def require_complete(data: DataSettings) -> None:
         raise ValueError("--id-column goes with --feature-column: rows of images are called by their files.")
     if data.image_column is None and data.image_size is not None:
         raise ValueError("--image-size goes with --image-column: there are no images to resize.")
+    if data.image_column is None and data.image_root is not None:
+        raise ValueError("--image-root goes with --image-column: there are no image files to find.")
 
 
 def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedRecord | None) -> tuple[Task, Decision]:
@@ -254,6 +328,7 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "table": data.table,
         "packed": None if prepared.packed is None else asdict(prepared.packed),
         "image_column": data.image_column,
+        **({} if data.image_root is None else {"image_root": data.image_root}),
         "label_columns": list(data.label_columns),
         "feature_columns": list(feature_columns(prepared.task.source)),
         "metadata_columns": list(data.metadata_columns),

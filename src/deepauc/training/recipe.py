@@ -241,6 +241,7 @@ class Recipe:
         input_std: What they are divided by then.
         frozen: Train the last layer alone. The features below it are computed once, of the images as they are, with
             the weights that the network starts from.
+        keep_stages: Keep the weights at the end of each stage with scores, as `guard` does, without choosing.
     """
 
     model: ModelSpec
@@ -256,6 +257,7 @@ class Recipe:
     input_mean: tuple[float, ...] | None = None
     input_std: tuple[float, ...] | None = None
     frozen: bool = False
+    keep_stages: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))

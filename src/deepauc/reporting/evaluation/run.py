@@ -45,6 +45,7 @@ NO_LAST_SCORES = (
     "its scores are not in the run folder (the command deepauc train stores them, training from Python does not); its "
     "paired test on validation is in the table of stages."
 )
+FOLDS_NOTE = "Judged within the folds of cross-validation: each row by a network that was not trained on it."
 NO_METADATA = "no metadata were given. With them: deepauc report RUN --metadata table.csv --id-column COLUMN."
 
 
@@ -99,7 +100,7 @@ def evaluate_run(
         kind=record.task.kind,
         label_names=table.label_names,
         judged_part=part,
-        part_note=part_note(part),
+        part_note=part_note(part) if record.folds is None or part is not None else FOLDS_NOTE,
         parts=tuple(
             PartCounts(part=name, label=label, counts=count_rows(sample_of(table.part(name), number)))
             for name in table.part_names

@@ -8,7 +8,6 @@ Runs of one network share their kernels where that is faster (`stacked_step`); o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
@@ -71,7 +70,6 @@ class FastEngine:
         self.device = self.trainers[0].device
         self.captures = self.device.type == "cuda"
         self.compiled = compiled and self.captures and has_triton()
-        self.start_up_seconds = 0.0
         # A study compiles many stages; past torch's limit of 8 it would silently run them uncompiled.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
         self.stacked = stacked
@@ -147,7 +145,6 @@ class FastEngine:
 
     def _prepare(self, epochs: Sequence[Epoch]) -> None:
         """Steps of this stage, warmed up and captured. Every weight and state is as before afterwards."""
-        began = time.monotonic()
         self._graphs, self._units = [], []
         for trainer in self.trainers:
             trainer.trained.train()
@@ -162,7 +159,6 @@ class FastEngine:
         if self.captures:
             with programs_named_by_launch(self.device):
                 self._capture()
-        self.start_up_seconds += time.monotonic() - began
 
     def _network(self, step: RunStep) -> Network:
         trainer, stage = step.trainer, step.stage

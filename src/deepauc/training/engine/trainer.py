@@ -202,7 +202,7 @@ class Trainer:
             self.average.write_to(self.trained)
         if stage.keep == "best" and self.best is not None:
             self.model.load_state_dict(self.best["weights"])
-        if self.recipe.guard and not stage.on_views and self.ranks.leads:
+        if (self.recipe.guard or self.recipe.keep_stages) and not stage.on_views and self.ranks.leads:
             save_weights(self.folder.stage_path(self.stage_number), self.network())
 
     def after_step(self, epoch: Epoch, position: int) -> None:

@@ -31,6 +31,16 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "not scored": "In no part, because that run has not scored them: {left:~row}.",
         "gone": "Not in this table, but in that run: {gone:~row}.",
     },
+    "folds": {
+        "few": "The rarer class has {rarer:,} rows or patients, fewer than {below}: too few for one split. Each row is "
+        "scored by a network that was not trained on it.",
+        "column": "The column {column} names the fold of each row.",
+        "one per group": "Each {group} is in one fold only.",
+        "identical together": "Identical images are in one fold only.",
+        "own seed": "The folds use the seed of the split ({split_seed}); --seed changes only the training.",
+        "own test": "The test part is in no fold. The average of all networks is judged on it once.",
+        "fixed": "Within a fold nothing is chosen: the length of training is fixed.",
+    },
     "metadata": {
         "encoded": "They become {features:~feature}, encoded by the training rows alone. Numbers are standardised; "
         "each category, and an empty cell, has a feature of its own. A category that is not in the training rows "
@@ -128,6 +138,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "here. The report takes time on top.",
         "in time with tuning": "They take about {takes:~time} of the {minutes:~minute} that you allow, tuning of "
         "{tune:~pair} included, at {pace:~pace}, measured here. The report takes time on top.",
+        "in time per fold": "All {folds:~fold} together take about {takes:~time} of the {minutes:~minute} that you "
+        "allow, at {pace:~pace}, measured here. The report takes time on top.",
         "cut": "Shortened: the full {wanted:~sum} epochs would take about {whole:~time} (--minutes {allow:g}).",
     },
     "stages": {

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from deepauc.labels import scale_free_array
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling
+from deepauc.models.average import AverageSpec
 from deepauc.models.fusion import Scale, ensemble
 from deepauc.training.predict.predict import ScoreArray
 from deepauc.training.run.bundle import Bundle
@@ -90,6 +91,11 @@ def probability_meaning(
 ) -> str:
     """In one line: how they were made, the share of positives they hold for, and labels without a rising curve."""
     several, there, caution = len(folders) > 1, "", ""
+    if not several and _is_average(folders[0]):
+        return (
+            "probability: mean over the folds' networks, each recalibrated on rows that it was not trained on; it "
+            "holds at the prevalence of the training table, not at another clinic's"
+        )
     known = [_validation_prevalence(folder, len(names)) for folder in folders]
     shares = [share for share in known if share is not None]
     if len(shares) == len(folders):
@@ -108,6 +114,12 @@ def probability_meaning(
         else "score recalibrated on the validation part"
     )
     return f"probability: {made}; it holds at the prevalence there{there}, not at another clinic's{caution}"
+
+
+def _is_average(folder: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return isinstance(Bundle.load(folder).model, AverageSpec)
+    return False
 
 
 def _is_flat(scaling: TemperatureScaling | IsotonicScaling) -> bool:

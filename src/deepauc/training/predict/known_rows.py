@@ -81,7 +81,7 @@ def known_rows(runs: Sequence[Path], ids: Sequence[str], *, named: bool) -> Know
     apart = [row for row, parts in enumerate(each) if len(set(parts)) > 1]
     return KnownRows(
         parts=np.array([parts[0] if parts else NO_PART for parts in each], dtype=str),
-        seen=sum(bool({"train", "validation"} & set(parts)) for parts in each),
+        seen=sum(bool({"train", "validation", "oof"} & set(parts)) for parts in each),
         unaware=tuple(run for run, parts in zip(runs, found, strict=True) if not parts.keys() & set(ids)),
         conflict=_conflict(runs, found, ids[apart[0]], len(apart)) if apart else None,
     )

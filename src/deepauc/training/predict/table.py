@@ -15,6 +15,7 @@ import torch
 
 from deepauc.data.images.decode import ImageFileInputs
 from deepauc.data.table.columns import parse_labels
+from deepauc.data.table.frame import Table
 from deepauc.data.table.read import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
@@ -114,13 +115,15 @@ class TablePrediction:
 
 def predict_table(
     runs: Sequence[str | Path],
-    table: str | Path,
+    table: Table,
     *,
     image_column: str | None = None,
+    image_root: str | Path | None = None,
     feature_columns: Sequence[str] = (),
     label_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
+    positive: str | None = None,
     tta: int | None = None,
     scale: Scale | None = None,
     weights: Sequence[float] | Literal["learned"] | None = None,
@@ -133,9 +136,10 @@ def predict_table(
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TablePrediction:
-    """Score a table that needs no labels. Columns that are not named are called as the first run's were.
+    """Score a table (a file or a DataFrame) that needs no labels. Columns that are not named are the first run's.
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
+    positive: the value that is 1 in them.
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
     tta: as in `predict`. weights: how much each run counts, in scores and probabilities; all alike by default, and with
     "learned" as a logistic regression on the runs' validation part says, whose probabilities are then given; this
@@ -189,6 +193,7 @@ def predict_table(
     inputs = read_inputs(
         table,
         image_column=image_column,
+        image_root=image_root,
         feature_columns=feature_columns,
         group_column=group_column,
         id_column=id_column,
@@ -202,7 +207,7 @@ def predict_table(
     )
     known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None)
     row_parts = known.require_parts() if parts else None
-    labels = {name: _labels(inputs, name) for name in label_columns}
+    labels = {name: _labels(inputs, name, positive) for name in label_columns}
     task = _unlabelled_task(inputs, names, metadata)  # with ids: `predict` names the rows that it cannot score
     members = []
     rows = len(inputs.ids)
@@ -312,10 +317,10 @@ def _resized(source: Inputs, bundle: Bundle) -> Inputs:
     )
 
 
-def _labels(inputs: TableInputs, column: str) -> npt.NDArray[np.float64]:
+def _labels(inputs: TableInputs, column: str, positive: str | None) -> npt.NDArray[np.float64]:
     """0, 1 or NaN, read as in training."""
     cells = [f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in inputs.metadata[column].tolist()]
-    values, problems = parse_labels(cells, range(len(cells)), column)
+    values, problems = parse_labels(cells, range(len(cells)), column, positive=positive)
     if problems:
         first = problems[0]
         raise ValueError(

@@ -31,7 +31,7 @@ def baseline_run(run: Run, task: Task, *, device: str | torch.device | None = No
     weights = RunFolder(run.path).stage_path(number)
     if number >= len(recipe.stages) - 1 or not weights.exists():
         return None
-    alone = replace(recipe, stages=recipe.stages[: number + 1], guard=False)
+    alone = replace(recipe, stages=recipe.stages[: number + 1], guard=False, keep_stages=False)
     identity = replace(record.identity, recipe=recipe_hash(alone))
     kept = record.changed(identity=asdict(identity), recipe=to_plain(alone), results=None, plan=None, sha256=None)
     folder = RunFolder.claim(run.path / FOLDER, identity, kept.plain)

@@ -20,7 +20,7 @@ from deepauc.data.augment.batch import Augment
 from deepauc.data.images.decode import Window
 from deepauc.data.task import Task
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling, recalibration_from_dict
-from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model
+from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model, member_specs
 from deepauc.models.classifier import classifier_name
 from deepauc.models.factory import require_permitted
 from deepauc.models.fusion import SMALLEST_SCALE, CategoricalColumn, MetadataEncoder, NumericColumn
@@ -132,9 +132,10 @@ class Bundle:
         """
         weights, spec = Path(folder) / "model.safetensors", architecture(self.model)
         try:
-            if isinstance(spec, FactorySpec):
-                require_permitted(spec.factory)
-            elif weights.is_file():
+            factories = [one.factory for one in member_specs(spec) if isinstance(one, FactorySpec)]
+            for factory in factories:
+                require_permitted(factory)
+            if not factories and weights.is_file():
                 self._require_size(spec, weights.stat().st_size)
             model = self._built(spec)
         except Exception as error:  # a damaged description reaches torch and timm and meets any exception there is
@@ -197,9 +198,11 @@ class Bundle:
 
     def _fault(self) -> str | None:
         """What is wrong with the fields of a file that could be read, in words."""
-        if not isinstance(self.model, ModelSpec):
+        networks = member_specs(self.model) if isinstance(self.model, ModelSpec) else ()
+        if not networks or not all(isinstance(one, ModelSpec) for one in networks):
             return "model is no network"
-        lists = [value for value in vars(self.model).values() if isinstance(value, tuple | list)]
+        lists = [value for one in networks for value in vars(one).values() if isinstance(value, tuple | list)]
+        lists.append(networks)
         names, each = self.label_names, self.preprocessing
         named = bool(names) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
         fits = len(self.shape) in (1, 3) and min(self.shape) >= 1

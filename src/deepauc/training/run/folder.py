@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-import deepauc
 from deepauc.training.run.output_file import write_atomically
 from deepauc.training.run.record import Identity, RunRecord
 
@@ -68,7 +67,7 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def stage_path(self, number: int) -> Path:
-        """The weights at the end of a stage, kept where the recipe's guard compares stages."""
+        """The weights at the end of a stage, kept where the recipe's guard compares stages, or it asks for them."""
         return self.path / f"stage-{number}.safetensors"
 
     @property
@@ -141,7 +140,7 @@ def by_other_numerics(records: Iterable[Mapping[str, Any]]) -> int:
 
 
 @cache
-def git_commit(package: Path = Path(deepauc.__file__).parent) -> str | None:
+def git_commit(package: Path = Path(__file__).parents[2]) -> str | None:
     """The commit of the checkout that the package is imported from; None for an installed package.
 
     Read from git's own files, so that no git is needed. Changes that are not committed do not show.

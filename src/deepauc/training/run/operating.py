@@ -23,12 +23,14 @@ def thresholds(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, dict[st
 
     Specificities of 80, 90, 95 %, more if it can tell; sensitivities of 90 and 95 %.
     """
-    found = {}
-    for name, h, y in _labels_with_both_classes(task, scores):
-        asked = specificities(int((y == 0).sum()))
-        found[name] = {f"specificity {s:g}": float(threshold_at_specificity(h, y, s)) for s in asked}
-        found[name] |= {f"sensitivity {s:g}": float(threshold_at_sensitivity(h, y, s)) for s in SENSITIVITIES}
-    return found
+    return {name: thresholds_of(h, y) for name, h, y in _labels_with_both_classes(task, scores)}
+
+
+def thresholds_of(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, float]:
+    """Of one label with both classes."""
+    asked = specificities(int((labels == 0).sum()))
+    found = {f"specificity {s:g}": float(threshold_at_specificity(scores, labels, s)) for s in asked}
+    return found | {f"sensitivity {s:g}": float(threshold_at_sensitivity(scores, labels, s)) for s in SENSITIVITIES}
 
 
 def calibrations(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, Any]:

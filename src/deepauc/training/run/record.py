@@ -16,6 +16,7 @@ from deepauc.metrics.intervals import Estimate
 from deepauc.names import Alike, group_word
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Recipe
+from deepauc.training.run.fold_record import FoldsRecord
 
 Aucs = Mapping[str, Mapping[str, Estimate[float]]]  # part -> label
 
@@ -81,6 +82,7 @@ class DataRecord:
     feature_columns: tuple[str, ...] = ()
     metadata_columns: tuple[str, ...] = ()
     category_columns: tuple[str, ...] = ()
+    positive: str | None = None  # the label that is positive, where labels are not 0 and 1
     rows: int | None = None
     labelled: int | None = None
     unlabelled: int | None = None
@@ -106,6 +108,7 @@ class DataRecord:
             feature_columns=_texts(found.get("feature_columns")),
             metadata_columns=_texts(found.get("metadata_columns")),
             category_columns=_texts(found.get("category_columns")),
+            positive=_text(found.get("positive")),
             rows=_count(found.get("rows")),
             labelled=_count(found.get("labelled")),
             unlabelled=_count(found.get("unlabelled")),
@@ -280,6 +283,7 @@ class RunRecord:
     stages: tuple[StageRecord, ...]
     tta: int  # over how many changed copies of an image a score of validation and test is the mean; 0: as it is
     results: Results
+    folds: FoldsRecord | None  # of cross-validation; None: of one split
     command: str
     leaks: Mapping[str, int] | None
     possible_leaks: int | None
@@ -303,6 +307,7 @@ class RunRecord:
             stages=tuple(StageRecord.of(stage) for stage in _items(recipe.get("stages"))),
             tta=max(0, _count(recipe.get("tta")) or 0),
             results=Results.of(plain.get("results")),
+            folds=FoldsRecord.of(plain.get("folds")),
             command=" ".join(_texts(command)) if isinstance(command, list) else str(command or ""),
             leaks=_leaks(plain.get("leaks")),
             possible_leaks=_count(plain.get("possible_leaks")),

@@ -26,7 +26,7 @@ from deepauc.training.run.own_files import SCORES
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]
 
-ID, PART, GROUP = "id", "part", "group"  # the names of a run folder's scores.csv
+ID, PART, GROUP, FOLD = "id", "part", "group", "fold"  # the names of a run folder's scores.csv
 OtherLabels = Literal["refused", "missing", "kept"]
 _TRUE, _FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})  # in lower case, a cell that says nothing
@@ -47,6 +47,7 @@ class Scores:
     ids: Strings | None = None  # (n,)
     parts: Strings | None = None
     groups: Strings | None = None  # patients; a row without one is a patient of its own
+    folds: Strings | None = None  # of cross-validation; empty for rows of another part
     group_word: str = "patient"  # what one of them is called
     notes: tuple[str, ...] = ()
 
@@ -68,6 +69,7 @@ class Scores:
             ids=None if self.ids is None else self.ids[chosen],
             parts=None if self.parts is None else self.parts[chosen],
             groups=None if self.groups is None else self.groups[chosen],
+            folds=None if self.folds is None else self.folds[chosen],
         )
 
     def part(self, name: str) -> Scores:
@@ -116,6 +118,7 @@ def read_scores(
         "ids": id_column or (ID if ID in header else None),
         "parts": part_column or (PART if PART in header else None),
         "groups": group_column or (GROUP if GROUP in header else None),
+        "folds": FOLD if FOLD in header else None,
     }
     wanted = [*label_columns, *score_columns, *(column for column in extra.values() if column)]
     numbers = set(score_columns) - set(extra.values())
@@ -150,6 +153,7 @@ def read_scores(
         ids=columns["ids"],
         parts=columns["parts"],
         groups=groups,
+        folds=columns["folds"],
         group_word=word,
         notes=tuple(notes),
     )
@@ -170,16 +174,35 @@ def write_run_scores(folder: Path, task: Task, scores: Mapping[str, npt.NDArray[
 
     scores: (n, L) by part, of its labelled rows.
     """
+    blocks = [ScoredRows(part=part, rows=task.labelled(part), scores=values) for part, values in scores.items()]
+    write_scored_rows(folder, task, blocks)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredRows:
+    """Rows of a task with their scores, (n, L). fold: its name, where the rows were held out as one."""
+
+    part: str
+    rows: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.floating[Any]]
+    fold: str | None = None
+
+
+def write_scored_rows(folder: Path, task: Task, blocks: Sequence[ScoredRows]) -> None:
+    """scores.csv of these rows; with a column `fold` where any have one."""
+    folds = any(block.fold is not None for block in blocks)
     names = [""] if task.kind == "binary" else [f":{name}" for name in task.label_names]
     text = io.StringIO()  # a row at a time: as Python objects a million rows would take a gigabyte
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([ID, PART, GROUP, *(kind + name for name in names for kind in ("label", "score"))])
-    for part, values in scores.items():
-        for row, score in zip(task.labelled(part), values.reshape(len(values), -1), strict=True):
+    header = [ID, PART, *([FOLD] if folds else []), GROUP]
+    writer.writerow([*header, *(kind + name for name in names for kind in ("label", "score"))])
+    for block in blocks:
+        for row, score in zip(block.rows, block.scores.reshape(len(block.scores), -1), strict=True):
             label = task.labels[row].reshape(-1)
             line = [
                 task.ids[row] if task.ids is not None else int(row),
-                part,
+                block.part,
+                *([block.fold or ""] if folds else []),
                 task.groups[row] if task.groups is not None else "",
             ]
             for y, s in zip(label, score, strict=True):

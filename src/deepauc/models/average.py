@@ -1,0 +1,68 @@
+"""Several networks as one: the mean of their recalibrated probabilities, given as log odds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Buildable(Protocol):
+    """The spec of a member."""
+
+    def build(self, *, in_channels: int, num_outputs: int) -> nn.Module: ...
+
+
+class AverageNetwork(nn.Module):
+    """Inputs as they are (images in [0, 1], or features) -> the log odds of the members' mean probability, (N, L).
+
+    Each member m standardises the inputs by its own mean and deviation, its raw score h becomes the probability
+    sigmoid(slope h + intercept), and the members' probabilities are averaged by their shares, which sum to 1:
+
+        p = Σ_m w_m σ(z_m),    score = log p - log(1 - p),    1 - p = Σ_m w_m σ(-z_m).
+
+    Both sums are taken in logarithms, so that no score ties where p is near 0 or 1.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], *, in_channels: int, num_outputs: int) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        count = len(members)
+        self.register_buffer("mean", torch.zeros(count, in_channels))
+        self.register_buffer("std", torch.ones(count, in_channels))
+        self.register_buffer("slope", torch.ones(count, num_outputs))
+        self.register_buffer("intercept", torch.zeros(count, num_outputs))
+        self.register_buffer("share", torch.full((count,), 1 / count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (1, -1, *(1,) * (x.ndim - 2))
+        mean, std = self.get_buffer("mean"), self.get_buffer("std")
+        logits = []
+        for number, member in enumerate(self.members):
+            scores = member((x - mean[number].reshape(shape)) / std[number].reshape(shape))
+            logits.append(self.get_buffer("slope")[number] * scores + self.get_buffer("intercept")[number])
+        z = torch.stack(logits)  # (M, N, L)
+        shares = self.get_buffer("share").log().reshape(-1, 1, 1)
+        positive = torch.logsumexp(functional.logsigmoid(z) + shares, dim=0)
+        negative = torch.logsumexp(functional.logsigmoid(-z) + shares, dim=0)
+        return positive - negative
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageSpec:
+    """The average of these networks; standardisation, recalibration and shares are part of its weights."""
+
+    members: tuple[Buildable, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", tuple(self.members))
+        if not self.members:
+            raise ValueError("an average has at least one member.")
+
+    def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+        networks = [member.build(in_channels=in_channels, num_outputs=num_outputs) for member in self.members]
+        return AverageNetwork(networks, in_channels=in_channels, num_outputs=num_outputs)

@@ -1,0 +1,201 @@
+"""The candidates of cross-validation: what each fold's networks score on held-out rows, on one scale, and who is kept.
+
+A raw score becomes log odds by a recalibration that is fitted on the held-out rows of the *other* folds: no row's own
+label, and none of its fold, has a say in its score. Averages are means of probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepauc.metrics.choosing import Kept, choose
+from deepauc.metrics.folds import fold_auroc_interval, labels_with_pairs
+from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.recalibration import LabelwiseScaling, TemperatureScaling, fit_temperature
+from deepauc.training.recipe import Recipe
+from deepauc.training.run.fold_record import BoardRow, Choice
+
+Floats = npt.NDArray[np.float64]
+
+AVERAGE = "average"
+OWN_ROWS = 10  # of either class that a fold must hold for a recalibration of its own; else that of all folds
+_SHORT = {"CrossEntropy": "ce", "AUCMargin": "auc_m", "AUCSquare": "auc_s"}
+_AS_IT_IS = TemperatureScaling(slope=1.0, intercept=0.0)
+
+
+def short_name(objective: str) -> str:
+    """`ce`, `auc_m`."""
+    return _SHORT.get(objective, objective.lower())
+
+
+def network_names(recipe: Recipe) -> tuple[str, ...]:
+    """The networks of a fold, `ce` and `ce_auc_m`: after the first stage with scores, and after the last."""
+    objectives = [type(stage.objective).__name__ for stage in recipe.stages if not stage.on_views]
+    short = [short_name(name) for name in objectives]
+    return (short[0],) if len(short) == 1 else (short[0], "_".join(short))
+
+
+def default_candidate(recipe: Recipe) -> str:
+    """Fixed before any score is seen: the network that the plan ends with.
+
+    It rests on results/plan.md, second round: "AUC-M if CE leaves time for it". A study of `fit` on small sets is to
+    confirm or change it.
+    """
+    return network_names(recipe)[-1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldOut:
+    """Held-out rows of all folds: labels (N, L), NaN where missing; fold (N,) by number; groups (N,) of patients.
+
+    networks, trivial: raw scores (N, L) by name.
+    """
+
+    label_names: tuple[str, ...]
+    labels: Floats
+    fold: npt.NDArray[np.int64]
+    groups: npt.NDArray[Any] | None
+    networks: Mapping[str, Floats]
+    trivial: Mapping[str, Floats]
+
+    def of_network(self, name: str) -> Floats:
+        """Raw scores of a network or of a trivial baseline."""
+        return self.networks[name] if name in self.networks else self.trivial[name]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chosen:
+    """What is kept, and its log odds (N, L). members: the networks in it by name, with the share of each."""
+
+    choice: Choice
+    scores: Floats
+    members: Mapping[str, float]
+
+
+def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float]) -> Chosen:
+    """Judge all candidates and keep one. seconds: of each network and trivial baseline, over all folds."""
+    odds = {name: _cross_fitted(rows, name) for name in (*rows.networks, *rows.trivial)}
+    made_of = {name: {name: 1.0} for name in rows.networks}
+    if len(made_of) > 1:
+        made_of[AVERAGE] = {name: 1 / len(rows.networks) for name in rows.networks}
+    candidates = {name: _mean(odds, members) for name, members in made_of.items()}
+    joined = {
+        (name, baseline): {**{one: share / 2 for one, share in members.items()}, baseline: 0.5}
+        for name, members in made_of.items()
+        for baseline in rows.trivial
+    }
+    averages = {pair: _mean(odds, members) for pair, members in joined.items()}
+    trivial = {name: odds[name] for name in rows.trivial}
+    kept = choose(
+        candidates,
+        rows.labels,
+        rows.fold,
+        default=default,
+        groups=rows.groups,
+        trivial=trivial,
+        averages=averages,
+    )
+    members = made_of[kept.name] if kept.with_trivial is None else joined[kept.name, kept.with_trivial]
+    scores = candidates[kept.name] if kept.with_trivial is None else averages[kept.name, kept.with_trivial]
+    judged = {**candidates, **trivial}
+    if kept.with_trivial is not None:
+        judged[f"{kept.name} with {kept.with_trivial}"] = scores
+    return Chosen(choice=_choice(rows, kept, judged, default, seconds), scores=scores, members=members)
+
+
+def recalibrations(rows: HeldOut, name: str) -> list[LabelwiseScaling]:
+    """Of a network, by fold: by what its own fold held out, or, where that is too little, by what all folds did."""
+    raw = rows.of_network(name)
+    found = []
+    for fold in range(int(rows.fold.max()) + 1):
+        own = rows.fold == fold
+        scalings = []
+        for j in range(rows.labels.shape[1]):
+            counts = [int((rows.labels[own, j] == value).sum()) for value in (0, 1)]
+            fitted_on = own if min(counts) >= OWN_ROWS else np.ones(len(own), dtype=bool)
+            scalings.append(_fitted(raw[fitted_on, j], rows.labels[fitted_on, j]))
+        found.append(LabelwiseScaling(tuple(scalings)))
+    return found
+
+
+def intervals(rows: HeldOut, scores: Floats) -> dict[str, Estimate[float]]:
+    """The mean AUC over folds by label; labels that no fold can judge are left out."""
+    judged = labels_with_pairs(rows.labels, rows.fold)
+    return {
+        name: fold_auroc_interval(scores[:, j], rows.labels[:, j], rows.fold, groups=rows.groups).floats()
+        for j, name in enumerate(rows.label_names)
+        if judged[j]
+    }
+
+
+def _choice(
+    rows: HeldOut, kept: Kept, judged: Mapping[str, Floats], default: str, seconds: Mapping[str, float]
+) -> Choice:
+    networks = sum(seconds[name] for name in rows.networks)
+    name_kept = kept.name if kept.with_trivial is None else f"{kept.name} with {kept.with_trivial}"
+    board = tuple(
+        BoardRow(
+            candidate=name,
+            label=label,
+            auc=auc,
+            seconds=round(seconds.get(name, networks), 3),
+            kept=name == name_kept,
+            trivial=name in rows.trivial,
+        )
+        for name, scores in judged.items()
+        for label, auc in intervals(rows, scores).items()
+    )
+    against = kept.against_trivial
+    lead = None
+    if against is not None:
+        lead = Estimate(float(against.difference), float(against.low), float(against.high))
+    return Choice(
+        kept=kept.name,
+        default=default,
+        auc=kept.auc.floats(),
+        aucs=intervals(rows, kept.composed),
+        board=board,
+        with_trivial=kept.with_trivial,
+        trivial=kept.trivial,
+        lead=lead,
+    )
+
+
+def _cross_fitted(rows: HeldOut, name: str) -> Floats:
+    """Log odds (N, L): each fold's raw scores recalibrated by the held-out rows of the others."""
+    raw = rows.of_network(name)
+    odds = np.empty(raw.shape)
+    for fold in np.unique(rows.fold):
+        own = rows.fold == fold
+        for j in range(raw.shape[1]):
+            scaling = _fitted(raw[~own, j], rows.labels[~own, j])
+            odds[own, j] = scaling.slope * raw[own, j].astype(np.float64) + scaling.intercept
+    return odds
+
+
+def _fitted(scores: npt.NDArray[Any], labels: Floats) -> TemperatureScaling:
+    known = ~np.isnan(labels)
+    if len(np.unique(labels[known])) < 2:
+        return _AS_IT_IS
+    scaling = fit_temperature(scores[known], labels[known])
+    assert isinstance(scaling, TemperatureScaling)
+    return scaling
+
+
+def _mean(odds: Mapping[str, Floats], members: Mapping[str, float]) -> Floats:
+    """The log odds of the mean probability, as `models.average` has them."""
+    if len(members) == 1:
+        return odds[next(iter(members))]
+    return log_odds_of_mean([odds[name] for name in members], list(members.values()))
+
+
+def log_odds_of_mean(odds: Sequence[Floats], shares: Sequence[float]) -> Floats:
+    """log p - log(1 - p) for p = Σ w σ(z), in logarithms throughout."""
+    z, weights = np.stack(odds), np.log(np.array(shares)).reshape(-1, *(1,) * odds[0].ndim)
+    positive, negative = (np.logaddexp.reduce(weights - np.logaddexp(0.0, -sign * z), axis=0) for sign in (1, -1))
+    return np.asarray(positive - negative, dtype=np.float64)

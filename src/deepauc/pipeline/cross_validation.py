@@ -1,0 +1,317 @@
+"""`cross_validate`: a network for each fold, the candidates judged on held-out rows, and their average as the model.
+
+The folder: `fold-1`, `fold-2`, ... are run folders; each has the first stage's network in `baseline` and the trivial
+baselines in `trivial`. Above them stand run.json, scores.csv (part `oof`: each row by a network that never saw it),
+the average as one network (model.safetensors, bundle.json), the report, and DONE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from deepauc.data.folds import Folds, fold_task
+from deepauc.data.task import Task
+from deepauc.pipeline.candidates import (
+    Floats,
+    HeldOut,
+    choose_candidate,
+    default_candidate,
+    network_names,
+)
+from deepauc.pipeline.events import (
+    AlreadyFinished,
+    Checked,
+    Decided,
+    Estimated,
+    FoldBegan,
+    Listener,
+    Resumed,
+    Scoring,
+    Timing,
+    WritingReport,
+    ignore,
+)
+from deepauc.pipeline.fold_average import save_average
+from deepauc.pipeline.folding import Dealt
+from deepauc.pipeline.job import Job, compute_features, cpu_threads, fit_minutes, plan, recorded_pace
+from deepauc.pipeline.stages import stage_lengths
+from deepauc.pipeline.train import State, folder_state, run_notes, train_run
+from deepauc.pipeline.trivial_baselines import FOLDER as TRIVIAL
+from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_names, trivial_seconds
+from deepauc.reporting.report import write_report
+from deepauc.training.config import Settings
+from deepauc.training.plain import recipe_hash, to_plain
+from deepauc.training.plan.decision import Decision, replaced
+from deepauc.training.plan.timing import Pace, measure_pace, seconds_of
+from deepauc.training.predict.predict import predict
+from deepauc.training.prepare import Rows, unsplit_rows
+from deepauc.training.run.baseline import baseline_run
+from deepauc.training.run.fold_record import FoldsRecord
+from deepauc.training.run.folder import RunFolder, surroundings
+from deepauc.training.run.own_files import MODEL, SCORES, require_own
+from deepauc.training.run.record import Identity, Results
+from deepauc.training.run.run import Run, finished
+from deepauc.training.run.scores import ScoredRows, read_run_scores, write_scored_rows
+from deepauc.training.scoring import part_auc
+
+OOF = "oof"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldJob:
+    """One recipe for all folds, and the task of each. job: of the fold with the fewest rows of a class."""
+
+    job: Job
+    dealt: Dealt
+    tasks: tuple[Task, ...]
+    pace: Pace
+    seconds: float  # that all of it is expected to take
+
+    @property
+    def folds(self) -> Folds:
+        return self.dealt.folds
+
+    def fold(self, number: int) -> Job:
+        """That of one fold."""
+        return replace(self.job, prepared=replace(self.job.prepared, task=self.tasks[number]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossValidation:
+    """A finished run with folds."""
+
+    run: Run
+    state: State
+    report: Path
+
+    @property
+    def folds(self) -> FoldsRecord:
+        found = self.run.record.folds
+        assert found is not None
+        return found
+
+
+def fold_folder(out: Path, number: int) -> Path:
+    """number: from 0."""
+    return out / f"fold-{number + 1}"
+
+
+def cross_validate(
+    settings: Settings,
+    rows: Rows,
+    dealt: Dealt,
+    *,
+    out: Path,
+    state: State,
+    device: torch.device,
+    command: str,
+    listen: Listener = ignore,
+) -> CrossValidation:
+    """Train each fold, choose, average, report. The same call on an unfinished folder resumes, to the bit."""
+    planned = plan_folds(settings, rows, dealt, device=device, folder=RunFolder(out), listen=listen)
+    whole = unsplit_rows(rows, settings, dealt.decision)
+    listen(Checked(prepared=whole))
+    listen(Decided(decisions=planned.job.decisions))
+    folder = _claimed(planned, settings, whole.task, out, command)
+    if folder.done:
+        require_own(out, MODEL, SCORES, force=None)
+        listen(AlreadyFinished(out=out))
+    else:
+        if state == "continued":
+            listen(Resumed(out=out))
+        else:
+            listen(Estimated(seconds=planned.seconds))
+        _train_folds(planned, out, command, device, listen)
+        listen(Scoring())
+        with cpu_threads(device):
+            _finish(planned, whole.task, folder, device)
+    return conclude_folds(Run(out), state=state, listen=listen)
+
+
+def conclude_folds(run: Run, *, state: State, listen: Listener = ignore) -> CrossValidation:
+    """Write the report; one that is there already is left as it is."""
+    report = run.path / "report.html"
+    if not report.exists():
+        listen(WritingReport())
+        write_report(run.path, command=shlex.join(["deepauc", "report", str(run.path)]))
+    return CrossValidation(run=run, state=state, report=report)
+
+
+def plan_folds(
+    settings: Settings,
+    rows: Rows,
+    dealt: Dealt,
+    *,
+    device: torch.device,
+    folder: RunFolder | None = None,
+    listen: Listener = ignore,
+) -> FoldJob:
+    """One recipe for all folds, planned for the smallest; minutes are shared out among them."""
+    whole, folds = unsplit_rows(rows, settings, dealt.decision), dealt.folds
+    together, number = rows.together, len(dealt.folds)
+    tasks = tuple(fold_task(whole.task, folds, one, validation=0.0, together=together) for one in range(number))
+    smallest = min(tasks, key=_rarer_rows)
+    minutes = settings.plan.minutes
+    shared = settings
+    if minutes is not None:
+        shared = replace(settings, plan=replace(settings.plan, minutes=minutes / number))
+    job = plan(shared, replace(whole, task=smallest), device=device)
+    for task in tasks:
+        stage_lengths(job.recipe, task, seed=settings.seed)  # what a stage refuses is said before the plan
+    pace = None if folder is None else recorded_pace(folder)
+    if pace is None or len(pace.step) != len(job.recipe.stages):
+        compute_features(job, listen=listen)
+        listen(Timing())
+        with cpu_threads(device):
+            pace = measure_pace(job.recipe, smallest, seed=settings.seed, device=device)
+    seconds = number * seconds_of(job.recipe, smallest, pace) if minutes is None else 0.0
+    job = fit_minutes(job, pace=pace)
+    if minutes is not None:
+        job, seconds = _told_in_all(job, minutes, number)
+    scored = sum(not stage.on_views for stage in job.recipe.stages)
+    recipe = replace(job.recipe, guard=False, keep_stages=scored > 1)
+    job = replace(job, recipe=recipe, untuned=recipe)
+    return FoldJob(job=job, dealt=dealt, tasks=tasks, pace=pace, seconds=seconds)
+
+
+def _rarer_rows(task: Task) -> int:
+    labels = task.labels[task.labelled("train")].reshape(-1, task.num_labels)
+    return min(int((labels == value).sum(axis=0).min()) for value in (0, 1))
+
+
+def _told_in_all(job: Job, minutes: float, number: int) -> tuple[Job, float]:
+    """The decision on epochs by the minutes of all folds together, and the seconds that they take."""
+    one = next(decision for decision in job.decisions if decision.name == "epochs")
+    facts: dict[str, Any] = dict(one.rests_on)
+    facts |= {"folds": number, "minutes": minutes}
+    facts |= {name: number * facts[name] for name in ("takes", "whole", "allow") if name in facts}
+    told = Decision(name=one.name, value=one.value, reason=("in time per fold", *one.reason[1:]), rests_on=facts)
+    return replace(job, decisions=replaced(job.decisions, told)), float(facts["takes"])
+
+
+def _claimed(planned: FoldJob, settings: Settings, whole: Task, out: Path, command: str) -> RunFolder:
+    """The top folder, its identity written down before anything is trained."""
+    job, folds = planned.job, planned.folds
+    digest = hashlib.sha256("".join(task.data_hash() for task in planned.tasks).encode()).hexdigest()
+    rows = {OOF: int((folds.number >= 0).sum())}
+    if "test" in whole.parts:
+        rows["test"] = len(whole.labelled("test"))
+    record = FoldsRecord(names=folds.names, column=planned.dealt.column, cautions=folds.cautions)
+    return RunFolder.claim(
+        out,
+        Identity(recipe=recipe_hash(job.recipe), data=digest, seed=settings.seed),
+        {
+            "recipe": to_plain(job.recipe),
+            "task": {
+                "name": whole.name,
+                "kind": whole.kind,
+                "labels": list(whole.label_names),
+                "shape": list(whole.source.shape),
+                "rows": rows,
+                "unlabelled_rows": len(whole.unlabelled("train")),
+            },
+            **surroundings(job.device),
+            **run_notes(replace(job, settings=settings, pace=planned.pace), command),
+            "folds": record.to_plain(),
+        },
+    )
+
+
+def _train_folds(planned: FoldJob, out: Path, command: str, device: torch.device, listen: Listener) -> None:
+    """Every fold's networks and trivial baselines; what is there already is left as it is."""
+
+    def heard(event: Any) -> None:
+        if not isinstance(event, AlreadyFinished | Resumed):  # said of the whole
+            listen(event)
+
+    folds = planned.folds
+    for number, task in enumerate(planned.tasks):
+        folder = fold_folder(out, number)
+        if not RunFolder(folder).done:
+            listen(FoldBegan(number=number + 1, folds=len(folds), name=folds.names[number]))
+        run = train_run(planned.fold(number), folder, state=folder_state(folder), command=command, listen=heard)
+        with cpu_threads(device):
+            baseline_run(run, task, device=device)
+            seed = planned.job.settings.seed
+            fit_trivial_baselines(task, folder / TRIVIAL, parts=("test",), seed=seed, device=device)
+
+
+def _finish(planned: FoldJob, whole: Task, folder: RunFolder, device: torch.device) -> None:
+    """The choice, the average as one network, its scores, the record; DONE comes last."""
+    out, names = folder.path, network_names(planned.job.recipe)
+    places = _places(planned, out)
+    rows = _held_out(planned, names, places)
+    seconds = _seconds(planned, names, out)
+    chosen = choose_candidate(rows, default=default_candidate(planned.job.recipe), seconds=seconds)
+    save_average(out, rows, chosen, places)
+    blocks = [
+        ScoredRows(part=OOF, rows=task.labelled("test"), scores=chosen.scores[rows.fold == number], fold=name)
+        for number, (task, name) in enumerate(zip(planned.tasks, planned.folds.names, strict=True))
+    ]
+    aucs = {OOF: dict(chosen.choice.aucs)}
+    if "test" in whole.parts:
+        test = whole.labelled("test")
+        scores = np.asarray(predict(out, whole, rows=test, device=device)).reshape(len(test), -1)
+        blocks.append(ScoredRows(part="test", rows=test, scores=scores))
+        aucs["test"] = part_auc(whole, "test", scores.astype(np.float32))
+    write_scored_rows(out, whole, blocks)
+    record = folder.record()
+    assert record.folds is not None
+    folder.write_record(record.changed(folds=replace(record.folds, choice=chosen.choice).to_plain()))
+    finished(folder, Results(auc=aucs, seconds=round(sum(seconds.values()), 3)))
+
+
+def _places(planned: FoldJob, out: Path) -> dict[str, list[Path]]:
+    """The folders of every network and trivial baseline, by name, in the order of the folds."""
+    names, each = network_names(planned.job.recipe), [fold_folder(out, one) for one in range(len(planned.folds))]
+    found = {names[-1]: each}
+    if len(names) > 1:
+        found = {names[0]: [one / "baseline" for one in each], **found}
+    for name in trivial_names(planned.tasks[0]):
+        found[name] = [one / TRIVIAL / name for one in each]
+    return found
+
+
+def _held_out(planned: FoldJob, names: Sequence[str], places: Mapping[str, Sequence[Path]]) -> HeldOut:
+    tasks = planned.tasks
+    whole, each = tasks[0], [task.labelled("test") for task in tasks]
+    order = np.concatenate(each)
+    raw = {name: np.concatenate([_scores(place, whole) for place in folders]) for name, folders in places.items()}
+    return HeldOut(
+        label_names=whole.label_names,
+        labels=whole.labels[order].reshape(len(order), -1).astype(np.float64),
+        fold=np.repeat(np.arange(len(each)), [len(rows) for rows in each]),
+        groups=None if whole.groups is None else whole.groups[order],
+        networks={name: raw[name] for name in names},
+        trivial={name: scores for name, scores in raw.items() if name not in names},
+    )
+
+
+def _scores(place: Path, task: Task) -> Floats:
+    return read_run_scores(place, other_labels="kept").part("test").scores.reshape(-1, task.num_labels)
+
+
+def _seconds(planned: FoldJob, names: Sequence[str], out: Path) -> dict[str, float]:
+    """What each network and trivial baseline has taken in all folds, as recorded; stages share by their steps."""
+    trivial = trivial_names(planned.tasks[0])
+    total = dict.fromkeys((*names, *trivial), 0.0)
+    for number, task in enumerate(planned.tasks):
+        folder = fold_folder(out, number)
+        run = RunFolder(folder).record().results.seconds or 0.0
+        lengths = stage_lengths(planned.job.recipe, task, seed=planned.job.settings.seed)
+        steps = [length.steps * length.rows_per_step for length in lengths]
+        last = steps[-1] / sum(steps) if len(names) > 1 else 1.0
+        total[names[-1]] += run * last
+        if len(names) > 1:
+            total[names[0]] += run * (1 - last)
+        for name in trivial:
+            total[name] += trivial_seconds(folder / TRIVIAL, name)
+    return total

@@ -1,0 +1,173 @@
+"""`fit`: from a table to a model and its report, in one call; what `deepauc train` does, from Python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from deepauc.data.table.frame import Table, frame_of
+from deepauc.pipeline.events import (
+    Checked,
+    ComputingFeatures,
+    Estimated,
+    Event,
+    FoldBegan,
+    Resumed,
+    TrainingBegan,
+    WritingReport,
+    ignore,
+)
+from deepauc.pipeline.model import Model, load
+from deepauc.pipeline.run import run
+from deepauc.training.config import AUTO, Settings, read_settings, with_given
+from deepauc.training.device import checked_device
+from deepauc.training.plan.wording import time_text
+
+RUNS = Path("runs")
+
+
+def fit(
+    table: Table,
+    *,
+    label: str | Sequence[str],
+    image: str | None = None,
+    features: Sequence[str] | None = None,
+    group: str | None = None,
+    metadata: Sequence[str] = (),
+    positive: str | None = None,
+    split: str | None = None,
+    weight: str | None = None,
+    id: str | None = None,
+    bag: str | None = None,
+    image_root: str | Path | None = None,
+    objective: str | None = None,
+    pretrained: bool | str = False,
+    folds: int | str = AUTO,
+    minutes: float | None = None,
+    out: str | Path | None = None,
+    config: str | Path | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Model:
+    """Train on a table of images or numbers, and write a report. The same call with the same `out` resumes, to the bit.
+
+    Args:
+        table: The path of a csv, tsv or parquet file, or a pandas DataFrame.
+        label: The column of labels, or several.
+        image: The column of image files; paths are relative to `image_root`, by default the table's folder (for a
+            DataFrame the folder one is in).
+        features: The columns of numbers, where there is no image.
+        group: The column of patients; a patient is in one part or fold only.
+        metadata: Columns of numbers or words (age, sex, site), instead of images or features.
+        positive: The label that counts as positive, where labels are not 0 and 1.
+        split: The column of parts: train, validation, test.
+        weight: The column of weights.
+        id: The column of row names, where there is no image.
+        bag: Not available yet.
+        image_root: The folder that image paths are relative to.
+        objective: What the last stage minimises: "auc-margin" (default), "partial-auc", "average-precision",
+            "all-pairs" or "pdsca".
+        pretrained: Start from ImageNet weights on this machine: True for the plan's own network, the name of another,
+            or a .safetensors file of the network that `config` names. Nothing is downloaded.
+        folds: "auto": five folds where the rarer class has fewer than 200 rows (patients), else one split. Or 0 (one
+            split), a number of folds, or the column that names each row's fold, such as the site.
+        minutes: How long training may take in all.
+        out: The folder of the run; by default a new one under `runs/`.
+        config: A TOML file with these settings and more; what is given here counts.
+        device: "cpu" or "cuda"; by default a GPU if there is one.
+        seed: Random seed of the training.
+        progress: Print a few lines on the way.
+
+    Returns:
+        The model: `.auc`, `.leaderboard`, `.oof`, `.report`, `.predict(table)`, `.evaluate(table)`, `.export(folder)`.
+    """
+    if bag:
+        raise ValueError("bag is not available in fit yet: give a config file with a recipe (config=).")
+    target = checked_device(device)
+    frame = None if frame_of(table) is None else table
+    settings = _settings(
+        config,
+        table=None if frame is not None else str(table),
+        label_columns=(label,) if isinstance(label, str) else tuple(label),
+        image_column=image,
+        feature_columns=tuple(features or ()) or None,
+        metadata_columns=tuple(metadata) or None,
+        group_column=group,
+        positive=positive,
+        split_column=split,
+        weight_column=weight,
+        id_column=id,
+        image_root=None if image_root is None else str(image_root),
+        folds=None if folds == AUTO else folds,
+        minutes=minutes,
+        objective=objective,
+        pretrained=pretrained or None,
+        seed=seed or None,
+    )
+    place = _new_folder() if out is None else Path(out)
+    outcome = run(
+        settings,
+        out=place,
+        device=target,
+        command="deepauc.fit",
+        frame=frame,
+        listen=_tell if progress else ignore,
+    )
+    if outcome is None:
+        raise SystemExit(0)  # a further process of torchrun: the first one has the model
+    if not (place / "scores.csv").exists():
+        raise ValueError(f"{place} has trained features and no classifier: there is no model to return.")
+    model = load(place)
+    if progress:
+        _say(model.summary)
+        _say(f"Report: {model.report}")
+    return model
+
+
+def _settings(
+    config: str | Path | None,
+    *,
+    folds: int | str | None,
+    minutes: float | None,
+    objective: str | None,
+    pretrained: bool | str | None,
+    seed: int | None,
+    **data: object,
+) -> Settings:
+    settings = Settings() if config is None else read_settings(config)
+    plan = {"minutes": minutes, "objective": objective, "pretrained": pretrained}
+    return with_given(settings, data=data, plan=plan, top={"folds": folds, "seed": seed})
+
+
+def _new_folder() -> Path:
+    """runs/fit-1, or the first number that is free."""
+    return next(path for number in count(1) if not (path := RUNS / f"fit-{number}").exists())
+
+
+def _tell(event: Event) -> None:
+    """One plain line for what takes time."""
+    match event:
+        case Checked():
+            report = event.prepared.report
+            positives = ", ".join(f"{name}: {number:,} positive" for name, number in report.positives.items())
+            _say(f"Data: {report.labelled:,} labelled rows ({positives})")
+        case Estimated():
+            _say(f"Training takes about {time_text(event.seconds)} in all.")
+        case Resumed():
+            _say(f"Resuming the unfinished run in {event.out}.")
+        case FoldBegan():
+            _say(f"Fold {event.number} of {event.folds}")
+        case ComputingFeatures(done=done, total=total) if done == total:
+            _say(f"Features of {total:,} images are computed.")
+        case TrainingBegan():
+            _say("Training: " + ", then ".join(f"{one.name} ({one.steps:,} steps)" for one in event.lengths))
+        case WritingReport():
+            _say("Writing the report")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

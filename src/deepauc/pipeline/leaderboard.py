@@ -1,0 +1,49 @@
+"""The candidates of a run with one split, judged on its validation part: each stage's network and trivial baselines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from deepauc.pipeline.candidates import short_name
+from deepauc.pipeline.trivial_baselines import FOLDER as TRIVIAL
+from deepauc.pipeline.trivial_baselines import RECORD as TRIVIAL_RECORD
+from deepauc.reporting.evaluation.kept_stage import auc_intervals
+from deepauc.training.run.baseline import FOLDER as BASELINE
+from deepauc.training.run.fold_record import BoardRow
+from deepauc.training.run.run import LAST_STAGE, Run
+
+
+def one_split_board(run: Run) -> tuple[BoardRow, ...]:
+    """From files alone; the part is validation, since the test part chooses nothing."""
+    record = run.record
+    scored = [number for number, stage in enumerate(record.stages) if stage.views == 1]
+    first, last, kept = scored[0], scored[-1], record.kept_stage
+    seconds = record.results.seconds or 0.0
+
+    def name(stage: int) -> str:
+        return "_".join(short_name(record.objectives[number]) for number in scored if number <= stage)
+
+    folders = {kept: run.path}
+    if first != kept and (run.path / BASELINE).is_dir():
+        folders[first] = run.path / BASELINE
+    if last != kept and (run.path / LAST_STAGE).is_dir():
+        folders[last] = run.path / LAST_STAGE
+    found = [
+        BoardRow(candidate=name(stage), label=label, auc=auc, seconds=seconds, kept=stage == kept, trivial=False)
+        for stage, folder in sorted(folders.items())
+        for label, auc in auc_intervals(folder, record.task.labels).get("validation", {}).items()
+    ]
+    for place in sorted((run.path / TRIVIAL).glob("*/")):
+        found += _trivial(place, record.task.labels)
+    return tuple(found)
+
+
+def _trivial(place: Path, labels: tuple[str, ...]) -> list[BoardRow]:
+    if not (place / TRIVIAL_RECORD).exists():
+        return []
+    seconds = float(json.loads((place / TRIVIAL_RECORD).read_text(encoding="utf-8"))["seconds"])
+    return [
+        BoardRow(candidate=place.name, label=label, auc=auc, seconds=seconds, kept=False, trivial=True)
+        for label, auc in auc_intervals(place, labels).get("validation", {}).items()
+    ]

@@ -1,0 +1,211 @@
+"""`Model`: a finished run as one works with it in Python, and `load`, which opens one from its folder."""
+
+from __future__ import annotations
+
+import html
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deepauc.data.table.frame import Table
+from deepauc.metrics.folds import fold_auroc_interval
+from deepauc.metrics.intervals import Estimate
+from deepauc.pipeline.leaderboard import one_split_board
+from deepauc.reporting.evaluation.run import run_scores
+from deepauc.reporting.export import copy_bundle
+from deepauc.reporting.external import External, evaluate_table
+from deepauc.reporting.figures.label import interval_text
+from deepauc.reporting.folds import verdict
+from deepauc.training.predict.table import predict_table
+from deepauc.training.run.fold_record import BoardRow
+from deepauc.training.run.record import RunRecord
+from deepauc.training.run.run import Run
+from deepauc.training.run.scores import Scores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def load(folder: str | Path) -> Model:
+    """The model of a finished run, by its folder."""
+    return Model(Path(folder))
+
+
+class Model:
+    """A finished run. Nothing is loaded before it is asked for.
+
+    `path` is the folder of the run, `report` its html page. With folds, `auc` is the mean AUC within folds, corrected
+    for the choice of the candidate; with one split it is that of the test part, or of validation where there is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._run = Run(path)  # refused, where it is none
+        if not (path / "scores.csv").exists():
+            raise ValueError(f"{path} has trained features and no classifier: there is no model in it.")
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @cached_property
+    def _record(self) -> RunRecord:
+        return self._run.record
+
+    @cached_property
+    def _scores(self) -> Scores:
+        return run_scores(self.path, self._record)
+
+    @property
+    def auc(self) -> Estimate[float]:
+        """With its interval; of several labels the mean."""
+        folds = self._record.folds
+        if folds is not None and folds.choice is not None:
+            return folds.choice.auc
+        rows = self._judged()
+        names = [rows.label_names.index(name) for name in self.aucs]
+        if not names:
+            raise ValueError(f"{self.path} has no AUC: no label has positives and negatives in a held-out part.")
+        found = fold_auroc_interval(
+            rows.scores[:, names], rows.labels[:, names], np.zeros(len(rows)), groups=rows.groups, average=True
+        )
+        return found.floats()
+
+    @property
+    def aucs(self) -> dict[str, Estimate[float]]:
+        """By label."""
+        results = self._record.results.auc
+        folds = self._record.folds
+        if folds is not None and folds.choice is not None:
+            return dict(folds.choice.aucs)
+        part = next((name for name in ("test", "validation") if name in results), None)
+        return {} if part is None else dict(results[part])
+
+    @property
+    def leaderboard(self) -> pd.DataFrame:
+        """The candidates with their AUC: candidate, label, auc, low, high, seconds, kept."""
+        import pandas as pd
+
+        rows = [
+            {
+                "candidate": row.candidate,
+                "label": row.label,
+                "auc": row.auc.value,
+                "low": row.auc.low,
+                "high": row.auc.high,
+                "seconds": row.seconds,
+                "kept": row.kept,
+            }
+            for row in self._board()
+        ]
+        return pd.DataFrame(rows, columns=["candidate", "label", "auc", "low", "high", "seconds", "kept"])
+
+    @property
+    def oof(self) -> pd.DataFrame:
+        """Scores of rows by a network that was not trained on them: id, group, fold, label, score.
+
+        With one split these are the rows of validation. Several labels: one row for each, its name in `name`.
+        """
+        import pandas as pd
+
+        part = "oof" if self._record.folds is not None else "validation"
+        if part not in self._scores.part_names:
+            raise ValueError(f"{self.path} was trained without a validation part: it has no such scores.")
+        rows = self._scores.part(part)
+        blocks = []
+        for j, name in enumerate(rows.label_names):
+            columns: dict[str, Any] = {
+                "id": rows.ids,
+                "group": rows.groups,
+                "fold": rows.folds,
+                "label": rows.labels[:, j],
+                "score": rows.scores[:, j],
+            }
+            several = {"name": name} if len(rows.label_names) > 1 else {}
+            blocks.append(pd.DataFrame(columns | several))
+        return pd.concat(blocks, ignore_index=True)
+
+    def predict(self, table: Table, *, image_root: str | Path | None = None, device: str | None = None) -> pd.DataFrame:
+        """Scores and probabilities of new rows: id, score, probability; several labels: score:NAME, probability:NAME.
+
+        Warns where rows are named like ones that the model was trained on: their held-out scores are in `oof`.
+        """
+        import warnings
+
+        import pandas as pd
+
+        has_probability = bool(self._calibrated())
+        found = predict_table(
+            [self.path], table, image_root=image_root, probability=has_probability, device=device, id_column=self._id()
+        )
+        if found.rows_seen:
+            warnings.warn(
+                f"{found.rows_seen:,} of these rows are named like ones that the model was trained on. Their scores "
+                "are too good; .oof has scores of the training rows by networks that did not see them.",
+                UserWarning,
+                stacklevel=2,
+            )
+        columns: dict[str, Any] = {"id": found.ids}
+        several = len(found.label_names) > 1
+        for j, name in enumerate(found.label_names):
+            columns[f"score:{name}" if several else "score"] = found.scores[:, j]
+        if found.probabilities is not None:
+            for j, name in enumerate(found.label_names):
+                columns[f"probability:{name}" if several else "probability"] = found.probabilities[:, j]
+        return pd.DataFrame(columns)
+
+    def evaluate(
+        self,
+        table: Table,
+        *,
+        recalibrate: bool = False,
+        image_root: str | Path | None = None,
+        device: str | None = None,
+    ) -> External:
+        """The model on new labelled rows, beside its figures in training. recalibrate: to the prevalence there."""
+        return evaluate_table(self.path, table, recalibrate=recalibrate, image_root=image_root, device=device)
+
+    def export(self, folder: str | Path) -> Path:
+        """The weights and their description, which `deepauc predict` and plain torch load, into a new folder."""
+        copy_bundle(self.path, folder)
+        return Path(folder)
+
+    @property
+    def summary(self) -> str:
+        """The result in a sentence or two."""
+        folds = self._record.folds
+        if folds is not None:
+            return " ".join(verdict(folds))
+        part = next((name for name in ("test", "validation") if name in self._record.results.auc), "validation")
+        return f"AUC {interval_text(self.auc)} on the {part} part"
+
+    def __repr__(self) -> str:
+        return f"Model({str(self.path)!r}): {self.summary}"
+
+    def _repr_html_(self) -> str:
+        link = f'<a href="{html.escape(str(self.report))}">{html.escape(str(self.report))}</a>'
+        board = self.leaderboard.to_html(index=False, float_format=lambda value: f"{value:.3f}")
+        return f"<p>{html.escape(self.summary)}</p>{board}<p>Report: {link}</p>"
+
+    def _board(self) -> tuple[BoardRow, ...]:
+        folds = self._record.folds
+        if folds is not None and folds.choice is not None:
+            return folds.choice.board
+        return one_split_board(self._run)
+
+    def _judged(self) -> Scores:
+        part = next((name for name in ("test", "validation") if name in self._scores.part_names), None)
+        if part is None:
+            raise ValueError(f"{self.path} has no held-out part to judge it on.")
+        return self._scores.part(part)
+
+    def _calibrated(self) -> bool:
+        from deepauc.training.run.bundle import Bundle
+
+        bundle = Bundle.load(self.path)
+        return all(name in bundle.calibration for name in bundle.label_names)
+
+    def _id(self) -> str | None:
+        return self._record.data.id_column

@@ -1,0 +1,88 @@
+"""What run.json says of cross-validation: the folds, the candidates judged on them, and the one that was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deepauc.metrics.intervals import Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardRow:
+    """The AUC of a candidate for one label, over the folds; seconds: to train it in all folds."""
+
+    candidate: str
+    label: str
+    auc: Estimate[float]
+    seconds: float
+    kept: bool
+    trivial: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The candidate that was kept. Figures are means over labels, but for `aucs`.
+
+    auc, aucs: corrected for the choosing. with_trivial: the trivial baseline that joins its average. trivial: the best
+    of them; lead: the AUC of the kept candidate, without it, less that baseline's.
+    """
+
+    kept: str
+    default: str
+    auc: Estimate[float]
+    aucs: Mapping[str, Estimate[float]]
+    board: tuple[BoardRow, ...]
+    with_trivial: str | None = None
+    trivial: str | None = None
+    lead: Estimate[float] | None = None
+
+    @property
+    def clearly_better(self) -> bool | None:
+        """Than the best trivial baseline, beyond chance (95 %); None where there is none."""
+        return None if self.lead is None else self.lead.low > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldsRecord:
+    """names: of the folds, in the order of their folders. column: of the table that names them. choice: at the end."""
+
+    names: tuple[str, ...]
+    column: str | None = None
+    cautions: tuple[str, ...] = ()
+    choice: Choice | None = None
+
+    @classmethod
+    def of(cls, plain: Any) -> FoldsRecord | None:
+        """None where run.json has none; a ValueError where it is damaged."""
+        if plain is None:
+            return None
+        try:
+            choice = plain.get("choice")
+            return cls(
+                names=tuple(map(str, plain["names"])),
+                column=plain.get("column"),
+                cautions=tuple(map(str, plain.get("cautions", ()))),
+                choice=None if choice is None else _choice(choice),
+            )
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"run.json is damaged: what it says of folds cannot be read ({error!r}).") from None
+
+    def to_plain(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def _choice(plain: Mapping[str, Any]) -> Choice:
+    board = (BoardRow(**{**row, "auc": Estimate(**row["auc"])}) for row in plain["board"])
+    lead = plain.get("lead")
+    return Choice(
+        kept=plain["kept"],
+        default=plain["default"],
+        auc=Estimate(**plain["auc"]),
+        aucs={label: Estimate(**auc) for label, auc in plain["aucs"].items()},
+        board=tuple(board),
+        with_trivial=plain.get("with_trivial"),
+        trivial=plain.get("trivial"),
+        lead=None if lead is None else Estimate(**lead),
+    )

@@ -1,0 +1,353 @@
+"""Runs with folds: what is in the folder, that it resumes to the bit, and that the average is what it says."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from deepauc.data.table.read import read_table
+from deepauc.metrics.folds import fold_auroc
+from deepauc.metrics.recalibration import fit_temperature
+from deepauc.pipeline import cross_validation
+from deepauc.pipeline.candidates import HeldOut, choose_candidate, log_odds_of_mean, recalibrations
+from deepauc.pipeline.events import AlreadyFinished, Estimated, FoldBegan, Resumed, Stepped
+from deepauc.pipeline.folding import dealt_folds
+from deepauc.pipeline.job import read
+from deepauc.pipeline.run import run
+from deepauc.reporting.export import copy_bundle, export_onnx
+from deepauc.reporting.report import write_report
+from deepauc.training.config import DataSettings, Settings, SplitSettings
+from deepauc.training.plan.inputs import PlanOptions
+from deepauc.training.predict.predict import predict
+from deepauc.training.predict.table import predict_table
+from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.folder import RunFolder
+
+CPU = torch.device("cpu")
+
+
+def write_people(path, *, count=80, seed=0, test=0):
+    """Numbers of people, two rows each; ill by x and chance, tired by y. The last `test` rows are a test part."""
+    generator = np.random.default_rng(seed)
+    lines = ["name,person,site,part,x,y,ill,tired"]
+    for number in range(count):
+        x, y = generator.normal(size=2)
+        ill, tired = (int(one + generator.normal() > 0.8) for one in (x, y))
+        part = "test" if number >= count - test else "train"
+        lines.append(f"r{number},p{number // 2},s{number // 2 % 3},{part},{x:.3f},{y:.3f},{ill},{tired}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    return write_people(tmp_path_factory.mktemp("data") / "people.csv")
+
+
+def settings_of(table, *, labels=("ill",), folds=3, split=None, **plan):
+    return Settings(
+        data=DataSettings(
+            table=str(table),
+            feature_columns=("x", "y"),
+            label_columns=labels,
+            group_column="person",
+            id_column="name",
+            split_column=split,
+        ),
+        plan=PlanOptions(**(plan or {"epochs": 2})),
+        folds=folds,
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    """The report is slow, and has a test of its own."""
+
+    def write(run_dir, *, command):
+        (run_dir / "report.html").write_text("<p>report")
+
+    monkeypatch.setattr(cross_validation, "write_report", write)
+
+
+def trained(settings, out, **options):
+    return run(settings, out=out, device=CPU, command="test", **options)
+
+
+@pytest.fixture(scope="module")
+def finished(people, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cross_validation, "write_report", lambda run_dir, *, command: (run_dir / "report.html").touch())
+        trained(settings_of(people), out)
+    return out
+
+
+def rows_of(out):
+    with (out / "scores.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_folder_and_the_figure(finished, people):
+    rows = rows_of(finished)
+    assert len(rows) == 80
+    assert {row["part"] for row in rows} == {"oof"}
+    assert {row["fold"] for row in rows} == {"1", "2", "3"}
+    by_person = {}
+    for row in rows:
+        by_person.setdefault(row["group"], set()).add(row["fold"])
+    assert all(len(folds) == 1 for folds in by_person.values())
+    for number in (1, 2, 3):
+        fold = RunFolder(finished / f"fold-{number}")
+        assert fold.done
+        assert RunFolder(fold.path / "baseline").done
+        assert (fold.path / "trivial" / "logistic" / "trivial.json").exists()
+        held = {row["id"] for row in rows_of(fold.path) if row["part"] == "test"}
+        assert held == {row["id"] for row in rows if row["fold"] == str(number)}
+        assert not held & {row["id"] for row in rows_of(fold.path) if row["part"] == "train"}
+    record = RunFolder(finished).record()
+    choice = record.folds.choice
+    assert {row.candidate for row in choice.board} >= {"ce", "ce_auc_m", "average", "logistic"}
+    assert choice.default == "ce_auc_m"
+    assert sum(row.kept for row in choice.board) == 1
+    kept = next(row for row in choice.board if row.kept)
+    scores, labels = ([float(row[name]) for row in rows] for name in ("score", "label"))
+    assert kept.auc.value == pytest.approx(fold_auroc(scores, labels, [row["fold"] for row in rows]))
+    assert record.results.auc["oof"]["ill"] == choice.aucs["ill"]
+    assert record.plan.pace  # measured once, for the estimate and for the next start
+
+
+def test_new_rows_get_the_mean_of_the_members_by_hand(finished, tmp_path):
+    table = write_people(tmp_path / "new.csv", count=20, seed=5)
+    found = predict_table([finished], table, probability=True)
+    choice = RunFolder(finished).record().folds.choice
+    places = {"ce": "baseline", "ce_auc_m": "", "logistic": "trivial/logistic"}
+    members = ["ce", "ce_auc_m"] if choice.kept == "average" else [choice.kept]
+    shares = {name: (0.5 if choice.with_trivial else 1.0) / len(members) for name in members}
+    if choice.with_trivial:
+        shares[choice.with_trivial] = 0.5
+    task, _ = read_table(table, label_columns=["ill"], kind="binary", feature_columns=["x", "y"], id_column="name")
+    whole = {row["id"]: row for row in rows_of(finished)}
+    mean = np.zeros(20)
+    for name, share in shares.items():
+        pooled = [[], []]
+        held = []
+        for number in (1, 2, 3):
+            folder = finished / f"fold-{number}" / places[name]
+            own = [row for row in rows_of(folder) if row["part"] == "test"]
+            held.append([[float(row["score"]) for row in own], [float(whole[row["id"]]["label"]) for row in own]])
+            for place, values in enumerate(held[-1]):
+                pooled[place] += values
+        for number in (1, 2, 3):
+            scores, labels = held[number - 1]
+            enough = min(labels.count(0.0), labels.count(1.0)) >= 10
+            scaling = fit_temperature(scores, labels) if enough else fit_temperature(*pooled)
+            raw = predict(finished / f"fold-{number}" / places[name], task)
+            mean += share / 3 * scaling.apply(raw)
+    np.testing.assert_allclose(found.probabilities[:, 0], mean, atol=2e-6)
+    np.testing.assert_allclose(found.scores[:, 0], np.log(mean / (1 - mean)), atol=2e-5)
+    copy_bundle(finished, tmp_path / "bundle")
+    again = predict_table([tmp_path / "bundle"], table, feature_columns=("x", "y"), probability=True)
+    np.testing.assert_array_equal(again.scores, found.scores)
+
+
+def test_onnx_holds_all_members(finished, tmp_path):
+    pytest.importorskip("onnxruntime")
+    exported = export_onnx(finished, tmp_path / "model.onnx")
+    assert exported.max_difference < 1e-4
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("fold", [1, 2])
+def test_killed_between_and_inside_folds_it_goes_on_to_the_bit(finished, people, tmp_path, fold):
+    """Killed in the middle of a fold's steps, or right before the first of them."""
+    out, told, steps = tmp_path / "run", [], [0]
+
+    def kill(event):
+        told.append(event)
+        if isinstance(event, Stepped) and sum(isinstance(one, FoldBegan) for one in told) == fold:
+            steps[0] += 1
+            if fold == 1 and steps[0] == 5:
+                raise Stopped
+        if isinstance(event, FoldBegan) and event.number == fold == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        trained(settings_of(people), out, listen=kill)
+    assert not (out / "DONE").exists()
+    first = (out / "fold-1" / "model.safetensors").stat().st_mtime_ns if fold == 2 else None
+    told.clear()
+    outcome = trained(settings_of(people), out, listen=told.append)
+    assert outcome.state == "continued"
+    assert Resumed(out=out) in told
+    if first is not None:
+        assert (out / "fold-1" / "model.safetensors").stat().st_mtime_ns == first
+    for name in ("scores.csv", "model.safetensors", "bundle.json"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_a_finished_run_is_left_alone_and_another_is_refused(finished, people):
+    told = []
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    assert trained(settings_of(people), finished, listen=told.append).state == "finished"
+    assert AlreadyFinished(out=finished) in told
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+    with pytest.raises(ValueError, match="another run"):
+        trained(settings_of(people, folds=4), finished)
+    with pytest.raises(ValueError, match="another run"):
+        trained(settings_of(people, folds=0), finished)
+
+
+def test_a_column_names_the_folds(people, tmp_path):
+    out = tmp_path / "run"
+    trained(settings_of(people, folds="site"), out)
+    sites = {row["name"]: row["site"] for row in csv.DictReader(people.read_text().splitlines())}
+    assert all(sites[row["id"]] == row["fold"] for row in rows_of(out))
+    assert RunFolder(out).record().folds.column == "site"
+    with pytest.raises(ValueError, match="nowhere"):
+        trained(settings_of(people, folds="nowhere"), tmp_path / "other")
+
+
+def test_several_labels_and_a_test_part(tmp_path):
+    table = write_people(tmp_path / "people.csv", count=100, test=20)
+    out = tmp_path / "run"
+    trained(settings_of(table, labels=("ill", "tired"), split="part"), out)
+    rows = rows_of(out)
+    assert [sum(row["part"] == part for row in rows) for part in ("oof", "test")] == [80, 20]
+    choice = RunFolder(out).record().folds.choice
+    assert set(choice.aucs) == {"ill", "tired"}
+    assert set(RunFolder(out).record().results.auc["test"]) == {"ill", "tired"}
+    assert len({row.candidate for row in choice.board if row.kept}) == 1
+    task, _ = read_table(
+        table, label_columns=["ill", "tired"], kind="multilabel", feature_columns=["x", "y"], split_column="part"
+    )
+    again = predict(out, task, rows=task.labelled("test"))
+    written = [[float(row[f"score:{name}"]) for name in ("ill", "tired")] for row in rows if row["part"] == "test"]
+    np.testing.assert_allclose(again, written, rtol=1e-6)
+
+
+def test_minutes_are_shared_out_and_the_pace_is_kept(people, tmp_path):
+    out, told = tmp_path / "run", []
+    settings = settings_of(people, minutes=0.05)
+
+    def stop(event):
+        told.append(event)
+        if isinstance(event, FoldBegan) and event.number == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        trained(settings, out, listen=stop)
+    (estimate,) = [event for event in told if isinstance(event, Estimated)]
+    assert estimate.seconds < 3
+    record = RunFolder(out).record()
+    assert record.plain["plan"]["minutes"] == 0.05
+    epochs = next(one for one in record.plan.decisions if one.name == "epochs")
+    assert "3 folds" in epochs.reason
+    pace = record.plain["plan"]["pace"]
+    trained(settings, out)  # by the recorded pace: another one would give another recipe, which is refused
+    assert RunFolder(out).record().plain["plan"]["pace"] == pace
+
+
+def test_auto_asks_for_folds_where_the_rows_are_few(people, tmp_path):
+    settings = settings_of(people, folds="auto")
+    rows = read(settings, device=CPU)
+    dealt = dealt_folds(settings, rows)
+    assert len(dealt.folds) == 5
+    assert dealt.decision.reason[0] == "few"
+    one_split = [
+        replace(settings, folds=0),
+        replace(settings, tune=2),
+        replace(settings, split=SplitSettings(train=0.6, validation=0.2, test=0.2)),
+        replace(settings, data=replace(settings.data, split_of="runs/first")),
+    ]
+    assert [dealt_folds(one, rows) for one in one_split] == [None] * 4
+    with pytest.raises(ValueError, match="split of another run"):
+        dealt_folds(replace(one_split[3], folds=3), rows)
+    with pytest.raises(ValueError, match="leave out folds"):
+        replace(settings, tune=2, folds=3)
+    with pytest.raises(ValueError, match="not 1"):
+        replace(settings, folds=1)
+    # An unfinished run of one split goes on as such.
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.record_path.write_text(json.dumps({"identity": {"seed": 0}}))
+    assert dealt_folds(settings, rows, folder) is None
+
+
+def test_metadata_have_one_encoding_for_all_folds(people, tmp_path):
+    settings = settings_of(people)
+    data = replace(settings.data, feature_columns=(), metadata_columns=("x", "site"))
+    trained(replace(settings, data=data), tmp_path / "run")
+    bundles = [Bundle.load(tmp_path / "run" / name) for name in ("", "fold-1", "fold-2", "fold-3")]
+    assert all(bundle.metadata == bundles[0].metadata for bundle in bundles)
+    found = predict_table([tmp_path / "run"], people, id_column="name", probability=True)
+    assert found.rows_seen == 80
+    assert np.isfinite(found.scores).all()
+
+
+def held_out(networks, trivial, *, labels, fold):
+    return HeldOut(
+        label_names=("ill",),
+        labels=np.array(labels, dtype=float)[:, None],
+        fold=np.array(fold),
+        groups=None,
+        networks={name: np.array(one, dtype=float)[:, None] for name, one in networks.items()},
+        trivial={name: np.array(one, dtype=float)[:, None] for name, one in trivial.items()},
+    )
+
+
+def test_a_held_out_score_does_not_see_its_own_folds_labels():
+    generator = np.random.default_rng(0)
+    fold = np.repeat([0, 1, 2], 20)
+    labels = generator.random(60) < 0.4
+    scores = labels + generator.normal(size=60)
+    seconds = {"ce": 1.0, "ce_auc_m": 2.0, "logistic": 0.1}
+
+    def odds(truth):
+        rows = held_out({"ce": scores, "ce_auc_m": 3 * scores + 1}, {"logistic": -scores}, labels=truth, fold=fold)
+        return choose_candidate(rows, default="ce_auc_m", seconds=seconds)
+
+    first = odds(labels)
+    assert first.choice.kept == "ce_auc_m"
+    assert first.choice.with_trivial is None
+    assert first.choice.clearly_better
+    changed = labels.copy()
+    changed[:20] = np.roll(changed[:20], 7)
+    second = odds(changed)
+    np.testing.assert_array_equal(first.scores[:20], second.scores[:20])
+    assert not np.array_equal(first.scores[20:], second.scores[20:])
+
+
+def test_a_small_fold_is_recalibrated_by_all():
+    generator = np.random.default_rng(0)
+    fold = np.array([0] * 60 + [1] * 8)
+    labels = np.array([0, 1] * 34)
+    rows = held_out({"ce": generator.normal(size=68) + labels}, {}, labels=labels, fold=fold)
+    own, pooled = recalibrations(rows, "ce")
+    raw = rows.networks["ce"][:, 0]
+    assert own.labels[0] == fit_temperature(raw[:60], labels[:60])
+    assert pooled.labels[0] == fit_temperature(raw, labels)
+
+
+def test_log_odds_of_a_mean_do_not_tie_at_the_ends():
+    odds = [np.array([-800.0, 0.0, 40.0, 41.0]), np.array([-800.0, 2.0, 40.0, 41.0])]
+    found = log_odds_of_mean(odds, [0.5, 0.5])
+    p = (1 / (1 + np.exp(-0.0)) + 1 / (1 + np.exp(-2.0))) / 2
+    np.testing.assert_allclose(found, [-800.0, np.log(p / (1 - p)), 40.0, 41.0])
+
+
+def test_the_report_of_a_run_with_folds(finished, tmp_path):
+    copy = shutil.copytree(finished, tmp_path / "run")
+    written = write_report(copy)
+    text = written.markdown.read_text()
+    choice = RunFolder(copy).record().folds.choice
+    assert f"{choice.auc.value:.3f}" in text
+    assert "cross-entropy, then AUC-M" in text
+    assert "Candidates" in text
+    assert written.findings.judged_part is None

@@ -1,0 +1,213 @@
+"""`fit` as in a notebook: what the command trains, it trains to the bit; DataFrames, images, several labels, faults."""
+
+import csv
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import deepauc
+from deepauc.cli.main import run as command
+from deepauc.data.table.problems import TableError
+from deepauc.pipeline import cross_validation, outcome
+
+CONFIG = "folds = {folds}\n[plan]\nepochs = 2\n"
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Numbers of people, ill by x and chance, tired by y."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(2, 90))
+    return pd.DataFrame(
+        {
+            "name": [f"r{number}" for number in range(90)],
+            "person": [f"p{number // 2}" for number in range(90)],
+            "x": x,
+            "y": y,
+            "ill": (x + generator.normal(size=90) > 0.8).astype(int),
+            "tired": np.where(y + generator.normal(size=90) > 0.5, "yes", "no"),
+        }
+    )
+
+
+@pytest.fixture
+def short(tmp_path):
+    """A config file that makes training short."""
+
+    def write(folds=3):
+        path = tmp_path / f"short-{folds}.toml"
+        path.write_text(CONFIG.format(folds=folds))
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    """The report is slow."""
+
+    def write(run_dir, *, command):
+        (run_dir / "report.html").write_text("<p>report")
+
+    for module in (outcome, cross_validation):
+        monkeypatch.setattr(module, "write_report", write)
+
+
+OPTIONS = {"label": "ill", "features": ["x", "y"], "group": "person", "id": "name", "device": "cpu", "progress": False}
+
+
+@pytest.fixture(scope="module")
+def model(frame, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    (folder / "short.toml").write_text(CONFIG.format(folds=3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cross_validation, "write_report", lambda run_dir, *, command: (run_dir / "report.html").touch())
+        return deepauc.fit(frame, out=folder / "run", config=folder / "short.toml", **OPTIONS)
+
+
+@pytest.mark.parametrize("folds", [0, 3])
+def test_the_command_and_fit_give_the_same_bits(frame, short, tmp_path, folds):
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    fitted = deepauc.fit(tmp_path / "people.csv", out=tmp_path / "fit", config=short(folds), **OPTIONS)
+    words = ["--table", tmp_path / "people.csv", "--label-column", "ill", "--feature-column", "x", "--feature-column"]
+    words += ["y", "--group-column", "person", "--id-column", "name", "--device", "cpu", "--quiet", "--epochs", 2]
+    with pytest.raises(SystemExit) as end:
+        command(["train", *map(str, words), "--folds", str(folds), "--out", str(tmp_path / "train")])
+    assert end.value.code == 0
+    for name in ("scores.csv", "model.safetensors", "bundle.json"):
+        assert (tmp_path / "train" / name).read_bytes() == (fitted.path / name).read_bytes()
+    by_frame = deepauc.fit(frame, out=tmp_path / "frame", config=short(folds), **OPTIONS)
+    assert (by_frame.path / "scores.csv").read_bytes() == (fitted.path / "scores.csv").read_bytes()
+
+
+def test_a_model_with_folds(model, frame):
+    board = model.leaderboard
+    assert list(board) == ["candidate", "label", "auc", "low", "high", "seconds", "kept"]
+    assert {"ce", "ce_auc_m", "average", "logistic"} <= set(board.candidate)
+    assert board.kept.sum() == 1
+    assert (board.low <= board.auc).all()
+    assert (board.auc <= board.high).all()
+    oof = model.oof
+    assert list(oof) == ["id", "group", "fold", "label", "score"]
+    assert sorted(oof.id) == sorted(frame.name)
+    truth = dict(zip(frame.name, frame.ill, strict=True))
+    assert all(truth[row.id] == row.label for row in oof.itertuples())
+    assert model.auc.low <= model.auc.value <= model.auc.high
+    assert model.aucs == {"ill": model.auc}
+    assert model.report == model.path / "report.html"
+    assert deepauc.load(model.path).auc == model.auc
+    assert "ce_auc_m" in model._repr_html_()
+    assert str(model.path) in repr(model)
+
+
+def test_new_rows_and_rows_of_training(model, frame, tmp_path):
+    new = frame.assign(name=[f"n{number}" for number in range(90)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scores = model.predict(new)
+    assert list(scores) == ["id", "score", "probability"]
+    np.testing.assert_allclose(1 / (1 + np.exp(-scores.score)), scores.probability, rtol=1e-5)
+    with pytest.warns(UserWarning, match=r"90 of these rows .* \.oof"):
+        assert np.array_equal(model.predict(frame).score, scores.score)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert np.array_equal(model.predict(tmp_path / "new.csv").score, scores.score)
+    exported = model.export(tmp_path / "bundle")
+    assert {path.name for path in exported.iterdir()} == {"model.safetensors", "bundle.json"}
+
+
+def test_external_rows_and_their_prevalence(model, frame):
+    new = frame.assign(name=[f"n{number}" for number in range(90)])
+    found = model.evaluate(new, recalibrate=True)
+    (ill,) = found.labels
+    scores = model.predict(new)
+    assert ill.auc.value == pytest.approx(deepauc.auroc(scores.score.to_numpy(), frame.ill.to_numpy()))
+    assert ill.training == model.auc
+    assert ill.part == "oof"
+    odds = scores.score + ill.shift
+    shifted = 1 / (1 + np.exp(-odds))
+    assert float(shifted.mean()) == pytest.approx(frame.ill.mean(), abs=1e-6)
+    assert ill.brier == pytest.approx(((scores.probability - frame.ill) ** 2).mean())
+    assert ill.recalibrated_brier == pytest.approx(((shifted - frame.ill) ** 2).mean(), abs=1e-6)
+    assert [point.name for point in ill.thresholds][:1] == ["specificity 0.8"]
+    assert "AUC here" in str(found)
+    with pytest.raises(ValueError, match="one class"):
+        model.evaluate(new[new.ill == 0])
+
+
+def test_one_split_has_a_leaderboard_of_validation(frame, short, tmp_path):
+    model = deepauc.fit(frame, out=tmp_path / "run", config=short(0), **OPTIONS)
+    board = model.leaderboard
+    assert set(board.candidate) == {"ce", "ce_auc_m", "logistic"}
+    assert board.kept.sum() == 1
+    with (model.path / "scores.csv").open() as file:
+        validation = [row["id"] for row in csv.DictReader(file) if row["part"] == "validation"]
+    assert list(model.oof.id) == validation
+    assert model.auc.value == pytest.approx(model.aucs["ill"].value)
+    assert list(model.predict(frame.assign(name=frame.name + "x"))) == ["id", "score", "probability"]
+
+
+def test_several_labels_in_words_get_one_candidate(frame, short, tmp_path):
+    words = frame.assign(ill=np.where(frame.ill == 1, "yes", "no"))
+    options = {**OPTIONS, "label": ["ill", "tired"], "positive": "yes"}
+    model = deepauc.fit(words, out=tmp_path / "run", config=short(), **options)
+    assert set(model.aucs) == {"ill", "tired"}
+    assert model.auc.value == pytest.approx(np.mean([auc.value for auc in model.aucs.values()]))
+    assert model.leaderboard[model.leaderboard.kept].candidate.nunique() == 1
+    assert len(model.oof) == 180
+    scores = model.predict(words.assign(name=words.name + "x"))
+    assert list(scores) == ["id", "score:ill", "score:tired", "probability:ill", "probability:tired"]
+    assert {one.name for one in model.evaluate(words.assign(name=words.name + "x")).labels} == {"ill", "tired"}
+
+
+def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, capsys):
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    (tmp_path / "pictures").mkdir()
+    rows = []
+    for number in range(48):
+        label = number % 3 == 0
+        picture = generator.integers(0, 150, (8, 8)).astype(np.uint8)
+        picture[2:5, 2:5] += np.uint8(80 * label)
+        Image.fromarray(picture).save(tmp_path / "pictures" / f"{number}.png")
+        rows.append({"file": f"{number}.png", "target": int(label)})
+    table = pd.DataFrame(rows)
+    model = deepauc.fit(table, label="target", image="file", image_root="pictures", config=short(2), device="cpu")
+    assert model.path.as_posix() == "runs/fit-1"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Data: 48 labelled rows (target: 16 positive)"
+    assert lines[1].startswith("Training takes about ")
+    assert lines[-1] == f"Report: {model.report}"
+    assert {"ce", "logistic", "brightness"} <= set(model.leaderboard.candidate)
+    with pytest.warns(UserWarning, match="48 of these rows"):
+        scores = model.predict(table, image_root="pictures")
+    assert len(scores) == 48
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"label": "nothing"}, "nothing"),
+        ({"features": None}, "input columns are missing"),
+        ({"image": "name", "features": None, "id": None, "metadata": ["x"]}, "deepauc predict averages them"),
+        ({"folds": 1}, "folds"),
+        ({"folds": 80}, "80 folds"),
+        ({"device": "quantum"}, "device quantum"),
+        ({"objective": "auc"}, "objective must be one of"),
+        ({"label": "tired"}, "tired"),
+    ],
+)
+def test_bad_input_is_one_error_and_leaves_no_folder(frame, tmp_path, options, match):
+    with pytest.raises((ValueError, TableError), match=match):
+        deepauc.fit(frame, out=tmp_path / "run", **{**OPTIONS, **options})
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_table_or_no_run(frame, tmp_path):
+    with pytest.raises(ValueError, match="DataFrame, not list"):
+        deepauc.fit([1, 2], label="ill")
+    with pytest.raises(ValueError, match="no finished run"):
+        deepauc.load(tmp_path)
