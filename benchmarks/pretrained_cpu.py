@@ -27,8 +27,7 @@ from PIL import Image
 
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
-from deepauc.pipeline.job import Job, compute_features
-from deepauc.pipeline.run import planned
+from deepauc.pipeline.job import Job, check, compute_features, plan
 from deepauc.studies.records.file import append, read_named
 from deepauc.training.config import DataSettings, Settings
 from deepauc.training.engine.loop import train
@@ -60,7 +59,8 @@ def table_of(name: str, folder: Path) -> str:
 
 def job_of(table: str, *, pretrained: bool) -> Job:
     columns = DataSettings(table=table, image_column="file", label_columns=("target",), split_column="split")
-    return planned(Settings(data=columns, plan=PlanOptions(pretrained=pretrained)), device=CPU)
+    settings = Settings(data=columns, plan=PlanOptions(pretrained=pretrained))
+    return plan(settings, check(settings, device=CPU), device=CPU)
 
 
 def rates(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:

@@ -211,3 +211,35 @@ def test_what_is_no_table_or_no_run(frame, tmp_path):
         deepauc.fit([1, 2], label="ill")
     with pytest.raises(ValueError, match="no finished run"):
         deepauc.load(tmp_path)
+
+
+def test_pretrained_weights_in_folds(tmp_path):
+    """The last layer of a network on a file of weights, the features shared by all folds; the model predicts."""
+    from safetensors.torch import save_file
+
+    from deepauc.models.build import TimmSpec, build_model
+
+    state = build_model(TimmSpec(name="test_resnet"), in_channels=3, num_outputs=1, seed=5).state_dict()
+    save_file({k: v.contiguous() for k, v in state.items() if not k.startswith("fc.")}, tmp_path / "w.safetensors")
+    generator = np.random.default_rng(0)
+    rows = []
+    for number in range(48):
+        picture = generator.integers(0, 120, (16, 16), dtype=np.uint8)
+        picture[4:10, 4:10] += np.uint8(90 * (number % 3 == 0))
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+        rows.append({"file": f"{number}.png", "ill": int(number % 3 == 0)})
+    (tmp_path / "c.toml").write_text(
+        'folds = 2\n[data]\nimage_size = [32, 32]\n[plan]\nepochs = 2\nmodel = "test_resnet"\nbackbone = "frozen"\n'
+        f'pretrained = "{tmp_path / "w.safetensors"}"\n'
+    )
+    options = {"label": "ill", "image": "file", "image_root": tmp_path, "device": "cpu", "progress": False}
+    model = deepauc.fit(pd.DataFrame(rows), out=tmp_path / "run", config=tmp_path / "c.toml", **options)
+    assert len(model.oof) == 48
+    again = deepauc.fit(
+        pd.DataFrame(rows),
+        out=tmp_path / "again",
+        config=tmp_path / "c.toml",
+        pretrained=str(tmp_path / "w.safetensors"),
+        **options,
+    )
+    assert np.array_equal(again.oof["score"], model.oof["score"])

@@ -8,7 +8,17 @@ from itertools import count
 from pathlib import Path
 
 from deepauc.data.table.frame import Table, frame_of
-from deepauc.pipeline.events import Checked, Estimated, Event, FoldBegan, Resumed, TrainingBegan, WritingReport, ignore
+from deepauc.pipeline.events import (
+    Checked,
+    ComputingFeatures,
+    Estimated,
+    Event,
+    FoldBegan,
+    Resumed,
+    TrainingBegan,
+    WritingReport,
+    ignore,
+)
 from deepauc.pipeline.model import Model, load
 from deepauc.pipeline.run import run
 from deepauc.training.config import AUTO, Settings, read_settings, with_given
@@ -33,7 +43,7 @@ def fit(
     bag: str | None = None,
     image_root: str | Path | None = None,
     objective: str | None = None,
-    pretrained: bool = False,
+    pretrained: bool | str = False,
     folds: int | str = AUTO,
     minutes: float | None = None,
     out: str | Path | None = None,
@@ -60,7 +70,8 @@ def fit(
         image_root: The folder that image paths are relative to.
         objective: What the last stage minimises: "auc-margin" (default), "partial-auc", "average-precision",
             "all-pairs" or "pdsca".
-        pretrained: Start from published weights that are on this machine.
+        pretrained: Start from ImageNet weights on this machine: True for the plan's own network, the name of another,
+            or a .safetensors file of the network that `config` names. Nothing is downloaded.
         folds: "auto": five folds where the rarer class has fewer than 200 rows (patients), else one split. Or 0 (one
             split), a number of folds, or the column that names each row's fold, such as the site.
         minutes: How long training may take in all.
@@ -122,7 +133,7 @@ def _settings(
     folds: int | str | None,
     minutes: float | None,
     objective: str | None,
-    pretrained: bool | None,
+    pretrained: bool | str | None,
     seed: int | None,
     **data: object,
 ) -> Settings:
@@ -149,6 +160,8 @@ def _tell(event: Event) -> None:
             _say(f"Resuming the unfinished run in {event.out}.")
         case FoldBegan():
             _say(f"Fold {event.number} of {event.folds}")
+        case ComputingFeatures(done=done, total=total) if done == total:
+            _say(f"Features of {total:,} images are computed.")
         case TrainingBegan():
             _say("Training: " + ", then ".join(f"{one.name} ({one.steps:,} steps)" for one in event.lengths))
         case WritingReport():

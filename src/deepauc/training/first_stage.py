@@ -95,7 +95,13 @@ def first_stage_recipe(recipe: Recipe) -> Recipe:
     stages = _leading(recipe)
     if not stages:
         raise ValueError("the recipe does not begin with a stage on views (Contrastive, ...): nothing to share.")
-    return Recipe(model=recipe.model, stages=stages, deterministic=recipe.deterministic)
+    return Recipe(
+        model=recipe.model,
+        stages=stages,
+        deterministic=recipe.deterministic,
+        input_mean=recipe.input_mean,
+        input_std=recipe.input_std,
+    )
 
 
 def seen_task(task: Task, stages: Sequence[Stage]) -> Task:

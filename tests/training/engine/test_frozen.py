@@ -17,6 +17,7 @@ from deepauc.optim.standard import AdamWSpec
 from deepauc.training.engine import frozen as frozen_module
 from deepauc.training.engine.frozen import FrozenBackbone
 from deepauc.training.engine.loop import can_be_fast, train
+from deepauc.training.plan.timing import measure_pace
 from deepauc.training.predict.predict import predict
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
@@ -91,6 +92,19 @@ def test_features_are_computed_once_for_all_folds(task, weights, tmp_path, monke
     for name, fold in (("a", task), ("b", other)):
         train(recipe(weights, CE), fold, seed=0, run_dir=tmp_path / name, device="cpu")
     assert sum(passes) == len(task)
+
+
+def test_what_is_timed_is_the_last_layer(task, weights, monkeypatch):
+    passes = []
+    whole = frozen_module.FrozenBackbone.__init__
+
+    def counted(self, *arguments):
+        passes.append(self)
+        whole(self, *arguments)
+
+    monkeypatch.setattr(frozen_module.FrozenBackbone, "__init__", counted)
+    pace = measure_pace(recipe(weights), task, seed=0, device=torch.device("cpu"))
+    assert len(passes) == len(pace.step) == 2
 
 
 def test_a_stopped_run_goes_on_to_the_bit(task, weights, tmp_path):

@@ -67,7 +67,14 @@ def measure_pace(recipe: Recipe, task: Task, *, seed: int, device: torch.device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), InterruptFlag() as interrupt, TemporaryDirectory() as folder:
         for number, stage in enumerate(recipe.stages):
-            alone = Recipe(model=recipe.model, stages=(_short(stage),), deterministic=recipe.deterministic)
+            alone = Recipe(
+                model=recipe.model,
+                stages=(_short(stage),),
+                deterministic=recipe.deterministic,
+                input_mean=recipe.input_mean,
+                input_std=recipe.input_std,
+                frozen=recipe.frozen,
+            )
             place = RunFolder(Path(folder) / str(number))
             place.path.mkdir()
             trainer = Trainer(alone, task, seed, place, device, interrupt, None)
