@@ -53,9 +53,10 @@ def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, writ
     kept = next(row for row in found["folds"]["choice"]["board"] if row["kept"])
     assert judged["folds"][0]["auc"] == pytest.approx(kept["auc"])
     assert judged["results"] == []
-    code, _, errors = deepauc("compare", out / "scores.csv", out / "scores.csv", "--part", "oof")
-    assert code == 2
-    assert "not pooled" in errors
+    for part in ((), ("--part", "oof")):
+        code, _, errors = deepauc("compare", out / "scores.csv", out / "scores.csv", *part)
+        assert code == 2
+        assert "not pooled" in errors
 
     other = write_table(tmp_path / "other.csv", rows(40, 1))
     code, text, errors = deepauc("evaluate", out, "--table", other, "--recalibrate", "--json")

@@ -135,8 +135,8 @@ def _show_partial(output: Output, names: tuple[str, ...], found: TableComparison
 
 
 def _shared_part(a: Scores, b: Scores) -> str | None:
-    """test, or validation, where both have it (or one has it, and the other no parts at all); None: there are none."""
-    for name in ("test", "validation"):
+    """The first of these that both have (or one has it, and the other no parts at all); None: there are none."""
+    for name in ("test", "validation", "oof"):
         there = [table.parts is None or name in table.part_names for table in (a, b)]
         if all(there) and name in (*a.part_names, *b.part_names):
             return name
