@@ -44,9 +44,10 @@ def compare(
     """
     del help_all  # it has shown itself by now
     from deepauc.metrics.partial import Region
-    from deepauc.reporting.document.sections import p_text, signed_text
+    from deepauc.reporting.document.sections import p_text
     from deepauc.reporting.evaluation.findings import Absent, to_json
     from deepauc.reporting.evaluation.table import compare_tables
+    from deepauc.reporting.figures.label import signed_text
     from deepauc.training.run.own_files import require_own
     from deepauc.training.run.scores import read_scores
 
@@ -114,8 +115,9 @@ def compare(
 
 
 def _show_partial(output: Output, names: tuple[str, ...], found: TableComparison) -> None:
-    from deepauc.reporting.document.sections import p_text, signed_text
+    from deepauc.reporting.document.sections import p_text
     from deepauc.reporting.evaluation.findings import Absent, Paired
+    from deepauc.reporting.figures.label import signed_text
 
     rows, regions = [], set()
     for name, pair in zip(names, found.labels, strict=True):

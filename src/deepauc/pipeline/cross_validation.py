@@ -44,7 +44,6 @@ from deepauc.pipeline.folding import Dealt
 from deepauc.pipeline.job import Job, compute_features, cpu_threads, fit_minutes, plan, recorded_pace
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import State, folder_state, run_notes, train_run
-from deepauc.pipeline.trivial_baselines import FOLDER as TRIVIAL
 from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_names, trivial_seconds
 from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
@@ -61,6 +60,7 @@ from deepauc.training.run.record import Identity, Results
 from deepauc.training.run.run import Run, finished
 from deepauc.training.run.scores import ScoredRows, read_run_scores, write_scored_rows
 from deepauc.training.scoring import part_auc
+from deepauc.training.trivial import FOLDER as TRIVIAL
 
 OOF = "oof"
 

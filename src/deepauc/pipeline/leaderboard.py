@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 from deepauc.pipeline.candidates import short_name
-from deepauc.pipeline.trivial_baselines import FOLDER as TRIVIAL
 from deepauc.pipeline.trivial_baselines import RECORD as TRIVIAL_RECORD
 from deepauc.reporting.evaluation.kept_stage import auc_intervals
 from deepauc.training.run.baseline import FOLDER as BASELINE
 from deepauc.training.run.fold_record import BoardRow
 from deepauc.training.run.run import LAST_STAGE, Run
+from deepauc.training.trivial import FOLDER as TRIVIAL
 
 
 def one_split_board(run: Run) -> tuple[BoardRow, ...]:

@@ -16,12 +16,12 @@ from deepauc.data.task import Task
 from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.events import Listener, Scoring, WritingReport, ignore
 from deepauc.pipeline.train import State
-from deepauc.pipeline.trivial_baselines import FOLDER as TRIVIAL
 from deepauc.pipeline.trivial_baselines import fit_trivial_baselines
 from deepauc.reporting.evaluation.kept_stage import auc_intervals, score_last_stage
 from deepauc.reporting.report import write_report
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.run import Run
+from deepauc.training.trivial import FOLDER as TRIVIAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +128,10 @@ def outcome_of(
 
 
 def _paired_tests(report: Path) -> tuple[PairedTest, ...]:
-    """The kept network against the first stage, or against the last that was not kept, by label, as the report has."""
+    """The kept network against the first stage or the last, where it is another's, and against trivial baselines."""
     found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
     tests = []
-    for against in ("baseline", "not_kept"):
-        other = found.get(against) or {}
+    for other in (found.get("baseline") or {}, found.get("not_kept") or {}, *found.get("trivial", [])):
         for one in other.get("labels", []):
             if "difference" in one:
                 word = other.get("group_word", "patient")

@@ -17,7 +17,6 @@ from deepauc.training.run.output_file import write_atomically
 from deepauc.training.run.scores import ScoredRows, write_scored_rows
 from deepauc.training.trivial import fit_trivial, trivial_specs
 
-FOLDER = "trivial"  # in that of a run
 RECORD = "trivial.json"  # written last
 _SHORT = {
     "logistic regression on 16 x 16 pixels": "logistic",

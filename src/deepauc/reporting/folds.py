@@ -28,6 +28,7 @@ from deepauc.text_tables import percent_text
 from deepauc.training.run.fold_record import Choice, FoldsRecord
 from deepauc.training.run.operating import thresholds_of
 from deepauc.training.run.scores import Scores
+from deepauc.training.trivial import TITLES
 
 OOF = "oof"
 SINGLE_NETWORKS = (
@@ -42,8 +43,7 @@ NAMES = {
     "ce": "cross-entropy",
     "ce_auc_m": "cross-entropy, then AUC-M",
     "average": "the average of both",
-    "logistic": "logistic regression",
-    "brightness": "mean brightness",
+    **TITLES,
 }
 
 

@@ -28,6 +28,8 @@ from deepauc.training.run.bundle import Bundle, save_weights
 
 Floats = npt.NDArray[np.float64]
 
+FOLDER = "trivial"  # in that of a run: a folder for each baseline that was fitted beside it
+TITLES = {"logistic": "logistic regression", "brightness": "mean brightness"}  # of these folders, for people
 MOST_ROWS = 20_000  # that a fit looks at: all of the rarer class up to half of them
 CHUNK = 256
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # scikit-learn's C: larger means less shrinkage

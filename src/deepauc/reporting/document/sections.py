@@ -38,6 +38,7 @@ from deepauc.reporting.document.label_sections import (
     label_topics,
 )
 from deepauc.reporting.document.operating_sections import operating_blocks, patient_blocks, share_cell
+from deepauc.reporting.document.trivial_section import trivial_cautions, trivial_section
 from deepauc.reporting.evaluation.findings import (
     Absent,
     AucResult,
@@ -49,7 +50,7 @@ from deepauc.reporting.evaluation.findings import (
     StageFinding,
     SubgroupFinding,
 )
-from deepauc.reporting.figures.label import forest_picture, interval_text
+from deepauc.reporting.figures.label import forest_picture, interval_text, signed_text
 
 NOT_A_DEVICE = (
     "Not a medical device. For research only: nothing here was reviewed for use on patients, and no diagnosis or "
@@ -59,7 +60,8 @@ NOT_A_DEVICE = (
 
 def run_document(findings: RunFindings, *, command: str | None, thumbnails: Section | None = None) -> Document:
     """The whole report of a run; `command` is what makes it again, thumbnails a section that images were needed for."""
-    sections = [_result(findings), _baseline(findings)]
+    against = (trivial_section(findings), _baseline(findings))
+    sections = [_result(findings), *(one for one in against if one is not None)]
     if len(findings.labels) == 1:
         topics = _topics(findings, 0, "")
         sections += [Section(anchor=anchor, title=title, blocks=blocks) for anchor, title, blocks in topics]
@@ -93,10 +95,15 @@ def _result(findings: RunFindings) -> Section:
         label = findings.labels[0]
         if isinstance(label.auc, AucResult):
             blocks.append(_headline(label, label.auc))
-        blocks += [*_part_blocks(findings), *operating_blocks(label), *(Caution(text) for text in label.cautions)]
+        blocks += [
+            *trivial_cautions(findings),
+            *_part_blocks(findings),
+            *operating_blocks(label),
+            *(Caution(text) for text in label.cautions),
+        ]
         blocks += [*patient_blocks(label), *interval_table(label), *_kept_blocks(findings), *_copies_blocks(findings)]
     else:
-        blocks += _several_labels(findings)
+        blocks += [*trivial_cautions(findings), *_several_labels(findings)]
     blocks += [Caution(note) for note in findings.notes]
     return Section(anchor="result", title="Result", blocks=tuple(blocks))
 
@@ -422,8 +429,3 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
 
 def _range(one: Estimate[float]) -> str:
     return f"{one.low:.3f} to {one.high:.3f}"
-
-
-def signed_text(one: Estimate[float]) -> str:
-    """`+0.012 [-0.003, +0.027]`: a difference."""
-    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

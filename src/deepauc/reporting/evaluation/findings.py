@@ -330,6 +330,7 @@ class RunFindings:
     record: RunRecord
     left_out_of_mean: tuple[str, ...] = ()  # labels with too few of a class
     cohort: CohortFlow | None = None  # of runs whose table was recorded
+    trivial: tuple[BaselineFinding, ...] = ()  # baselines that need no network, where training has fitted them
 
 
 def to_json(value: Any) -> Any:

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.record import RunRecord
 from deepauc.training.run.run import LAST_STAGE, Run
 from deepauc.training.run.scores import Scores, read_run_scores
+from deepauc.training.trivial import FOLDER as TRIVIAL
+from deepauc.training.trivial import TITLES
 
 NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."
 OWN_BASELINE = "the network that was kept is the baseline's own, that of {}."
@@ -121,6 +124,7 @@ def evaluate_run(
         record=record,
         left_out_of_mean=tuple(one.name for one in judgeable if one.too_few is not None) if len(labels) > 1 else (),
         cohort=_cohort(table, record),
+        trivial=_trivial(run, table, part),
     )
 
 
@@ -218,6 +222,18 @@ def _not_kept(run: Run, table: Scores, part: str | None, region: Region | None) 
     if isinstance(theirs, Absent):
         return theirs
     return _compared(table, theirs, part, region, name=LAST_STAGE, objective=record.objectives[-1], cautions=())
+
+
+def _trivial(run: Run, table: Scores, part: str | None) -> tuple[BaselineFinding, ...]:
+    """The trivial baselines in the run's folder; one that has not scored the judged part is left out."""
+    found = []
+    for place in sorted(path for path in (run.path / TRIVIAL).glob("*") if (path / SCORES).is_file()):
+        theirs = attempt(partial(run_scores, place, run.record))
+        if not isinstance(theirs, Absent):
+            name = place.name
+            title = TITLES.get(name, name)
+            found.append(_compared(table, theirs, part, None, name=name, objective=title, cautions=()))
+    return tuple(one for one in found if isinstance(one, BaselineFinding))
 
 
 def _compared(

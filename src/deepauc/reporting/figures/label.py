@@ -274,3 +274,8 @@ def figure_text(value: float, limits: Estimate[float] | Absent) -> str:
 def interval_text(one: Estimate[float]) -> str:
     """`0.876 [0.841, 0.904]`."""
     return auc_text(one.value, one.low, one.high)
+
+
+def signed_text(one: Estimate[float]) -> str:
+    """`+0.012 [-0.003, +0.027]`: a difference."""
+    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
