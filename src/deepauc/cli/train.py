@@ -199,13 +199,14 @@ def train(
         return
     if out is None:
         raise ValueError("--out is required, for example --out runs/first.")
+    from deepauc.pipeline.cross_validation import CrossValidation, fold_folder
     from deepauc.training.run.tensorboard import summary_writer, write_events
 
     if tensorboard:
         summary_writer()  # where it is missing, that is said before training, not after
     if examples and (settings.data.table is None or settings.data.image_column is None):
         raise ValueError("--examples shows image files: name a table of them, --table data.csv --image-column file.")
-    run_training(
+    outcome = run_training(
         settings,
         out=out,
         device=device,
@@ -214,7 +215,9 @@ def train(
         examples=examples,
     )
     if tensorboard:
-        write_events(out)
+        number_of_folds = len(outcome.folds.names) if isinstance(outcome, CrossValidation) else 0
+        for folder in [fold_folder(out, number) for number in range(number_of_folds)] or [out]:
+            write_events(folder)
 
 
 def _settings(config: Path | None, *, data: dict[str, Any], plan: dict[str, Any], top: dict[str, Any]) -> Settings:

@@ -113,10 +113,19 @@ def test_train_says_so_before_it_starts(tmp_path, not_installed, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_train_writes_those_of_each_fold(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorboard, "summary_writer", lambda: FakeWriter)
+    with pytest.raises(SystemExit) as stopped:
+        run([*write_table(tmp_path), "--quiet", "--tensorboard", "--folds", "2"])
+    assert stopped.value.code == 0
+    folders = sorted(path.parent.name for path in (tmp_path / "run").rglob("tensorboard"))
+    assert folders == ["fold-1", "fold-2"]
+
+
 def test_train_writes_them_and_again(tmp_path, monkeypatch):
     monkeypatch.setattr(tensorboard, "summary_writer", lambda: FakeWriter)
     monkeypatch.setattr("deepauc.pipeline.outcome.write_report", lambda *_, **__: None)
-    words = [*write_table(tmp_path), "--quiet", "--tensorboard"]
+    words = [*write_table(tmp_path), "--quiet", "--tensorboard", "--folds", "0"]
     found = []
     for _ in range(2):
         with pytest.raises(SystemExit) as stopped:
