@@ -18,6 +18,7 @@ from deepauc.pipeline.events import AlreadyFinished, Estimated, FoldBegan, Resum
 from deepauc.pipeline.folding import dealt_folds
 from deepauc.pipeline.job import read
 from deepauc.pipeline.run import run
+from deepauc.reporting.document.checklist import ITEMS
 from deepauc.reporting.export import copy_bundle, export_onnx
 from deepauc.reporting.report import write_report
 from deepauc.training.config import DataSettings, Settings, SplitSettings
@@ -351,3 +352,8 @@ def test_the_report_of_a_run_with_folds(finished, tmp_path):
     assert "cross-entropy, then AUC-M" in text
     assert "Candidates" in text
     assert written.findings.judged_part is None
+    folds = RunFolder(copy).record().folds
+    answers = {item.topic: item.answer(written.findings) for item in ITEMS}
+    assert answers["How the data were partitioned"].startswith(f"{len(folds.names)} folds: ")
+    assert answers["Ensembles, test-time augmentation"].startswith("The average of the networks of")
+    assert "all folds" in answers["Selection of the final model"]

@@ -23,7 +23,7 @@ from deepauc.reporting.document.blocks import (
     shown,
 )
 from deepauc.reporting.evaluation.findings import AucResult, RunFindings
-from deepauc.reporting.figures.label import interval_text
+from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.text_tables import percent_text
 from deepauc.training.run.fold_record import Choice, FoldsRecord
 from deepauc.training.run.operating import thresholds_of
@@ -90,7 +90,7 @@ def verdict(folds: FoldsRecord) -> list[str]:
     result = f"AUC {interval_text(choice.auc)} ({over}{len(folds.names)} folds; kept: {name})"
     if choice.lead is None or choice.trivial is None:
         return [result]
-    lead = _difference(choice.lead)
+    lead = signed_text(choice.lead)
     other = candidate_text(choice.trivial)
     if not choice.clearly_better:
         return [f"The network is not clearly better than {other}: AUC {lead}.", result]
@@ -105,10 +105,6 @@ def with_folds(document: Document, findings: RunFindings, table: Scores) -> Docu
     own = (_result(findings, folds, folds.choice), _candidates(folds.choice), _folds(table, folds), _thresholds(table))
     kept = tuple(section for section in document.sections if section.anchor not in ("result", "baseline"))
     return replace(document, sections=(*own, *kept))
-
-
-def _difference(value: Estimate[float]) -> str:
-    return f"{value.value:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
 
 
 def _result(findings: RunFindings, folds: FoldsRecord, choice: Choice) -> Section:

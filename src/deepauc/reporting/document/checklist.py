@@ -63,8 +63,11 @@ def _missing(findings: RunFindings) -> str | None:
 
 
 def _partitions(findings: RunFindings) -> str | None:
-    split = next((one for one in findings.record.plan.decisions if one.name in ("parts", "split")), None)
-    return None if split is None else shown(f"{split.value}: {split.reason}", longest=400)
+    split = next((one for one in findings.record.plan.decisions if one.name in ("parts", "folds")), None)
+    if split is None:
+        return None
+    value = f"{split.value} folds" if split.name == "folds" else split.value
+    return shown(f"{value}: {split.reason}", longest=400)
 
 
 def _disjoint(findings: RunFindings) -> str | None:
@@ -84,7 +87,7 @@ def _events(findings: RunFindings) -> str | None:
 
 
 def _imbalance(findings: RunFindings) -> str | None:
-    train = [one for one in findings.parts if one.part == "train" and one.counts.rows]
+    train = [one for one in findings.parts if one.part in ("train", "oof") and one.counts.rows]
     said = [f"{shown(one.label)} {percent_text(one.counts.positives / one.counts.rows)}" for one in train]
     return f"Positive in training: {', '.join(said)}. How the loss and the batches meet it: appendix" if said else None
 
@@ -100,6 +103,8 @@ def _software(findings: RunFindings) -> str | None:
 
 
 def _selection(findings: RunFindings) -> str | None:
+    if findings.record.folds is not None:
+        return "By AUC on held-out rows of all folds, which is corrected for the choice (section Candidates)"
     if not findings.stages:
         return "The network of the last stage"
     kept = next((one for one in findings.stages if one.kept), None)
@@ -107,6 +112,8 @@ def _selection(findings: RunFindings) -> str | None:
 
 
 def _performance(findings: RunFindings) -> str | None:
+    if findings.record.folds is not None:
+        return "Mean AUC within folds with a 95 % interval; sensitivity and specificity of held-out rows"
     if findings.judged_part is None:
         return None
     return (
@@ -140,9 +147,10 @@ def _errors(findings: RunFindings) -> str | None:
     return "The largest errors, by id (section Largest errors)" if findings.cases else None
 
 
-def _copies(findings: RunFindings) -> str | None:
-    number = findings.record.tta
-    return f"A score is the mean over {number:,} changed copies of an image" if number else "None: one network"
+def _ensemble(findings: RunFindings) -> str | None:
+    number, folds = findings.record.tta, findings.record.folds
+    networks = "One network" if folds is None else f"The average of the networks of {len(folds.names)} folds"
+    return f"{networks}; a score is the mean over {number:,} changed copies of an image" if number else networks
 
 
 def _reuse(findings: RunFindings) -> str | None:
@@ -165,7 +173,7 @@ ITEMS = (
     Item("Model, initialisation and training", "12c, 22", "22, 24, 25", _model),
     Item("Software", "12c", "23", _software),
     Item("Selection of the final model", "12c", "26", _selection),
-    Item("Ensembles, test-time augmentation", "12c", "27", _copies),
+    Item("Ensembles, test-time augmentation", "12c", "27", _ensemble),
     Item("Measures of performance and their uncertainty", "12e, 23a", "28, 29, 35, 36", _performance),
     Item("Calibration and clinical usefulness", "12e, 23a", "28", _calibration),
     Item("Class imbalance", "13", "", _imbalance),
