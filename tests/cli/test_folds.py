@@ -54,9 +54,19 @@ def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, writ
     assert judged["folds"][0]["auc"] == pytest.approx(kept["auc"])
     assert judged["results"] == []
     for part in ((), ("--part", "oof")):
-        code, _, errors = deepauc("compare", out / "scores.csv", out / "scores.csv", *part)
-        assert code == 2
-        assert "not pooled" in errors
+        code, text, _ = deepauc("compare", out / "scores.csv", out / "scores.csv", "--json", *part)
+        (one,) = json.loads(text)["labels"]
+        assert code == 0
+        assert one["auc"] == one["baseline_auc"] == pytest.approx(kept["auc"]["value"])
+        assert one["p_value"] == 1
+    lines = (out / "scores.csv").read_text().splitlines()
+    fold = lines[0].split(",").index("fold")
+    cells = lines[1].split(",")
+    cells[fold] = "2" if cells[fold] == "1" else "1"
+    (tmp_path / "other-folds.csv").write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
+    code, _, errors = deepauc("compare", out / "scores.csv", tmp_path / "other-folds.csv")
+    assert code == 2
+    assert "not of the same folds" in errors
 
     other = write_table(tmp_path / "other.csv", rows(40, 1))
     code, text, errors = deepauc("evaluate", out, "--table", other, "--recalibrate", "--json")

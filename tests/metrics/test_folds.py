@@ -123,6 +123,7 @@ def test_the_paired_difference_of_one_fold_is_delongs():
     known = compare_auroc(scores, other, labels, groups=groups)
     assert found.difference == pytest.approx(known.difference, abs=1e-12)
     assert found.low == pytest.approx(known.low, abs=0.01)  # t for z
+    assert found.p_value == pytest.approx(known.p_value, abs=0.02)
     swapped = compare_fold_auroc(other, scores, labels, np.zeros(120), groups=groups)
     assert swapped.difference == -found.difference
     assert swapped.standard_error == pytest.approx(found.standard_error, rel=1e-12)
@@ -131,7 +132,7 @@ def test_the_paired_difference_of_one_fold_is_delongs():
 def test_equal_rankings_differ_by_nothing():
     scores, labels, folds, _ = sample()
     found = compare_fold_auroc(scores, np.exp(scores / 9), labels, folds)
-    assert (found.difference, found.low, found.high, found.standard_error) == (0, 0, 0, 0)
+    assert (found.difference, found.low, found.high, found.standard_error, found.p_value) == (0, 0, 0, 0, 1)
 
 
 def two_labels():

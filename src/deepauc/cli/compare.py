@@ -49,7 +49,7 @@ def compare(
     from deepauc.reporting.evaluation.table import compare_tables
     from deepauc.reporting.figures.label import signed_text
     from deepauc.training.run.own_files import require_own
-    from deepauc.training.run.scores import read_scores
+    from deepauc.training.run.scores import OOF, read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
     region = Region.asked(max_fpr, min_tpr)
@@ -68,11 +68,8 @@ def compare(
         tables.append(table)
     a, b = tables
     part = part or _shared_part(a, b)
-    if part == "oof":
-        raise ValueError(
-            "part oof holds scores of different networks, which are not pooled: compare two runs with folds on a test "
-            "part, or on a new table (deepauc predict, then deepauc compare)."
-        )
+    if part == OOF and region is not None:
+        raise ValueError("the partial AUC of held-out rows (part oof) is not compared: leave out the limits.")
     for table in (a, b):
         (table if part is None or table.parts is None else table.part(part)).require_finite_scores()
     found = compare_tables(a, b, part=part, common=common, region=region)
@@ -94,6 +91,7 @@ def compare(
         if quiet:
             output.result(f"{name}  {difference}  {p_text(one.p_value)}")
     test = f"clustered by {found.group_word}" if found.clustered else "DeLong"
+    test += ", within folds" if part == OOF else ""
     where = "all rows" if part is None else f"the {part} part"
     output.say(f"{found.rows:,} rows ({where}), paired {found.paired_by}. Test: {test}.")
     if found.groups_differ:

@@ -91,9 +91,9 @@ def evaluate(
     from deepauc.metrics.partial import Region
     from deepauc.reporting.evaluation.findings import AucResult
     from deepauc.reporting.evaluation.table import evaluate_part
-    from deepauc.reporting.folds import OOF, fold_aucs
+    from deepauc.reporting.folds import fold_aucs
     from deepauc.training.run.own_files import require_own
-    from deepauc.training.run.scores import read_scores
+    from deepauc.training.run.scores import OOF, read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
     region = Region.asked(max_fpr, min_tpr)

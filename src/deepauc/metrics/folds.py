@@ -44,12 +44,13 @@ class FoldEstimate(Estimate[FloatOrArray]):
 
 @dataclass(frozen=True)
 class FoldComparison:
-    """A(a) - A(b) over the same folds, its limits and its paired standard error; arrays (L,) for (N, L) inputs."""
+    """A(a) - A(b) over the same folds, its limits, paired standard error and two-sided p; arrays (L,) for (N, L)."""
 
     difference: FloatOrArray
     low: FloatOrArray
     high: FloatOrArray
     standard_error: FloatOrArray
+    p_value: FloatOrArray
 
 
 def auroc_by_fold(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> Floats:
@@ -147,9 +148,10 @@ def compare_fold_auroc(
             (low_a, high_a), (low_b, high_b) = (
                 limits_without_variance(float(np.mean([one.aucs[k] for one in ones])), pairs, level) for k in (0, 1)
             )
-            found.append((difference, low_a - high_b, high_a - low_b, se))
+            found.append((difference, low_a - high_b, high_a - low_b, se, _p_value(difference, se, units)))
         else:
-            found.append((difference, max(difference - half, -1.0), min(difference + half, 1.0), se))
+            low, high = max(difference - half, -1.0), min(difference + half, 1.0)
+            found.append((difference, low, high, se, _p_value(difference, se, units)))
     if average:
         return FoldComparison(*found[0])
     return FoldComparison(*(columns.collect(values) for values in zip(*found, strict=True)))
@@ -261,6 +263,15 @@ def _t_quantile(level: float, units: int) -> float:
     from scipy import stats
 
     return float(stats.t.ppf((1 + level) / 2, units - 1))
+
+
+def _p_value(difference: float, se: float, units: int) -> float:
+    """Of the paired t; 1 where nothing is known of the variance or the two do not differ."""
+    from scipy import stats
+
+    if difference == 0 or math.isinf(se):
+        return 1.0
+    return 0.0 if se == 0 else float(2 * stats.t.sf(abs(difference) / se, units - 1))
 
 
 def _with_rows(columns: Columns) -> Iterator[tuple[Column, Codes]]:

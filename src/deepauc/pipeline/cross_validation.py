@@ -58,11 +58,9 @@ from deepauc.training.run.folder import RunFolder, surroundings
 from deepauc.training.run.own_files import MODEL, SCORES, require_own
 from deepauc.training.run.record import Identity, Results
 from deepauc.training.run.run import Run, finished
-from deepauc.training.run.scores import ScoredRows, read_run_scores, write_scored_rows
+from deepauc.training.run.scores import OOF, ScoredRows, read_run_scores, write_scored_rows
 from deepauc.training.scoring import part_auc
 from deepauc.training.trivial import FOLDER as TRIVIAL
-
-OOF = "oof"
 
 
 @dataclass(frozen=True, kw_only=True)

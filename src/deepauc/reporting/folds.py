@@ -27,10 +27,9 @@ from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.text_tables import percent_text
 from deepauc.training.run.fold_record import Choice, FoldsRecord
 from deepauc.training.run.operating import thresholds_of
-from deepauc.training.run.scores import Scores
+from deepauc.training.run.scores import OOF, Scores
 from deepauc.training.trivial import TITLES
 
-OOF = "oof"
 SINGLE_NETWORKS = (
     "This AUC judges the networks of the single folds on rows that they were not trained on, not the average of all "
     "networks, which is what `predict` uses; and it holds for these folds."

@@ -14,7 +14,7 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow
-from deepauc.reporting.folds import NOMINAL, OOF, SINGLE_NETWORKS, candidate_text, verdict
+from deepauc.reporting.folds import NOMINAL, SINGLE_NETWORKS, candidate_text, verdict
 from deepauc.reporting.operating_card import OperatingCard, operating_card
 from deepauc.text_tables import auc_text, markdown_table, percent_text
 from deepauc.training.plain import objective_type
@@ -25,7 +25,7 @@ from deepauc.training.run.folder import code_text
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run.record import DataRecord, RunRecord
 from deepauc.training.run.run import LAST_STAGE, Run
-from deepauc.training.run.scores import read_run_scores
+from deepauc.training.run.scores import OOF, read_run_scores
 
 NOTICE = (
     "**Not a medical device.** It has not been cleared for any decision about patients. Its figures hold for data like "

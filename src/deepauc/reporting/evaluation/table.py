@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepauc.metrics.auroc import auroc
-from deepauc.metrics.comparison import compare_auroc
+from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.curves import RocCurve, roc_curve
+from deepauc.metrics.folds import FoldComparison, compare_fold_auroc, fold_auroc
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.partial import Region, compare_partial_auroc, partial_auroc
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired, PairedPartial
 from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
 from deepauc.reporting.evaluation.sample import Sample, attempt
-from deepauc.training.run.scores import Floats, Scores, Strings
+from deepauc.training.run.scores import OOF, Floats, Scores, Strings
 
 NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
 NO_VALIDATION = "thresholds and recalibration come from validation, and there is no such part."
@@ -89,12 +90,14 @@ def compare_tables(
 ) -> TableComparison:
     """The paired test of a's AUC against b's on the same rows; clustered where patients have several.
 
-    region: also of their partial AUCs there.
+    region: also of their partial AUCs there. Held-out rows of cross-validation (part oof) are compared within folds,
+    which must be the same in both.
     """
     if part is not None:
         a = a.part(part) if a.parts is not None else a
         b = b.part(part) if b.parts is not None else b
     pairing = pair_rows(a, b, common=common)
+    folds = _shared_folds(pairing) if part == OOF else None
     groups = pairing.a.groups if pairing.a.groups is not None else pairing.b.groups
     labelled = ~np.isnan(pairing.a.labels).all(axis=1)
     clustered = groups is not None and np.unique(groups[labelled]).size < labelled.sum()
@@ -107,8 +110,19 @@ def compare_tables(
         clustered=clustered,
         group_word=(pairing.a if pairing.a.groups is not None else pairing.b).group_word,
         groups_differ=_groups_differ(pairing),
-        labels=tuple(_paired(pairing, number, clustered, region) for number in labels),
+        labels=tuple(_paired(pairing, number, clustered, region, folds) for number in labels),
     )
+
+
+def _shared_folds(pairing: Pairing) -> Strings:
+    """The fold of each row: scores of different networks are ranked among their own alone."""
+    a, b = pairing.a.folds, pairing.b.folds
+    if a is None or b is None or not np.array_equal(a, b):
+        raise ValueError(
+            "the held-out rows (part oof) are not of the same folds in both files: train both on the same table with "
+            "the same folds, or compare them on a test part or a new table (deepauc predict, then deepauc compare)."
+        )
+    return a
 
 
 def _groups_differ(pairing: Pairing) -> bool:
@@ -121,30 +135,45 @@ def _groups_differ(pairing: Pairing) -> bool:
     return not pairs == a.max() + 1 == b.max() + 1
 
 
-def _paired(pairing: Pairing, number: int, clustered: bool, region: Region | None) -> Paired | Absent:
+def _paired(
+    pairing: Pairing, number: int, clustered: bool, region: Region | None, folds: Strings | None
+) -> Paired | Absent:
     labels = pairing.a.labels[:, number]
     known = ~np.isnan(labels)
     labels = labels[known]
     ours, theirs = (table.scores[known, number] for table in (pairing.a, pairing.b))
     groups = pairing.a.groups if pairing.a.groups is not None else pairing.b.groups
     chosen = groups[known] if clustered and groups is not None else None
-    found = attempt(lambda: compare_auroc(ours, theirs, labels, groups=chosen))
+    own = None if folds is None else folds[known]
+    found = attempt(lambda: _tested(ours, theirs, labels, chosen, own))
     if isinstance(found, Absent):
         return found
+    test, auc, baseline_auc = found
     curve = roc_curve(theirs, labels)
     assert isinstance(curve, RocCurve)
     step = max(1, curve.fpr.size // DRAWN_POINTS)
     return Paired(
         label=pairing.a.label_names[number],
-        auc=float(auroc(ours, labels)),
-        baseline_auc=float(auroc(theirs, labels)),
-        difference=Estimate(found.difference, found.low, found.high).floats(),
-        p_value=float(found.p_value),
+        auc=auc,
+        baseline_auc=baseline_auc,
+        difference=Estimate(test.difference, test.low, test.high).floats(),
+        p_value=float(test.p_value),
         same_scores=bool(np.array_equal(ours, theirs)),
         baseline_fpr=np.append(curve.fpr[::step], 1.0),
         baseline_tpr=np.append(curve.tpr[::step], 1.0),
         partial=None if region is None else attempt(lambda: _paired_partial(ours, theirs, labels, chosen, region)),
     )
+
+
+def _tested(
+    ours: Floats, theirs: Floats, labels: Floats, groups: Strings | None, folds: Strings | None
+) -> tuple[Comparison | FoldComparison, float, float]:
+    """The paired test and both AUCs, within folds where there are any."""
+    if folds is None:
+        found = compare_auroc(ours, theirs, labels, groups=groups)
+        return found, float(auroc(ours, labels)), float(auroc(theirs, labels))
+    within = compare_fold_auroc(ours, theirs, labels, folds, groups=groups)
+    return within, float(fold_auroc(ours, labels, folds)), float(fold_auroc(theirs, labels, folds))
 
 
 def _paired_partial(

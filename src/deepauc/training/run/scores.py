@@ -26,6 +26,7 @@ from deepauc.training.run.own_files import SCORES
 Floats = npt.NDArray[np.float64]
 Strings = npt.NDArray[np.str_]
 
+OOF = "oof"  # the part of rows that cross-validation held out
 ID, PART, GROUP, FOLD = "id", "part", "group", "fold"  # the names of a run folder's scores.csv
 OtherLabels = Literal["refused", "missing", "kept"]
 _TRUE, _FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
