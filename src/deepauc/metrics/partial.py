@@ -110,6 +110,7 @@ def partial_auroc_interval(
     1,000 samples each, this many hold the truth (tests/metrics/test_secondary_coverage.py):
         50 positives, 450 negatives: FPR <= .3: .958 / .946 / .953; TPR >= .8: .933 / .922 / .911
         10 positives,  90 negatives: FPR <= .3: .955 / .964 / .935; TPR >= .8: .795 / .770 / .729
+    BCa was the best of six methods on some of these samples, so the figures favour it a little.
     """
     _require_limits(max_fpr, min_tpr)
     require_interval_options(level, n_resamples)
