@@ -21,8 +21,8 @@ from deepauc.models.build import require_files
 from deepauc.studies.records.book import Record, RecordBook
 from deepauc.studies.running.execution import OutOfTime, time_limit
 from deepauc.studies.sources import Place
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import can_be_fast, chosen_device, train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.stream import Stream
 from deepauc.training.plain import recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe

@@ -51,7 +51,7 @@ from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.plan.decision import Decision, replaced
 from deepauc.training.plan.timing import Pace, measure_pace, seconds_of
 from deepauc.training.predict.predict import predict
-from deepauc.training.prepare import Rows, unsplit_rows
+from deepauc.training.prepare.prepare import Rows, unsplit_rows
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.fold_record import FoldsRecord
 from deepauc.training.run.folder import RunFolder, surroundings

@@ -26,8 +26,8 @@ from deepauc.studies.running.first_stages import FirstStages
 from deepauc.studies.running.missing import MissingRun, TaskShelf
 from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import TrainingDiverged, Unheard
 
