@@ -36,7 +36,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Link:
-    """One training. parent: the run whose weights its first stage starts from. about: further entries of its record."""
+    """One training. parent: the run whose weights it starts from. about: further entries of its record."""
 
     study: str
     seed: int
@@ -60,7 +60,7 @@ class Link:
         return place.runs / self.id
 
     def started(self, place: Place) -> Recipe:
-        """The recipe with the parent's folder in its first stage."""
+        """The recipe that starts from the parent's folder."""
         if self.parent is None:
             return self.recipe
         first = replace(self.recipe.stages[0], start_from=str(self.parent.folder(place)))

@@ -1,6 +1,6 @@
 """`cross_validate`: a network for each fold, the candidates judged on held-out rows, and their average as the model.
 
-The folder: `fold-1`, `fold-2`, ... are run folders; each has the first stage's network in `baseline` and the trivial
+The folder: `fold-1`, `fold-2`, ... are run folders; each has the baseline stage's network in `baseline` and the trivial
 baselines in `trivial`. Above them stand run.json, scores.csv (part `oof`: each row by a network that never saw it),
 the average as one network (model.safetensors, bundle.json), the report, and DONE.
 """

@@ -222,63 +222,63 @@ class _Session:
         keeping = sorted(map(self._keep_seconds, group), reverse=True)
         return self.deadline - sum(keeping[: pack * self.at_once])
 
-    def _keep(self, planned: MissingRun) -> None:
+    def _keep(self, due: MissingRun) -> None:
         """The record of a finished run, now or, where what it keeps would take too long, in the next call."""
-        seconds = self._keep_seconds(planned)
+        seconds = self._keep_seconds(due)
         too_long = seconds > LONG_TO_KEEP or self._kept_late + seconds > LATE_KEEPING
         if self.deadline is not None and too_long and time.monotonic() + seconds > self.deadline:
-            self.left_out.add(planned.id)  # its folder is finished: `distil_finished` finds it
+            self.left_out.add(due.id)  # its folder is finished: `distil_finished` finds it
             self.outcome.out_of_time = True
-            self._tell(planned, "trained; the next call writes its record")
+            self._tell(due, "trained; the next call writes its record")
             return
-        folder = planned.folder(self.place)
+        folder = due.folder(self.place)
         run = Run(folder)
-        record = distil(run, about=planned.about(self.set_name), phase=planned.phase, packed=_packed_with(folder))
-        if shares_first_stage(planned.recipe):  # as declared: where its first stage lies is no matter of the record
+        record = distil(run, about=due.about(self.set_name), phase=due.phase, packed=_packed_with(folder))
+        if shares_first_stage(due.recipe):  # as declared: where its first stage lies is no matter of the record
             record["first_stage"] = told_of(run)
-            record["recipe"] = to_plain(planned.recipe)
-            record["identity"] = {**record["identity"], "recipe": recipe_hash(planned.recipe)}
-        if planned.phase == "tuning":
-            record["recipe"] = planned.brief_recipe()
+            record["recipe"] = to_plain(due.recipe)
+            record["identity"] = {**record["identity"], "recipe": recipe_hash(due.recipe)}
+        if due.phase == "tuning":
+            record["recipe"] = due.brief_recipe()
         else:
             began = time.monotonic()
             here = self.device if self.crew is None else None  # a crew's devices are on other machines
-            record |= planned.study.task.keep(run, planned.task, device=here)
+            record |= due.study.task.keep(run, due.task, device=here)
             ended = time.monotonic()
-            self._keeping[_keep_key(planned)] = ended - began
+            self._keeping[_keep_key(due)] = ended - began
             if self.deadline is not None:
                 self._kept_late += max(0.0, ended - max(began, self.deadline))
-        if planned.phase == "final":
+        if due.phase == "final":
             self.book.set_aside_other_settings(record)
         self.book.add(record)
-        if planned.phase == "tuning":
+        if due.phase == "tuning":
             for name in NOT_KEPT_OF_TUNING:
                 (folder / name).unlink(missing_ok=True)
         self.outcome.done += 1
         ((part, (auc, *_)),) = record["auc"].items()
-        self._tell(planned, f"{part} AUC {auc:.3f}")
+        self._tell(due, f"{part} AUC {auc:.3f}")
 
-    def _fail(self, planned: MissingRun, message: str, around: dict[str, Any] | None, *, diverged: bool) -> None:
-        self.left_out.add(planned.id)
-        self.outcome.failed.append((planned.text(), message))
+    def _fail(self, due: MissingRun, message: str, around: dict[str, Any] | None, *, diverged: bool) -> None:
+        self.left_out.add(due.id)
+        self.outcome.failed.append((due.text(), message))
         if diverged:
-            identity = {"data": planned.task.data_hash(), "seed": planned.seed}
+            identity = {"data": due.task.data_hash(), "seed": due.seed}
             self.book.add(
                 {
-                    **planned.about(self.set_name),
-                    "phase": planned.phase,
-                    "failed": message.replace(f"{planned.folder(self.place)}{os.sep}", ""),  # a path of this machine
+                    **due.about(self.set_name),
+                    "phase": due.phase,
+                    "failed": message.replace(f"{due.folder(self.place)}{os.sep}", ""),  # a path of this machine
                     "identity": identity,
-                    "recipe": planned.brief_recipe(),
+                    "recipe": due.brief_recipe(),
                     **(around or surroundings(self.device)),
                 }
             )
-        self._tell(planned, f"failed: {message}")
+        self._tell(due, f"failed: {message}")
 
-    def _tell(self, planned: MissingRun, result: str) -> None:
+    def _tell(self, due: MissingRun, result: str) -> None:
         if self.report is None:
             return
-        left = self.missing.expected(planned.study.group or planned.study.name)
+        left = self.missing.expected(due.study.group or due.study.name)
         rates = [self._rate(run) for run in left]
         known = [rate for rate in rates if rate is not None]
         seconds_left = sum(
@@ -287,7 +287,7 @@ class _Session:
         ) if known or not left else None  # fmt: skip
         self.report(
             Step(
-                text=f"{planned.text()}: {result}",
+                text=f"{due.text()}: {result}",
                 done=self.outcome.done,
                 left=len(left),
                 seconds=time.monotonic() - self.began,
