@@ -51,7 +51,7 @@ def a_study(name="m", **changes):
 class Hands:
     """Carries out orders in this process. lost: how often an order with this run is lost for good."""
 
-    threads = 1
+    threads, local = 1, False
 
     def __init__(self, *, slots=2, lost=(), elsewhere=None):
         self.slots, self.lost, self.elsewhere = slots, Counter(lost), elsewhere
