@@ -125,6 +125,9 @@ def left_by(tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_page(page, tmp_path, left_by):
+    if page.relative_to(ROOT).as_posix() == "docs/start.md":
+        left_by("start.md")  # once, for the pages that go on from it too
+        return
     before = GOES_ON.search(page.read_text(encoding="utf-8"))
     if before is not None:
         shutil.copytree(left_by(before[1]), tmp_path, dirs_exist_ok=True)
