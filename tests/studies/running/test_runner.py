@@ -590,13 +590,15 @@ def test_a_study_may_measure_and_choose_by_other_metrics(tmp_path, pack):
     """Validation while tuning, test at the end, both from the scores; the selection is that metric's."""
     studies = [a_study(name, measures=measures(), chosen_by=by) for name, by in (("a", "auc"), ("b", "ap"))]
     outcome, book = run(studies, tmp_path, pack=pack)
-    assert outcome.done == 2 * (2 + 2) and not outcome.failed
+    assert outcome.done == 2 * (2 + 2)
+    assert not outcome.failed
     tuned = book.tuning("b")
     values = {record["config"]["margin"]: record["measures"]["validation"]["ap"] for record in tuned}
     (final, _) = book.final("b")
     assert final["config"]["margin"] == max(values, key=values.get)
     assert final["selection"]["validation_ap"] == [round(max(values.values()), 5)]
-    assert set(tuned[0]["measures"]) == {"validation"} and set(final["measures"]) == {"test"}
+    assert set(tuned[0]["measures"]) == {"validation"}
+    assert set(final["measures"]) == {"test"}
     assert [record["run"] for record in tuned] == [record["run"] for record in book.tuning("a")]  # trained once
     with (tmp_path / "runs" / final["run"] / "scores.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["part"] == "test"]

@@ -149,7 +149,9 @@ def distil(
 ) -> Record:
     """What is kept of a finished run. packed: how many runs shared the device, and so the seconds.
 
-    measures: further metrics, of the part whose AUC is kept. Final: test AUC with DeLong's interval, curves where the recipe asked for them, the recipe in full. Tuning: the
+    measures: further metrics, of the part whose AUC is kept.
+
+    Final: test AUC with DeLong's interval, curves where the recipe asked for them, the recipe in full. Tuning: the
     validation AUC of each epoch; the recipe without what is at its default (`identity` has the hash of the whole).
     """
     found = run.record
