@@ -236,6 +236,7 @@ class PDSCASpec:
     beta1: float = 0.9
     gamma: float = 0.002
     weight_decay: float = 0.0
+    momentum: float = 0.0
     reference: Reference = "start"
     decay_norms: bool = True
     projects: ClassVar[bool] = True  # as PESGSpec's
@@ -259,5 +260,6 @@ class PDSCASpec:
             beta1=self.beta1,
             gamma=self.gamma,
             weight_decay=self.weight_decay,
+            momentum=self.momentum,
             reference=self.reference,
         )
