@@ -19,10 +19,10 @@ from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.optim.pdsca import PDSCA, PDSCASpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.engine import fast_step
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast import fast_step
+from deepauc.training.engine.fast.fast_step import FastEngine
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import can_be_fast, train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Recipe, Stage
 
