@@ -4,6 +4,7 @@ deepauc study run experiments/objectives.py objectives --device cuda --max-minut
 """
 
 from deepauc.studies.entry import Entry
-from experiments.benchmarks import objectives
+from experiments.beyond.page import page
+from experiments.beyond.studies import objectives, on_a_cpu
 
-STUDIES = [Entry.of(objectives.objectives()), Entry.of(objectives.on_a_cpu())]
+STUDIES = [Entry.of(one, page=page(one)) for one in (objectives(), on_a_cpu())]
