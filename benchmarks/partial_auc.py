@@ -70,7 +70,7 @@ def _row(size: int, share: float) -> Row:
 
         return run
 
-    seconds = best_in_turn({name: forward_backward(loss) for name, loss in losses.items()}, seconds=2.0, most=2000)
+    seconds = best_in_turn({name: forward_backward(loss) for name, loss in losses.items()}, seconds=6.0, most=2000)
     if size * labels.sum() <= LIBAUC_PAIRS and (theirs := _libauc(size, int(labels.sum()))) is not None:
         seconds |= best_in_turn({LIBAUC: forward_backward(theirs)}, least=1)
     over_bce = {name: spent / seconds[BCE] for name, spent in seconds.items()}
