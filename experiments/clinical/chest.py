@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.data.counter import fixed_permutation
+from deepauc.data.datasets.benchmarks.load import data_root
 from deepauc.data.datasets.medical.chexpert import COMPETITION_LABELS, load_chexpert
 from deepauc.data.datasets.medical.nih import COMPETITION_FINDINGS, load_nih_sheets
 from deepauc.data.task import UNCERTAIN, Task
@@ -49,7 +50,7 @@ from experiments.clinical.chest_design import (
 )
 from experiments.clinical.readers import given_readers, note_readers
 from experiments.clinical.recipes import METHODS, ONE_STAGE, arguments
-from experiments.clinical.tasks import given_root, joined, root_of
+from experiments.clinical.tasks import joined, root_of
 
 SMOOTHED: Mapping[Choice, Choice] = {"zeros": "smooth_zeros", "ones": "smooth_ones"}
 HARDENED: Mapping[Choice, Choice] = {"smooth_zeros": "zeros", "smooth_ones": "ones"}
@@ -120,7 +121,7 @@ class ChestStudy:
             design = replace(design, seeds=seeds)
         # Before the images are read, and before days of training.
         chosen_names(study_names(design, self.labels), cells, f"run of {design.name}")
-        given_readers(given_root(place), self.labels)
+        given_readers(data_root(place.data), self.labels)
         task = self.load(place, design)
         return run_chest(
             design, task, place, cells=cells, pack=pack, device=device, max_minutes=max_minutes, report=report
@@ -162,7 +163,7 @@ def run_chest(
     cells: only runs whose name begins with, or fits, one of these, and what they start from.
     """
     _require_both_classes(task)
-    readers = given_readers(given_root(place), task.label_names)
+    readers = given_readers(data_root(place.data), task.label_names)
     links = chest_links(design, task)
     if design.masked:
         links += policy_links(design, task)

@@ -125,12 +125,12 @@ def run_study(
         refuse_what_does_not_apply,
         refuse_without_cluster,
         refuse_without_effect,
-        run_in_packs,
     )
     from deepauc.studies.decoded import telling
     from deepauc.studies.load import load_studies
     from deepauc.studies.running.cluster import Cluster
     from deepauc.studies.running.missing import weights_not_here
+    from deepauc.studies.running.runner import run_studies
     from deepauc.studies.sources import Place
     from deepauc.studies.study import cut_all
 
@@ -175,13 +175,13 @@ def run_study(
     for message in weights_not_here(chosen, results / entry.studies.name) if tasks is None else ():
         output.say(message)
     with telling(output.say), _told(output) as report:
-        outcome = run_in_packs(
-            entry,
+        outcome = run_studies(
+            entry.name,
             chosen,
             place=place,
             parents=parents,
             device=device,
-            pack=pack,
+            pack=entry.pack if pack is None else pack,
             jobs=jobs,
             max_minutes=max_minutes,
             cluster=tasks,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS
-from deepauc.data.datasets.benchmarks.load import load_balanced
+from deepauc.data.datasets.benchmarks.load import Root, data_root, load_balanced
 from deepauc.data.datasets.medical.chexpert import load_chexpert
 from deepauc.data.datasets.medical.ddsm import TEST_FILES, TRAINING_FILES, load_ddsm
 from deepauc.data.datasets.medical.ham10000 import load_ham10000, load_ham10000_sheets
@@ -21,8 +20,6 @@ from deepauc.data.datasets.medical.pcam import load_pcam
 from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.packed.sets import open_packed
 from deepauc.data.task import Task
-
-Root = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,12 +324,6 @@ CATALOGUE = {
         ),
     )
 }
-
-
-def data_root(root: Root = None) -> Path | None:
-    """The folder of the named data sets: `root`, else the environment variable DEEPAUC_DATA, else None."""
-    place = root or os.environ.get("DEEPAUC_DATA")
-    return Path(os.path.abspath(place)) if place else None
 
 
 def load_named(name: str, *, root: Root = None) -> Task:
