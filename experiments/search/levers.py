@@ -28,7 +28,7 @@ import torch
 from deepauc.data.task import Task
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid
-from deepauc.studies.selection import NothingToChoose, Trial
+from deepauc.studies.selection import NothingToChoose, TriedSetting
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
 from deepauc.studies.study import InheritsLatest, Study, StudySet
 from deepauc.training.run.run import Run
@@ -171,7 +171,7 @@ class SimplestWithinPairedError:
     standard error is a rule for choosing, no claim.
     """
 
-    def choose(self, trials: Sequence[Trial]) -> Trial:
+    def choose(self, trials: Sequence[TriedSetting]) -> TriedSetting:
         usable = [t for t in trials if t.validation and not any(math.isnan(v) for v in t.values())]
         if not usable:
             raise NothingToChoose("no setting has a validation AUC on every fold: there is nothing to choose.")
@@ -179,7 +179,7 @@ class SimplestWithinPairedError:
         return next(trial for trial in usable if trial is top or _within(top, trial))
 
 
-def _within(top: Trial, other: Trial) -> bool:
+def _within(top: TriedSetting, other: TriedSetting) -> bool:
     differences = [a - b for a, b in zip(top.values(), other.values(), strict=True)]
     error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
     return fmean(differences) <= error

@@ -186,7 +186,7 @@ def test_a_fraction_is_a_number():
 def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, monkeypatch, own):
     from deepauc.studies.entry import Entry
     from deepauc.studies.load import StudyFile
-    from deepauc.studies.running.runner import Outcome
+    from deepauc.studies.running.runner import StudiesOutcome
     from deepauc.studies.study import StudySet
     from experiments.benchmarks.toy import Toy
 
@@ -197,7 +197,7 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
             return {"left": left.pop(0)}
 
     def studied(*_, **__):
-        return Outcome(out_of_time=bool(left.pop(0)))
+        return StudiesOutcome(out_of_time=bool(left.pop(0)))
 
     studies = StudySet(name="some", title="Some", studies=())
     kind = {"own": Own()} if own else {"studies": studies, "page_after_run": True}

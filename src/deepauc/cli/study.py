@@ -17,7 +17,7 @@ from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 
 if TYPE_CHECKING:
     from deepauc.studies.entry import Entry
-    from deepauc.studies.running.runner import Outcome, Step
+    from deepauc.studies.running.runner import Step, StudiesOutcome
     from deepauc.studies.study import Study
 
 app = typer.Typer(rich_markup_mode=None)
@@ -346,7 +346,7 @@ def _left(step: Step) -> str:
     return f"{step.left} left in this group{time}"
 
 
-def _finish(outcome: Outcome, output: Output) -> None:
+def _finish(outcome: StudiesOutcome, output: Output) -> None:
     for text, message in outcome.failed:
         output.result(f"Failed: {text}: {message}")
     for name, message in outcome.unavailable.items():

@@ -22,7 +22,7 @@ from experiments.clinical import chain as medical_chain
 from experiments.clinical import chest as medical_chest
 from experiments.clinical import chest_design as medical_chest_design
 from experiments.clinical.chain import run_links
-from experiments.clinical.chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links, run_chest
+from experiments.clinical.chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links
 from experiments.clinical.chest_design import STAND_IN, ChestDesign, study_names, with_settings
 from experiments.clinical.chest_page import PAGES
 from experiments.clinical.packs import pack_of, side_by_side
@@ -41,6 +41,10 @@ DESIGN = ChestDesign(
     policy=dict.fromkeys(NAMES, "zeros"),
 )  # fmt: skip
 READERS = "label,reader,fpr,tpr\nEdema,a,1.0,0.0\nEdema,b,0.0,1.0\nHeart,a,0.9,0.01\nWater,b,0.0,1.0\n"
+
+
+def run_chest(design, task, place, **options):
+    return ChestStudy(design=design, labels=task.label_names, load=lambda *_: task).run(place, **options)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ class NamedSet:
         return next((place for place in self.places if all((root / name).exists() for name in place)), ())
 
 
-def _benchmark(name: str, *, positive: str, licence: str, get: str, public: tuple[str, ...]) -> NamedSet:
+def _benchmark(name: str, *, positive: str, licence: str, get: str) -> NamedSet:
     facts = BENCHMARKS[name]
     return NamedSet(
         name=name,
@@ -53,7 +53,7 @@ def _benchmark(name: str, *, positive: str, licence: str, get: str, public: tupl
         licence=licence,
         citation=facts.citation,
         get=f"{get}; expected: {facts.public}",
-        places=tuple(place for place in (facts.files, *((one,) for one in public)) if place),
+        places=(facts.files, *((mark,) for mark in facts.marks)),
         read=lambda root: load_balanced(name, root=root),
     )
 
@@ -133,28 +133,24 @@ CATALOGUE = {
             positive="dog",
             licence="non-commercial research (Kaggle's competition rules)",
             get="unpack train.zip of Kaggle's Dogs vs. Cats into the root folder",
-            public=("cat.0.jpg", "train/cat.0.jpg"),
         ),
         _benchmark(
             "C10",
             positive="classes 5 to 9",
             licence=_CIFAR_LICENCE,
             get="torchvision downloads it (load('C10', ..., download=True))",
-            public=("cifar-10-batches-py",),
         ),
         _benchmark(
             "C100",
             positive="classes 50 to 99",
             licence=_CIFAR_LICENCE,
             get="torchvision downloads it (load('C100', ..., download=True))",
-            public=("cifar-100-python",),
         ),
         _benchmark(
             "S10",
             positive="classes 5 to 9",
             licence="none stated; cite the paper",
             get="torchvision downloads it (load('S10', ..., download=True))",
-            public=("stl10_binary",),
         ),
         _medmnist(
             "breastmnist",

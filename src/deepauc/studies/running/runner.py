@@ -51,7 +51,7 @@ class Step:
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class StudiesOutcome:
     """What a call has done. failed: (run, message). unavailable: message by study. out_of_time: something is left."""
 
     done: int = 0
@@ -73,7 +73,7 @@ def run_studies(
     max_minutes: float | None = None,
     cluster: Cluster | None = None,
     report: Callable[[Step], None] | None = None,
-) -> Outcome:
+) -> StudiesOutcome:
     """Tune, select, refit: all runs of these studies that have no record yet.
 
     parents: further studies, not run here, whose selection is inherited. pack: runs side by side on the device, a
@@ -160,7 +160,7 @@ class _Session:
     began: float
     at_once: int  # processes or tasks; the seconds of packed runs are shares already
     crew: Crew | None = None
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: StudiesOutcome = field(default_factory=StudiesOutcome)
     left_out: set[str] = field(default_factory=set)
     _rates: dict[object, float] = field(default_factory=dict)  # wall seconds a step of one run, by network and images
     # wall seconds of a run's final scores, by number of copies

@@ -121,16 +121,10 @@ def _choose(benchmark: Benchmark, root: Path, source: Source, *, download: bool)
         return "public"
     if not missing:
         return "files"
-    if _has_public(benchmark.name, root):
+    if benchmark.public_at(root) is not None:
         return "public"
     sheets = ", ".join(benchmark.files)
     raise ValueError(f"{root} does not hold {benchmark.title}: expected {sheets}, or {benchmark.public}.")
-
-
-def _has_public(name: str, root: Path) -> bool:
-    if name == "C2":
-        return catdog.find_catdog_folder(root) is not None
-    return (root / {"C10": "cifar-10-batches-py", "C100": "cifar-100-python", "S10": stl10.FOLDER}[name]).is_dir()
 
 
 def _label_name(benchmark: Benchmark, positive: tuple[int, ...]) -> str:
