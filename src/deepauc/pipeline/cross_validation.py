@@ -161,7 +161,7 @@ def plan_folds(
     shared = settings
     if minutes is not None:
         shared = replace(settings, plan=replace(settings.plan, minutes=minutes / number))
-    job = plan(shared, replace(whole, task=smallest), device=device)
+    job = plan(shared, replace(whole, task=smallest), device=device, folds=number)
     for task in tasks:
         stage_lengths(job.recipe, task, seed=settings.seed)  # what a stage refuses is said before the plan
     pace = None if folder is None else recorded_pace(folder)

@@ -77,15 +77,18 @@ def read(settings: Settings, *, device: torch.device, frame: Table | None = None
     return read_rows(settings, device_kind(device), frame=frame, progress=told)
 
 
-def plan(settings: Settings, prepared: Prepared, *, device: torch.device) -> Job:
-    """The recipe of the settings, or one planned for these data and this kind of device; minutes have no say yet."""
+def plan(settings: Settings, prepared: Prepared, *, device: torch.device, folds: int = 1) -> Job:
+    """The recipe of the settings, or one planned for these data and this kind of device; minutes have no say yet.
+
+    folds: so many networks are trained.
+    """
     if settings.recipe is not None:
         complete = Decision(name="recipe", value="complete", reason=("in file",))
         return _job(settings, prepared, device, recipe=settings.recipe, decisions=(complete,))
     files = prepared.report.sizes if prepared.packed is None else None
     fingerprint = Fingerprint.of(prepared.task, file_sizes=files)
     options = replace(settings.plan, auc_stage="always") if settings.tune else settings.plan  # it tunes that stage
-    made = make_plan(fingerprint, options, device_kind(device))
+    made = make_plan(fingerprint, options, device_kind(device), folds=folds)
     return _job(settings, prepared, device, plan=made, recipe=made.recipe, decisions=made.decisions)
 
 

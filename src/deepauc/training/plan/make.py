@@ -52,16 +52,16 @@ class Plan:
     without_auc: Plan | None = None
 
 
-def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> Plan:
+def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, *, folds: int = 1) -> Plan:
     """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device.
 
     Before them, where it may be worth it and is affordable, a contrastive stage on the images alone. The AUC stage is
-    there where cross-entropy leaves time for it.
+    there where cross-entropy leaves time for it. folds: so many networks are trained by this plan.
     """
     if options.objective != "auc-margin" and options.auc_stage == "auto":
         options = replace(options, auc_stage="always")  # whoever names an objective wants it
     batch = _batch(fingerprint, options, device_kind)
-    budget = budget_of(options.minutes, device_kind)
+    budget = budget_of(options.minutes, device_kind, folds=folds)
     length = Length.of(fingerprint, batch=batch.size, positives=batch.quotas, budget=budget)
     start = plan_start(fingerprint.shape, options, device_kind)
     frozen = start is not None and start.frozen
