@@ -5,7 +5,7 @@
 
 Small tables are drawn from the five sets of results/plan.md and the demo's digits: 100 positives, with the set's own
 share of negatives, at most three for each. A seed draws other rows, and is the seed of the training. The test part is
-the official one of BreastMNIST, otherwise rows that were not drawn. Each table goes through `deepauc.fit` with a plan of
+the official one of BreastMNIST, else rows that were not drawn. Each table goes through `deepauc.fit` with a plan of
 both stages and the small CNN, whose budget is that of a CPU times `SCALE`: the length depends on no clock.
 
 | arm | what it is |
