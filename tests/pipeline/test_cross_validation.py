@@ -10,19 +10,22 @@ import pytest
 import torch
 
 from deepauc.data.table.read import read_table
+from deepauc.metrics import choosing
 from deepauc.metrics.folds import fold_auroc
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.pipeline import cross_validation
-from deepauc.pipeline.candidates import HeldOut, choose_candidate, log_odds_of_mean, recalibrations
+from deepauc.pipeline.candidates import HeldOut, choose_candidate, cross_fitted, log_odds_of_mean, recalibrations
 from deepauc.pipeline.events import AlreadyFinished, Estimated, FoldBegan, Resumed, Stepped
 from deepauc.pipeline.folding import dealt_folds
 from deepauc.pipeline.job import read
 from deepauc.pipeline.run import run
+from deepauc.pipeline.single import save_single
 from deepauc.reporting.document.checklist import ITEMS
 from deepauc.reporting.export import copy_bundle, export_onnx
 from deepauc.reporting.report import write_report
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.plan.inputs import PlanOptions
+from deepauc.training.predict.cost import prediction_cost
 from deepauc.training.predict.predict import predict
 from deepauc.training.predict.table import predict_table
 from deepauc.training.run.bundle import Bundle
@@ -159,6 +162,44 @@ def test_onnx_holds_all_members(finished, tmp_path):
     pytest.importorskip("onnxruntime")
     exported = export_onnx(finished, tmp_path / "model.onnx")
     assert exported.max_difference < 1e-4
+
+
+@pytest.mark.parametrize("default", ["ce", "average"])
+def test_a_single_network_and_what_it_costs(people, tmp_path, monkeypatch, default):
+    """Its probabilities are those of one fold, its thresholds those of the held-out rows of its own candidate."""
+    monkeypatch.setattr(choosing, "STANDARD_ERRORS", 1e9)  # the default is kept
+    monkeypatch.setattr(cross_validation, "default_candidate", lambda recipe: default)
+    out, alone = tmp_path / "run", tmp_path / "single"
+    trained(settings_of(people), out)
+    alone.mkdir()
+    single = save_single(out, alone)
+    names, fold = {"ce": "baseline", "ce_auc_m": ""}, int(single.fold)
+    board = {row.candidate: row.auc.value for row in RunFolder(out).record().folds.choice.board}
+    assert single.candidate == ("ce" if default == "ce" else max(names, key=board.get))
+    counts = [sum(row["fold"] == str(number) for row in rows_of(out)) for number in (1, 2, 3)]
+    assert fold == 1 + counts.index(min(counts))
+    table = write_people(tmp_path / "new.csv", count=20, seed=5)
+    task, _ = read_table(table, label_columns=["ill"], kind="binary", feature_columns=["x", "y"], id_column="name")
+    folders = [out / f"fold-{number}" / names[single.candidate] for number in (1, 2, 3)]
+    held = [[row for row in rows_of(folder) if row["part"] == "test"] for folder in folders]
+    truth = {row["id"]: float(row["label"]) for row in rows_of(out)}
+    rows = held_out(
+        {single.candidate: [float(row["score"]) for some in held for row in some]},
+        {},
+        labels=[truth[row["id"]] for some in held for row in some],
+        fold=np.repeat([0, 1, 2], list(map(len, held))),
+    )
+    (scaling,) = recalibrations(rows, single.candidate)[fold - 1].labels
+    expected = scaling.slope * predict(folders[fold - 1], task) + scaling.intercept
+    np.testing.assert_allclose(predict(alone, task), expected, atol=1e-5)
+    odds, labels = cross_fitted(rows, single.candidate)[:, 0], rows.labels[:, 0]
+    threshold = Bundle.load(alone).thresholds["ill"]["sensitivity 0.9"]
+    assert (odds[labels == 1] >= threshold).sum() == np.ceil(0.9 * (labels == 1).sum())
+    small, large = prediction_cost(alone), prediction_cost(out)
+    assert (small.networks, large.networks) == (1, 3 if default == "ce" else 6)
+    assert 0 < small.bytes < large.bytes
+    with pytest.raises(ValueError, match="one split"):
+        save_single(out / "fold-1", alone)
 
 
 class Stopped(Exception):

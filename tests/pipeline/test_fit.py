@@ -116,6 +116,9 @@ def test_new_rows_and_rows_of_training(model, frame, tmp_path):
     assert np.array_equal(model.predict(tmp_path / "new.csv").score, scores.score)
     exported = model.export(tmp_path / "bundle")
     assert {path.name for path in exported.iterdir()} == {"model.safetensors", "bundle.json"}
+    single = model.export(tmp_path / "single", single=True)
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (single, exported)]
+    assert 2 * sizes[0] < sizes[1]
 
 
 def test_external_rows_and_their_prevalence(model, frame):

@@ -79,7 +79,7 @@ class Chosen:
 
 def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float]) -> Chosen:
     """Judge all candidates and keep one. seconds: of each network and trivial baseline, over all folds."""
-    odds = {name: _cross_fitted(rows, name) for name in (*rows.networks, *rows.trivial)}
+    odds = {name: cross_fitted(rows, name) for name in (*rows.networks, *rows.trivial)}
     made_of = {name: {name: 1.0} for name in rows.networks}
     if len(made_of) > 1:
         made_of[AVERAGE] = {name: 1 / len(rows.networks) for name in rows.networks}
@@ -166,7 +166,7 @@ def _choice(
     )
 
 
-def _cross_fitted(rows: HeldOut, name: str) -> Floats:
+def cross_fitted(rows: HeldOut, name: str) -> Floats:
     """Log odds (N, L): each fold's raw scores recalibrated by the held-out rows of the others."""
     raw = rows.of_network(name)
     odds = np.empty(raw.shape)

@@ -12,7 +12,7 @@ import torch
 from deepauc.metrics.recalibration import TemperatureScaling
 from deepauc.models.average import AverageNetwork, AverageSpec
 from deepauc.models.build import architecture
-from deepauc.pipeline.candidates import Chosen, HeldOut, recalibrations
+from deepauc.pipeline.candidates import Chosen, Floats, HeldOut, recalibrations
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle, save_weights
 from deepauc.training.run.operating import thresholds_of
@@ -47,17 +47,17 @@ def save_average(out: Path, rows: HeldOut, chosen: Chosen, places: Mapping[str, 
         first,
         model=AverageSpec(members=tuple(architecture(bundle.model) for bundle in bundles)),
         preprocessing=Preprocessing(mean=(0.0,) * channels, std=(1.0,) * channels, images=first.preprocessing.images),
-        thresholds=_thresholds(rows, chosen),
+        thresholds=held_out_thresholds(rows, chosen.scores),
         calibration=dict.fromkeys(first.label_names, as_it_is),
     ).save(out)
 
 
-def _thresholds(rows: HeldOut, chosen: Chosen) -> dict[str, dict[str, float]]:
-    """By label, the held-out log odds at which a specificity or a sensitivity is reached."""
+def held_out_thresholds(rows: HeldOut, odds: Floats) -> dict[str, dict[str, float]]:
+    """By label, the held-out log odds (N, L) at which a specificity or a sensitivity is reached."""
     found = {}
     for j, name in enumerate(rows.label_names):
         known = ~np.isnan(rows.labels[:, j])
-        scores, labels = chosen.scores[known, j], rows.labels[known, j]
+        scores, labels = odds[known, j], rows.labels[known, j]
         if len(np.unique(labels)) == 2:
             found[name] = thresholds_of(scores, labels)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from deepauc.data.table.frame import Table
 from deepauc.metrics.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.leaderboard import one_split_board
+from deepauc.pipeline.single import save_single
 from deepauc.reporting.evaluation.run import run_scores
 from deepauc.reporting.export import copy_bundle
 from deepauc.reporting.external import External, evaluate_table
@@ -167,9 +169,17 @@ class Model:
         """The model on new labelled rows, beside its figures in training. recalibrate: to the prevalence there."""
         return evaluate_table(self.path, table, recalibrate=recalibrate, image_root=image_root, device=device)
 
-    def export(self, folder: str | Path) -> Path:
-        """The weights and their description, which `deepauc predict` and plain torch load, into a new folder."""
-        copy_bundle(self.path, folder)
+    def export(self, folder: str | Path, *, single: bool = False) -> Path:
+        """The weights and their description, which `deepauc predict` and plain torch load, into a new folder.
+
+        single: with folds, the network of one fold instead of the average of all: smaller and faster.
+        """
+        if not single:
+            copy_bundle(self.path, folder)
+            return Path(folder)
+        with TemporaryDirectory() as place:
+            save_single(self.path, Path(place))
+            copy_bundle(place, folder)
         return Path(folder)
 
     @property

@@ -48,19 +48,21 @@ class OnnxExport:
     copies: int = 0
 
 
-def export_onnx(run_dir: str | Path, path: str | Path, *, force: bool = False) -> OnnxExport:
+def export_onnx(
+    run_dir: str | Path, path: str | Path, *, force: bool = False, images_of: str | Path | None = None
+) -> OnnxExport:
     """An ONNX file that takes inputs as they are and gives raw scores, (N, L); compared with torch before it stays.
 
     Inputs: uint8 images (N, H, W, C) at the run's size, or float32 features (N, F): normalisation is part of the file,
     and so are the copies of an image, where the run's scores are means over them. force: also of a network that is not
-    the one that the run in this folder trained.
+    the one that the run in this folder trained. images_of: the run whose images both are compared on; this one.
     """
     onnx, onnxruntime = _onnx_packages()
     folder, path = Path(run_dir), Path(path)
     bundle = Bundle.load(folder)
     require_own(folder, *BUNDLE_FILES, force=force)
     network = _AsScored(bundle.network(folder), bundle.preprocessing, bundle.copies).eval()
-    inputs, source = _examples(folder, bundle)
+    inputs, source = _examples(Path(images_of or folder), bundle)
     require_output(path, "the ONNX file")
     with tempfile.TemporaryDirectory() as place:
         draft = Path(place) / "draft.onnx"
