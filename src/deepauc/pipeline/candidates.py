@@ -22,7 +22,7 @@ from deepauc.training.run.fold_record import BoardRow, Choice
 
 Floats = npt.NDArray[np.float64]
 
-AVERAGE = "average"
+AVERAGE, METADATA = "average", "metadata"
 OWN_ROWS = 10  # of either class that a fold must hold for a recalibration of its own; else that of all folds
 _SHORT = {"CrossEntropy": "ce", "AUCMargin": "auc_m", "AUCSquare": "auc_s"}
 _AS_IT_IS = TemperatureScaling(slope=1.0, intercept=0.0)
@@ -53,7 +53,7 @@ def default_candidate(recipe: Recipe) -> str:
 class HeldOut:
     """Held-out rows of all folds: labels (N, L), NaN where missing; fold (N,) by number; groups (N,) of patients.
 
-    networks, trivial: raw scores (N, L) by name.
+    networks, trivial: raw scores (N, L) by name. metadata: of the network on metadata, where there are images too.
     """
 
     label_names: tuple[str, ...]
@@ -62,10 +62,13 @@ class HeldOut:
     groups: npt.NDArray[Any] | None
     networks: Mapping[str, Floats]
     trivial: Mapping[str, Floats]
+    metadata: Floats | None = None
 
-    def of_network(self, name: str) -> Floats:
-        """Raw scores of a network or of a trivial baseline."""
-        return self.networks[name] if name in self.networks else self.trivial[name]
+    @property
+    def raw(self) -> dict[str, Floats]:
+        """Of all networks and trivial baselines, by name."""
+        beside = {} if self.metadata is None else {METADATA: self.metadata}
+        return {**self.networks, **beside, **self.trivial}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,15 +82,19 @@ class Chosen:
 
 def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float]) -> Chosen:
     """Judge all candidates and keep one. seconds: of each network and trivial baseline, over all folds."""
-    odds = {name: cross_fitted(rows, name) for name in (*rows.networks, *rows.trivial)}
+    odds = {name: cross_fitted(rows, name) for name in rows.raw}
     made_of = {name: {name: 1.0} for name in rows.networks}
     if len(made_of) > 1:
         made_of[AVERAGE] = {name: 1 / len(rows.networks) for name in rows.networks}
+    if rows.metadata is not None:
+        with_metadata = {name: share / 2 for name, share in made_of[default].items()}
+        made_of |= {METADATA: {METADATA: 1.0}, f"{default} with {METADATA}": {**with_metadata, METADATA: 0.5}}
     candidates = {name: _mean(odds, members) for name, members in made_of.items()}
     joined = {
         (name, baseline): {**{one: share / 2 for one, share in members.items()}, baseline: 0.5}
         for name, members in made_of.items()
         for baseline in rows.trivial
+        if name != METADATA
     }
     averages = {pair: _mean(odds, members) for pair, members in joined.items()}
     trivial = {name: odds[name] for name in rows.trivial}
@@ -110,7 +117,7 @@ def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float
 
 def recalibrations(rows: HeldOut, name: str) -> list[LabelwiseScaling]:
     """Of a network, by fold: by what its own fold held out, or, where that is too little, by what all folds did."""
-    raw = rows.of_network(name)
+    raw = rows.raw[name]
     found = []
     for fold in range(int(rows.fold.max()) + 1):
         own = rows.fold == fold
@@ -136,7 +143,7 @@ def intervals(rows: HeldOut, scores: Floats) -> dict[str, Estimate[float]]:
 def _choice(
     rows: HeldOut, kept: Kept, judged: Mapping[str, Floats], default: str, seconds: Mapping[str, float]
 ) -> Choice:
-    networks = sum(seconds[name] for name in rows.networks)
+    networks = sum(seconds[name] for name in rows.raw if name not in rows.trivial)
     name_kept = kept.name if kept.with_trivial is None else f"{kept.name} with {kept.with_trivial}"
     board = tuple(
         BoardRow(
@@ -168,7 +175,7 @@ def _choice(
 
 def cross_fitted(rows: HeldOut, name: str) -> Floats:
     """Log odds (N, L): each fold's raw scores recalibrated by the held-out rows of the others."""
-    raw = rows.of_network(name)
+    raw = rows.raw[name]
     odds = np.empty(raw.shape)
     for fold in np.unique(rows.fold):
         own = rows.fold == fold

@@ -19,7 +19,9 @@ import torch
 
 from deepauc.data.folds import Folds, fold_task
 from deepauc.data.task import Task
+from deepauc.models.fusion import MetadataEncoder
 from deepauc.pipeline.candidates import (
+    METADATA,
     Floats,
     HeldOut,
     choose_candidate,
@@ -47,11 +49,13 @@ from deepauc.pipeline.train import State, folder_state, run_notes, train_run
 from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_names, trivial_seconds
 from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
+from deepauc.training.encoded_metadata import metadata_task, whole_encoder
 from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.plan.decision import Decision, replaced
+from deepauc.training.plan.inputs import PlanOptions
 from deepauc.training.plan.timing import Pace, measure_pace, seconds_of
 from deepauc.training.predict.predict import predict
-from deepauc.training.prepare import Rows, unsplit_rows
+from deepauc.training.prepare import Rows, has_both, unsplit_rows
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.fold_record import FoldsRecord
 from deepauc.training.run.folder import RunFolder, surroundings
@@ -62,16 +66,24 @@ from deepauc.training.run.scores import OOF, ScoredRows, read_run_scores, write_
 from deepauc.training.scoring import part_auc
 from deepauc.training.trivial import FOLDER as TRIVIAL
 
+FOR_IMAGES = 0.9  # of the minutes, where there are networks on metadata beside them
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoldJob:
-    """One recipe for all folds, and the task of each. job: of the fold with the fewest rows of a class."""
+    """One recipe for all folds, and the task of each. job: of the fold with the fewest rows of a class.
+
+    beside: where there are images and metadata, the same for the networks on metadata. encoder: of the metadata of all
+    rows, where there are any.
+    """
 
     job: Job
     dealt: Dealt
     tasks: tuple[Task, ...]
     pace: Pace
     seconds: float  # that all of it is expected to take
+    beside: FoldJob | None = None
+    encoder: MetadataEncoder | None = None
 
     @property
     def folds(self) -> Folds:
@@ -155,7 +167,14 @@ def plan_folds(
     """One recipe for all folds, planned for the smallest; minutes are shared out among them."""
     whole, folds = unsplit_rows(rows, settings, dealt.decision), dealt.folds
     together, number = rows.together, len(dealt.folds)
-    tasks = tuple(fold_task(whole.task, folds, one, validation=0.0, together=together) for one in range(number))
+    tasks = tuple(fold_task(rows.task, folds, one, validation=0.0, together=together) for one in range(number))
+    encoder, beside = None if whole.metadata is None else whole_encoder(rows.task), None
+    if has_both(settings.data):
+        beside = _beside(settings, rows, dealt, device=device)
+        if settings.plan.minutes is not None:
+            settings = replace(settings, plan=replace(settings.plan, minutes=FOR_IMAGES * settings.plan.minutes))
+    elif encoder is not None:
+        tasks = tuple(metadata_task(task)[0] for task in tasks)
     smallest = min(tasks, key=_rarer_rows)
     minutes = settings.plan.minutes
     shared = settings
@@ -177,7 +196,15 @@ def plan_folds(
     scored = sum(not stage.on_views for stage in job.recipe.stages)
     recipe = replace(job.recipe, guard=False, keep_stages=scored > 1)
     job = replace(job, recipe=recipe, untuned=recipe)
-    return FoldJob(job=job, dealt=dealt, tasks=tasks, pace=pace, seconds=seconds)
+    seconds += 0.0 if beside is None else beside.seconds
+    return FoldJob(job=job, dealt=dealt, tasks=tasks, pace=pace, seconds=seconds, beside=beside, encoder=encoder)
+
+
+def _beside(settings: Settings, rows: Rows, dealt: Dealt, *, device: torch.device) -> FoldJob:
+    """The small networks on the metadata of the same folds: planned by themselves, as they take next to no time."""
+    data = replace(settings.data, image_column=None, image_root=None, image_size=None)
+    options = PlanOptions(epochs=settings.plan.epochs, auc_stage=settings.plan.auc_stage)
+    return plan_folds(replace(settings, data=data, plan=options, recipe=None), rows, dealt, device=device)
 
 
 def _rarer_rows(task: Task) -> int:
@@ -198,7 +225,10 @@ def _told_in_all(job: Job, minutes: float, number: int) -> tuple[Job, float]:
 def _claimed(planned: FoldJob, settings: Settings, whole: Task, out: Path, command: str) -> RunFolder:
     """The top folder, its identity written down before anything is trained."""
     job, folds = planned.job, planned.folds
-    digest = hashlib.sha256("".join(task.data_hash() for task in planned.tasks).encode()).hexdigest()
+    parts = [task.data_hash() for task in planned.tasks]
+    if planned.beside is not None:
+        parts += [recipe_hash(planned.beside.job.recipe), *(task.data_hash() for task in planned.beside.tasks)]
+    digest = hashlib.sha256("".join(parts).encode()).hexdigest()
     rows = {OOF: int((folds.number >= 0).sum())}
     if "test" in whole.parts:
         rows["test"] = len(whole.labelled("test"))
@@ -236,6 +266,9 @@ def _train_folds(planned: FoldJob, out: Path, command: str, device: torch.device
         if not RunFolder(folder).done:
             listen(FoldBegan(number=number + 1, folds=len(folds), name=folds.names[number]))
         run = train_run(planned.fold(number), folder, state=folder_state(folder), command=command, listen=heard)
+        if planned.beside is not None:
+            place = folder / METADATA
+            train_run(planned.beside.fold(number), place, state=folder_state(place), command=command, listen=ignore)
         with cpu_threads(device):
             baseline_run(run, task, device=device)
             seed = planned.job.settings.seed
@@ -249,7 +282,7 @@ def _finish(planned: FoldJob, whole: Task, folder: RunFolder, device: torch.devi
     rows = _held_out(planned, names, places)
     seconds = _seconds(planned, names, out)
     chosen = choose_candidate(rows, default=default_candidate(planned.job.recipe), seconds=seconds)
-    save_average(out, rows, chosen, places)
+    save_average(out, rows, chosen, places, planned.encoder)
     blocks = [
         ScoredRows(part=OOF, rows=task.labelled("test"), scores=chosen.scores[rows.fold == number], fold=name)
         for number, (task, name) in enumerate(zip(planned.tasks, planned.folds.names, strict=True))
@@ -273,6 +306,8 @@ def _places(planned: FoldJob, out: Path) -> dict[str, list[Path]]:
     found = {names[-1]: each}
     if len(names) > 1:
         found = {names[0]: [one / "baseline" for one in each], **found}
+    if planned.beside is not None:
+        found[METADATA] = [one / METADATA for one in each]
     for name in trivial_names(planned.tasks[0]):
         found[name] = [one / TRIVIAL / name for one in each]
     return found
@@ -289,7 +324,8 @@ def _held_out(planned: FoldJob, names: Sequence[str], places: Mapping[str, Seque
         fold=np.repeat(np.arange(len(each)), [len(rows) for rows in each]),
         groups=None if whole.groups is None else whole.groups[order],
         networks={name: raw[name] for name in names},
-        trivial={name: scores for name, scores in raw.items() if name not in names},
+        trivial={name: scores for name, scores in raw.items() if name not in (*names, METADATA)},
+        metadata=raw.get(METADATA),
     )
 
 
@@ -312,4 +348,7 @@ def _seconds(planned: FoldJob, names: Sequence[str], out: Path) -> dict[str, flo
             total[names[0]] += run * (1 - last)
         for name in trivial:
             total[name] += trivial_seconds(folder / TRIVIAL, name)
+        if planned.beside is not None:
+            took = RunFolder(folder / METADATA).record().results.seconds or 0.0
+            total[METADATA] = total.get(METADATA, 0.0) + took
     return total

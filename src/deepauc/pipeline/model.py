@@ -21,6 +21,7 @@ from deepauc.reporting.external import External, evaluate_table
 from deepauc.reporting.figures.label import interval_text
 from deepauc.reporting.folds import verdict
 from deepauc.training.predict.table import predict_table
+from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.fold_record import BoardRow
 from deepauc.training.run.record import RunRecord
 from deepauc.training.run.run import Run
@@ -212,10 +213,11 @@ class Model:
         return self._scores.part(part)
 
     def _calibrated(self) -> bool:
-        from deepauc.training.run.bundle import Bundle
-
         bundle = Bundle.load(self.path)
         return all(name in bundle.calibration for name in bundle.label_names)
 
     def _id(self) -> str | None:
-        return self._record.data.id_column
+        """Where metadata alone were kept beside images, rows are called by their files as in training."""
+        data = self._record.data
+        takes_images = Bundle.load(self.path).image_shape is not None
+        return data.id_column or (None if takes_images else data.image_column)

@@ -7,12 +7,14 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from torch import nn
 
-from deepauc.models.average import AverageNetwork, AverageSpec
-from deepauc.pipeline.candidates import HeldOut, cross_fitted, network_names
+from deepauc.models.average import AverageNetwork, AverageSpec, OnPictures, OnPicturesSpec
+from deepauc.pipeline.candidates import METADATA, HeldOut, cross_fitted, network_names
 from deepauc.pipeline.fold_average import held_out_thresholds
 from deepauc.reporting.folds import candidate_text
 from deepauc.reporting.operating_card import operating_card
+from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle, save_weights
 from deepauc.training.run.fold_record import FoldsRecord
 from deepauc.training.run.folder import RunFolder
@@ -61,20 +63,37 @@ def save_single(run_dir: str | Path, folder: Path, *, force: bool = False) -> Si
     held_out = read_run_scores(place).part(OOF)
     number = _largest_training(held_out, folds)
     kept = folds.choice.kept
-    members = (kept,) if kept in names else names
+    of_images = kept.removesuffix(f" with {METADATA}")
+    members = (of_images,) if of_images in (*names, METADATA) else names
     name = max(members, key=lambda one: _auc(folds, one))
     position = members.index(name) * len(folds.names) + number
-    network = AverageNetwork(
-        [average.members[position]], in_channels=bundle.shape[-1], num_outputs=len(bundle.label_names)
-    )
+    member, spec = average.members[position], bundle.model.members[position]
+    if isinstance(member, OnPictures) and isinstance(spec, OnPicturesSpec):  # of both inputs it takes the images
+        bundle = replace(
+            bundle,
+            shape=spec.shape,
+            preprocessing=Preprocessing(mean=(0.0,) * spec.shape[2], std=(1.0,) * spec.shape[2], images=True),
+            metadata=None,
+            picture=None,
+        )
+        inputs, member, spec = member, member.member, spec.member
+    else:
+        inputs = None
+    model = AverageSpec(members=(spec,))
+    network = model.build(in_channels=bundle.shape[-1], num_outputs=len(bundle.label_names))
+    assert isinstance(network, AverageNetwork)
+    network.members = nn.ModuleList([member])
     for buffer in ("mean", "std", "slope", "intercept"):
-        network.get_buffer(buffer).copy_(average.get_buffer(buffer)[position : position + 1])
+        own = average.get_buffer(buffer)[position : position + 1]
+        if inputs is not None and buffer in ("mean", "std"):
+            own = inputs.get_buffer(buffer)[None]
+        network.get_buffer(buffer).copy_(own)
     alone = kept == name and folds.choice.with_trivial is None
     card = operating_card(place)
     save_weights(folder / MODEL, network)
     replace(
         bundle,
-        model=AverageSpec(members=(bundle.model.members[position],)),
+        model=model,
         thresholds=bundle.thresholds if alone else _thresholds(place, record, folds, name),
         features=bundle.features or record.data.feature_columns,
         cautions=bundle.cautions if card is None else card.cautions,
@@ -97,7 +116,7 @@ def _thresholds(place: Path, record: RunRecord, folds: FoldsRecord, name: str) -
     """Of this network's own held-out log odds, where the bundle has those of an average."""
     each = [place / f"fold-{number + 1}" for number in range(len(folds.names))]
     if name != network_names(record.recipe())[-1]:
-        each = [one / "baseline" for one in each]
+        each = [one / (METADATA if name == METADATA else "baseline") for one in each]
     parts = [read_run_scores(one, other_labels="kept").part("test") for one in each]
     rows = HeldOut(
         label_names=record.task.labels,

@@ -173,6 +173,12 @@ def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str
     if bundle.metadata is not None:
         named["metadata"] = json.dumps(bundle.metadata)
         inputs += ": the columns as `metadata` encodes them"
+    if bundle.picture is not None:
+        named["picture"] = json.dumps(list(bundle.picture))
+        inputs = (
+            "float32 (N, H * W * C + F): the pixels of an image of shape `picture`, divided by 255, row by row, "
+            "then the columns as `metadata` encodes them"
+        )
     return named | {
         "labels": json.dumps(list(bundle.label_names)),
         "thresholds": json.dumps(bundle.thresholds),

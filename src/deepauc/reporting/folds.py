@@ -42,6 +42,7 @@ NAMES = {
     "ce": "cross-entropy",
     "ce_auc_m": "cross-entropy, then AUC-M",
     "average": "the average of both",
+    "metadata": "metadata",
     **TITLES,
 }
 

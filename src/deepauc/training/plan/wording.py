@@ -34,6 +34,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
     "folds": {
         "few": "The rarer class has {rarer:,} rows or patients, fewer than {below}: too few for one split. Each row is "
         "scored by a network that was not trained on it.",
+        "both inputs": "Images and metadata are weighed against each other on held-out rows.",
         "column": "The column {column} names the fold of each row.",
         "one per group": "Each {group} is in one fold only.",
         "identical together": "Identical images are in one fold only.",
