@@ -25,6 +25,7 @@ from deepauc.reporting.document.checklist import ITEMS
 from deepauc.reporting.export import copy_bundle, export_onnx
 from deepauc.reporting.report import write_report
 from deepauc.training.config import DataSettings, Settings, SplitSettings
+from deepauc.training.plan import length
 from deepauc.training.plan.inputs import PlanOptions
 from deepauc.training.predict.cost import prediction_cost
 from deepauc.training.predict.predict import predict
@@ -295,6 +296,36 @@ def test_minutes_are_shared_out_and_the_pace_is_kept(people, tmp_path):
     pace = record.plain["plan"]["pace"]
     trained(settings, out)  # by the recorded pace: another one would give another recipe, which is refused
     assert RunFolder(out).record().plain["plan"]["pace"] == pace
+
+
+def test_minutes_that_are_left_buy_further_seeds(people, tmp_path, monkeypatch):
+    monkeypatch.setattr(cross_validation, "MOST_SEEDS", 2)
+    monkeypatch.setattr(choosing._Board, "pick", lambda board: ("ce", None))
+    monkeypatch.setattr(length, "MOST_EPOCHS", (3, 3))
+    out = tmp_path / "run"
+    trained(settings_of(people, minutes=20), out)
+    record = RunFolder(out).record()
+    assert next(one.value for one in record.plan.decisions if one.name == "networks per fold") == "2"
+    seeds = [RunFolder(out / "fold-1" / place).record().identity.seed for place in ("", "seed-2")]
+    assert seeds == [0, cross_validation.SEED_STEP]
+    assert {row.candidate for row in record.folds.choice.board} == {"ce", "ce_auc_m", "average", "logistic"}
+    table = write_people(tmp_path / "new.csv", count=20, seed=5)
+    found = predict_table([out], table, probability=True)
+    truth = {row["id"]: float(row["label"]) for row in rows_of(out)}
+    mean = np.zeros(20)
+    for place in ("baseline", "seed-2/baseline"):
+        folders = [out / f"fold-{one}" / place for one in (1, 2, 3)]
+        parts = [[row for row in rows_of(folder) if row["part"] == "test"] for folder in folders]
+        rows = held_out(
+            {"ce": [float(row["score"]) for part in parts for row in part]},
+            {},
+            labels=[truth[row["id"]] for part in parts for row in part],
+            fold=np.repeat([0, 1, 2], list(map(len, parts))),
+        )
+        for folder, scaling in zip(folders, recalibrations(rows, "ce"), strict=True):
+            scores = predict_table([folder], table, feature_columns=("x", "y"), id_column="name").scores
+            mean += scaling.apply(scores)[:, 0] / 6
+    np.testing.assert_allclose(found.probabilities[:, 0], mean, atol=1e-5)
 
 
 def test_auto_asks_for_folds_where_the_rows_are_few(people, tmp_path):

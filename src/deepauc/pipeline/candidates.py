@@ -22,7 +22,7 @@ from deepauc.training.run.fold_record import BoardRow, Choice
 
 Floats = npt.NDArray[np.float64]
 
-AVERAGE, METADATA = "average", "metadata"
+AVERAGE, METADATA, SEED = "average", "metadata", ", seed "
 OWN_ROWS = 10  # of either class that a fold must hold for a recalibration of its own; else that of all folds
 _SHORT = {"CrossEntropy": "ce", "AUCMargin": "auc_m", "AUCSquare": "auc_s"}
 _AS_IT_IS = TemperatureScaling(slope=1.0, intercept=0.0)
@@ -38,6 +38,11 @@ def network_names(recipe: Recipe) -> tuple[str, ...]:
     objectives = [type(stage.objective).__name__ for stage in recipe.stages if not stage.on_views]
     short = [short_name(name) for name in objectives]
     return (short[0],) if len(short) == 1 else (short[0], "_".join(short))
+
+
+def of_seed(name: str, number: int) -> str:
+    """What the network of a further seed is called; number: from 0, which is the run's own."""
+    return name if number == 0 else f"{name}{SEED}{number + 1}"
 
 
 def default_candidate(recipe: Recipe) -> str:
@@ -83,7 +88,10 @@ class Chosen:
 def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float]) -> Chosen:
     """Judge all candidates and keep one. seconds: of each network and trivial baseline, over all folds."""
     odds = {name: cross_fitted(rows, name) for name in rows.raw}
-    made_of = {name: {name: 1.0} for name in rows.networks}
+    made_of: dict[str, dict[str, float]] = {}
+    for name in rows.networks:
+        made_of.setdefault(name.partition(SEED)[0], {})[name] = 1.0
+    made_of = {name: dict.fromkeys(members, 1 / len(members)) for name, members in made_of.items()}
     if len(made_of) > 1:
         made_of[AVERAGE] = {name: 1 / len(rows.networks) for name in rows.networks}
     if rows.metadata is not None:
@@ -144,13 +152,17 @@ def _choice(
     rows: HeldOut, kept: Kept, judged: Mapping[str, Floats], default: str, seconds: Mapping[str, float]
 ) -> Choice:
     networks = sum(seconds[name] for name in rows.raw if name not in rows.trivial)
+    each: dict[str, float] = {}
+    for name, taken in seconds.items():
+        base = name.partition(SEED)[0]
+        each[base] = each.get(base, 0.0) + taken
     name_kept = kept.name if kept.with_trivial is None else f"{kept.name} with {kept.with_trivial}"
     board = tuple(
         BoardRow(
             candidate=name,
             label=label,
             auc=auc,
-            seconds=round(seconds.get(name, networks), 3),
+            seconds=round(each.get(name, networks), 3),
             kept=name == name_kept,
             trivial=name in rows.trivial,
         )

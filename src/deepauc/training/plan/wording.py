@@ -42,6 +42,11 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "own test": "The test part is in no fold. The average of all networks is judged on it once.",
         "fixed": "Within a fold nothing is chosen: the length of training is fixed.",
     },
+    "networks per fold": {
+        "time left": "There is time for more than one: with other random seeds, averaged. All take about {takes:~time} "
+        "of the {minutes:~minute} that you allow; more than {most} are never trained.",
+        "no time": "A second one, with another random seed, would take more than the {minutes:~minute} that you allow.",
+    },
     "metadata": {
         "encoded": "They become {features:~feature}, encoded by the training rows alone. Numbers are standardised; "
         "each category, and an empty cell, has a feature of its own. A category that is not in the training rows "
