@@ -331,8 +331,8 @@ def test_copies_are_made_where_they_are_asked_for(minutes):
         make_plan(fingerprint(), PlanOptions(tta=5000), "cpu")
 
 
-def test_folds_share_three_budgets_on_a_cpu():
-    """Thirty minutes in all where one split has ten; what minutes say is shared out by the caller."""
+def test_folds_share_a_budget_on_a_cpu():
+    """Half an hour of a busy core in all; what minutes say is shared out by the caller."""
     large = fingerprint(rows=6000, positives=(1500,), shape=(32, 32, 3))
 
     def cost(kind, folds):
@@ -340,7 +340,7 @@ def test_folds_share_three_budgets_on_a_cpu():
         return sum(stage.epochs for stage in plan.recipe.stages)
 
     one = cost("cpu", 1)
-    assert cost("cpu", 2) == cost("cpu", 3) == one
-    assert one / 2 - 2 <= cost("cpu", 6) <= one / 2 + 1 < one
-    assert cost("cuda", 6) == cost("cuda", 1)
+    assert cost("cpu", 2) == cost("cpu", 4) == one
+    assert one / 2 - 2 <= cost("cpu", 9) <= one / 2 + 1 < one
+    assert cost("cuda", 9) == cost("cuda", 1)
     assert budget_of(10, "cpu", folds=5) == budget_of(10, "cpu")
