@@ -33,6 +33,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from unittest.mock import patch
 
@@ -44,21 +45,40 @@ import deepauc
 from deepauc.data.export import export_task
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.auroc import auroc
+from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.candidates import AVERAGE, HeldOut, log_odds_of_mean, recalibrations
 from deepauc.pipeline.model import Model
 from deepauc.reporting.evaluation.kept_stage import auc_intervals
 from deepauc.studies.records.file import append, read_named
 from deepauc.studies.sources import Place
+from deepauc.text_tables import markdown_table
 from deepauc.training.plan import length
 from deepauc.training.predict.predict import predict
 from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.folder import code_text
 from deepauc.training.run.run import Run
 from deepauc.training.run.scores import read_run_scores
+from experiments.fold_study import (
+    ARMS,
+    CANDIDATES,
+    CONTRASTS,
+    THRESHOLDS,
+    FoldStudy,
+    achieved,
+    held_out,
+    on_test,
+    test_auc,
+)
 
 RESULTS = Path(__file__).parent.parent / "results"
 FILE = RESULTS / "folds.jsonl"
 SCALE = 0.08
-ARMS = {"folds": (5, 0.6), "one split": (0, 1), "one split, longer": (0, 3), "folds, as long": (5, 1)}  # folds, budget
+BUDGETS = {
+    "folds": (5, 0.6),
+    "one split": (0, 1),
+    "one split, longer": (0, 3),
+    "folds, as long": (5, 1),
+}  # folds, budget
 SETS = ("breast", "pneumonia", "path", "ham", "C2", "digits")
 SEEDS = (0, 1, 2, 3, 4)
 POSITIVES, MOST_NEGATIVES = 100, 3  # negatives for each positive
@@ -157,7 +177,7 @@ def run_all() -> None:
 
 
 def one_run(arm: str, task: Task, seed: int, place: Path) -> dict[str, Any]:
-    folds, budget = ARMS[arm]
+    folds, budget = BUDGETS[arm]
     exported = export_task(task, place / "table")
     (place / "plan.toml").write_text(PLAN)
     began, cpu = time.monotonic(), time.process_time()
@@ -258,6 +278,91 @@ def one_split_figures(model: Model) -> dict[str, Any]:
     return found
 
 
+def write_table() -> None:
+    """results/folds.md, from the records alone."""
+    study = FoldStudy(FILE)
+    first = next(iter(study.runs.values()))
+
+    def auc(found: float | None) -> str:
+        return "-" if found is None else f"{found:.3f}"
+
+    def apart(found: Estimate[float] | None) -> str:
+        return "-" if found is None else f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+    lines = [
+        "# Five folds beside one split",
+        "",
+        "Made by `python benchmarks/folds.py`, whose first lines say what was run and what was fixed before, from",
+        "`results/folds.jsonl`. Test AUC of what `fit` ships, on rows that no fold and no validation part has seen.",
+        "Intervals are 95 % t-intervals over seeds, which draw other tables; of the mean, sets are strata.",
+        "",
+        f"## Test AUC, {POSITIVES} positives",
+        "",
+    ]
+    rows = []
+    for name in (*study.sets, "mean"):
+        means = [study.mean(arm, test_auc) for arm in ARMS]
+        if name != "mean":
+            means = [fmean(some) if (some := study.values(arm, test_auc).get(name)) else None for arm in ARMS]
+        some = () if name == "mean" else (name,)
+        pairs = [study.difference((one, test_auc), (other, test_auc), sets=some) for one, other in CONTRASTS]
+        rows.append([name, *map(auc, means), *map(apart, pairs)])
+    counts = [str(max(map(len, study.values(arm, test_auc).values()), default=0)) for arm in ARMS]
+    rows.append(["seeds", *counts, *[""] * len(CONTRASTS)])
+    header = ["set", *ARMS, *(f"{one} less {other}" for one, other in CONTRASTS)]
+    lines += [markdown_table(header, rows), "", "## Candidates", ""]
+    lines += ["Means over sets and seeds; the default is decided by the held-out rows alone.", ""]
+    rows = [
+        [arm, one, auc(study.mean(arm, held_out(one))), auc(study.mean(arm, on_test(one)))]
+        + [apart(study.difference((arm, held_out(one)), (arm, held_out("ce_auc_m"))))]
+        for arm in ARMS[:2]
+        for one in CANDIDATES
+    ]
+    lines += [markdown_table(["arm", "candidate", "held out", "test", "held out, less ce_auc_m"], rows), ""]
+    lines += ["## Thresholds", "", "What the test part reaches at the thresholds of the bundle, over all runs.", ""]
+    rows = []
+    for one in THRESHOLDS:
+        for arm in ARMS[:3]:
+            some = study.values(arm, lambda run: achieved(one)(run) if one in run["thresholds"] else float("nan"))
+            every = [value for values in some.values() for value in values if value == value]
+            if every:
+                low, high = np.quantile(every, [0.1, 0.9])
+                rows.append([one, arm, f"{fmean(every):.3f}", f"{low:.3f} - {high:.3f}", f"{len(every)}"])
+    lines += [markdown_table(["asked for", "arm", "mean", "middle 80 % of the runs", "runs"], rows), ""]
+    lines += ["## Time and disk", "", "On one busy core; prediction of one image, the shortest of three passes.", ""]
+    rows = [
+        [arm, *(f"{study.mean(arm, value) or 0:.1f}" for value in COSTS.values())]
+        for arm in ARMS
+        if study.values(arm, test_auc)
+    ]
+    lines += [markdown_table(["arm", *COSTS], rows), "", "## Other numbers of positives", ""]
+    rows = [
+        [
+            str(size),
+            name,
+            *(
+                auc(fmean(some) if (some := study.values(arm, test_auc, positives=size).get(name)) else None)
+                for arm in ("folds, as long", "one split")
+            ),
+            apart(
+                study.difference(("folds, as long", test_auc), ("one split", test_auc), positives=size, sets=(name,))
+            ),
+        ]
+        for size in sorted({*SIZES, POSITIVES})
+        for name in SIZED
+    ]
+    lines += [markdown_table(["positives", "set", "folds, as long", "one split", "difference"], rows), ""]
+    lines += [f"{first['hardware']}; torch {first['versions']['torch']}; {code_text(first)}.", ""]
+    (RESULTS / "folds.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+COSTS = {
+    "CPU seconds": lambda run: run["cpu_seconds"],
+    "folder, MB": lambda run: run["bytes"] / 1e6,
+    "network, MB": lambda run: run["model_bytes"] / 1e6,
+    "prediction, ms": lambda run: run["predict_ms"],
+}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true")
@@ -265,3 +370,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if not options.table:
         run_all()
+    write_table()
