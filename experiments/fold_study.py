@@ -1,4 +1,4 @@
-"""The figures of `results/folds.jsonl`, which `benchmarks/folds.py` records: for its page and for results/summary.json."""
+"""The figures of `results/folds.jsonl`, as `benchmarks/folds.py` records them: its page, and results/summary.json."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from deepauc.metrics.mean_interval import mean_interval, stratified_interval
 from deepauc.studies.records.file import read_named
 
 Record = Mapping[str, Any]
+Value = Callable[[Record], float]
 POSITIVES = 100
-ARMS = ("folds", "folds, as long", "one split", "one split, longer")
+FOLDED = ("folds", "folds, as long", "folds, longer")
+ARMS = (*FOLDED, "one split", "one split, longer")
 CONTRASTS = (
     ("folds", "one split"),
-    ("folds, as long", "one split"),
     ("folds", "one split, longer"),
-    ("folds, as long", "one split, longer"),
+    ("folds, as long", "one split"),
+    ("folds, longer", "one split, longer"),
 )
 CANDIDATES = ("ce", "ce_auc_m", "average")
 THRESHOLDS = ("sensitivity 0.9", "sensitivity 0.95", "specificity 0.8", "specificity 0.9", "specificity 0.95")
@@ -33,9 +35,7 @@ class FoldStudy:
         }
         self.sets = tuple(dict.fromkeys(name for name, *_ in self.runs))
 
-    def values(
-        self, arm: str, value: Callable[[Record], float], *, positives: int = POSITIVES
-    ) -> dict[str, list[float]]:
+    def values(self, arm: str, value: Value, *, positives: int = POSITIVES) -> dict[str, list[float]]:
         """By set, of each seed."""
         found = {
             name: [value(run) for key, run in sorted(self.runs.items()) if key[:3] == (name, arm, positives)]
@@ -43,15 +43,15 @@ class FoldStudy:
         }
         return {name: some for name, some in found.items() if some}
 
-    def mean(self, arm: str, value: Callable[[Record], float], *, positives: int = POSITIVES) -> float | None:
+    def mean(self, arm: str, value: Value, *, positives: int = POSITIVES) -> float | None:
         """Over sets of the means over seeds."""
         found = self.values(arm, value, positives=positives)
         return fmean(map(fmean, found.values())) if found else None
 
     def difference(
         self,
-        one: tuple[str, Callable[[Record], float]],
-        other: tuple[str, Callable[[Record], float]],
+        one: tuple[str, Value],
+        other: tuple[str, Value],
         *,
         positives: int = POSITIVES,
         sets: tuple[str, ...] = (),
@@ -70,25 +70,29 @@ class FoldStudy:
             return None
         return mean_interval(list(cells[0][1].values())) if len(cells) == 1 else stratified_interval(cells)
 
+    def achieved(self, arm: str, threshold: str) -> list[float]:
+        """What the test parts of all runs reach at a threshold: sensitivity or specificity, as it is called."""
+        which = 0 if threshold.startswith("sensitivity") else 1
+        return [
+            run["thresholds"][threshold][which]
+            for (_, one, positives, _), run in self.runs.items()
+            if (one, positives) == (arm, POSITIVES) and threshold in run["thresholds"]
+        ]
+
 
 def test_auc(run: Record) -> float:
     """Of what the run ships."""
     return float(run["test"][0])
 
 
-def held_out(candidate: str) -> Callable[[Record], float]:
+def held_out(candidate: str) -> Value:
     """Its mean AUC within folds."""
     return lambda run: float(run["held_out"][candidate][0])
 
 
-def on_test(candidate: str) -> Callable[[Record], float]:
+def on_test(candidate: str) -> Value:
     """The test AUC of its average over folds."""
     return lambda run: float(run["candidates"][candidate])
-
-
-def achieved(threshold: str) -> Callable[[Record], float]:
-    """What the test part reaches at it: sensitivity or specificity, as it is called."""
-    return lambda run: float(run["thresholds"][threshold][0 if threshold.startswith("sensitivity") else 1])
 
 
 def fold_study_figures(results: Path) -> dict[str, Any]:
@@ -124,18 +128,14 @@ def fold_study_figures(results: Path) -> dict[str, Any]:
             "average-ce_auc_m": shown(study.difference((arm, held_out("average")), (arm, held_out("ce_auc_m")))),
             "ce_auc_m-ce": shown(study.difference((arm, held_out("ce_auc_m")), (arm, held_out("ce")))),
         }
-        for arm in ARMS[:2]
+        for arm in FOLDED
     }
-    thresholds = {}
-    for arm in ARMS[:3]:
+    thresholds: dict[str, dict[str, dict[str, float]]] = {}
+    for arm in ARMS:
         for one in THRESHOLDS:
-            runs = [
-                achieved(one)(run)
-                for (_, name, size, _), run in study.runs.items()
-                if (name, size) == (arm, POSITIVES) and one in run["thresholds"]
-            ]
-            found = {"mean": fmean(runs), "lowest": min(runs), "highest": max(runs)}
-            thresholds.setdefault(key(arm), {})[key(one).replace("0.", "")] = found
+            if runs := study.achieved(arm, one):
+                found = {"mean": fmean(runs), "lowest": min(runs), "highest": max(runs)}
+                thresholds.setdefault(key(arm), {})[key(one).replace("0.", "")] = found
     cost = {
         key(arm): {
             "cpu_seconds": study.mean(arm, lambda run: run["cpu_seconds"]),
