@@ -45,7 +45,7 @@ class Bundle:
     the mean of; None: of the image as it is. features: the columns of numbers in order, where an export knew them; in
     a run folder run.json has them. window: what deep grey of image files was mapped from; None: each image's own.
     cautions: what the users of an export must not overlook, as the report has it. picture: the shape (H, W, C) of the
-    images, where the inputs are images and metadata together (`training.encoded_metadata.PicturesAndMetadata`).
+    images, where the inputs are images and metadata together (`training.prepare.encoded_metadata.PicturesAndMetadata`).
     """
 
     model: ModelSpec
