@@ -38,7 +38,8 @@ NOMINAL = (
     "Thresholds are the scores at which the held-out rows reach a specificity or a sensitivity. They come from the "
     "networks of single folds; the average of all networks, which `predict` uses, was not judged at them. On six small "
     "data sets with a test part the average reached what was asked for in the mean, but on single tables it was some "
-    "percentage points off in either direction. Check them on labelled rows of your own (`deepauc evaluate RUN --table`)."
+    "percentage points off in either direction. Check them on labelled rows of your own: `deepauc evaluate` with "
+    "`--table`."
 )
 NAMES = {
     "ce": "cross-entropy",
