@@ -91,12 +91,7 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
 def split_rows(rows: Rows, settings: Settings) -> Prepared:
     """The rows in the parts of one split."""
     data = settings.data
-    if has_both(data):
-        raise ValueError(
-            "images and metadata together need folds: leave out --folds 0 and what asks for one split (a complete "
-            "recipe, --tune, --split-of, [split], torchrun). Or train one run of each, the second with --split-of the "
-            "first, and deepauc predict averages them."
-        )
+    _require_folds(data)
     if data.split_of is not None:
         (task, split), drawn = _with_parts_of(rows.task, Path(data.split_of), settings, rows.packed), None
     else:
@@ -117,6 +112,16 @@ def unsplit_rows(rows: Rows, settings: Settings, split: Decision) -> Prepared:
     encoder = whole_encoder(rows.task)
     task = plain.task if has_both(settings.data) else metadata_task(rows.task, encoder)[0]
     return replace(plain, task=task, metadata=encoding_decision(encoder))
+
+
+def _require_folds(data: DataSettings) -> None:
+    """Said of one split, as soon as it is known that there will be one."""
+    if has_both(data):
+        raise ValueError(
+            "images and metadata together need folds: leave out --folds 0 and what asks for one split (a complete "
+            "recipe, --tune, --split-of, [split], torchrun). Or train one run of each, the second with --split-of the "
+            "first, and deepauc predict averages them."
+        )
 
 
 def has_metadata(data: DataSettings) -> bool:
@@ -142,6 +147,8 @@ def read_rows(
     """
     data = settings.data
     require_complete(data, table=data.table if frame is None else frame)
+    if settings.folds == 0:
+        _require_folds(data)
     pretrained = bool(settings.plan.pretrained)
     if isinstance(settings.folds, str) and settings.folds != AUTO:
         return _with_folds(settings.folds, data, device_kind, frame, progress, pretrained=pretrained)
