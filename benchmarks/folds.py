@@ -291,6 +291,7 @@ def write_table() -> None:
         "Made by `python benchmarks/folds.py`, whose first lines say what was run and what was fixed before, from",
         "`results/folds.jsonl`. Test AUC of what `fit` ships, on rows that no fold and no validation part has seen.",
         "Intervals are 95 % t-intervals over seeds, which draw other tables; of the mean, sets are strata.",
+        "`folds, as long` and `folds, longer` were added after the first two arms had been seen.",
         "",
         f"## Test AUC, {POSITIVES} positives",
         "",

@@ -44,9 +44,9 @@ class FoldStudy:
         return {name: some for name, some in found.items() if some}
 
     def mean(self, arm: str, value: Value, *, positives: int = POSITIVES) -> float | None:
-        """Over sets of the means over seeds."""
+        """Over sets of the means over seeds; None where a set has no run."""
         found = self.values(arm, value, positives=positives)
-        return fmean(map(fmean, found.values())) if found else None
+        return fmean(map(fmean, found.values())) if len(found) == len(self.sets) else None
 
     def difference(
         self,
@@ -66,7 +66,7 @@ class FoldStudy:
             }
             if len(paired) > 1:
                 cells.append((name, paired))
-        if not cells:
+        if len(cells) < len(sets or (self.sets if positives == POSITIVES else ("one",))):
             return None
         return mean_interval(list(cells[0][1].values())) if len(cells) == 1 else stratified_interval(cells)
 

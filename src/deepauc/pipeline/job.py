@@ -130,13 +130,15 @@ def estimated_seconds(job: Job) -> float | None:
 
     None where that was not measured: on a GPU, which compiles first, with several processes, or by a recipe in a file.
     """
-    task, pace = job.prepared.task, job.pace
-    if pace is None:
-        with all_ranks() as ranks:
-            if job.plan is None or job.device.type != "cpu" or not ranks.alone or job.recipe.frozen:
-                return None
-        with cpu_threads(job.device):
-            pace = measure_pace(job.recipe, task, seed=job.settings.seed, device=job.device)
+    if job.pace is not None:
+        takes = next(one.rests_on.get("takes") for one in job.decisions if one.name == "epochs")
+        return takes if isinstance(takes, float) else None
+    with all_ranks() as ranks:
+        if job.plan is None or job.device.type != "cpu" or not ranks.alone or job.recipe.frozen:
+            return None
+    task = job.prepared.task
+    with cpu_threads(job.device):
+        pace = measure_pace(job.recipe, task, seed=job.settings.seed, device=job.device)
     return seconds_of(job.recipe, task, pace, tune=job.settings.tune)
 
 
