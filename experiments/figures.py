@@ -27,6 +27,7 @@ from typing import Any
 from deepauc.studies.entry import Entry
 from deepauc.studies.records.file import read_named
 from deepauc.studies.records.tables import merged, rounded, summary_text
+from experiments.fold_study import fold_study_figures
 from experiments.rules import other_figures, rule_figures
 from experiments.speed import speed_figures
 
@@ -125,7 +126,7 @@ def own_figures() -> dict[str, Any]:
         runs.setdefault(data, {}).setdefault("auc_m" if loss == "ce-auc-m" else loss, []).append(auc[0])
     means = {data: {loss: fmean(aucs) for loss, aucs in some.items()} for data, some in runs.items()}
     own = {"medical": {"medmnist_cpu": means}, "speed": speed_figures(RESULTS), "rules": rule_figures()}
-    found: dict[str, Any] = rounded({**own, **other_figures(RESULTS)})
+    found: dict[str, Any] = rounded({**own, **other_figures(RESULTS), **fold_study_figures(RESULTS)})
     return found
 
 

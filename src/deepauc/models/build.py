@@ -13,7 +13,7 @@ from torch import nn
 
 from deepauc.kernels.dropout import drop_in_dense_layers, require_rate
 from deepauc.models.activations import assert_no_relu, replace_relu
-from deepauc.models.average import AverageSpec
+from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
 from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
 from deepauc.models.factory import FactorySpec
 from deepauc.models.initialisation import require_momentum, set_norm_momentum_, xavier_uniform_
@@ -167,11 +167,23 @@ class TimmSpec:
 _WITHOUT_RELU: set[tuple[TimmSpec, int, str]] = set()
 _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
-ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec | ThumbnailSpec | AverageSpec
+ModelSpec = (
+    ResNet20Spec
+    | TimmSpec
+    | FactorySpec
+    | MLPSpec
+    | SmallCNNSpec
+    | ThumbnailSpec
+    | AverageSpec
+    | OnFeaturesSpec
+    | OnPicturesSpec
+)
 
 
 def member_specs(spec: ModelSpec) -> tuple[ModelSpec, ...]:
     """The networks of an average, or the one network."""
+    if isinstance(spec, OnFeaturesSpec | OnPicturesSpec):
+        return member_specs(spec.member)  # type: ignore[arg-type]  # known specs
     if not isinstance(spec, AverageSpec):
         return (spec,)
     return tuple(one for member in spec.members for one in member_specs(member))  # type: ignore[arg-type]  # known specs
@@ -264,5 +276,7 @@ def _smallest_side(model: nn.Module, channels: int) -> int:
 def architecture(spec: ModelSpec) -> ModelSpec:
     """The same network without the weights it starts from: what a checkpoint is loaded into."""
     if isinstance(spec, AverageSpec):
-        return AverageSpec(members=tuple(architecture(one) for one in member_specs(spec)))
+        return AverageSpec(members=tuple(architecture(one) for one in spec.members))  # type: ignore[arg-type]
+    if isinstance(spec, OnFeaturesSpec | OnPicturesSpec):
+        return replace(spec, member=architecture(spec.member))  # type: ignore[arg-type]
     return replace(spec, pretrained=False, weights=None) if isinstance(spec, TimmSpec) else spec

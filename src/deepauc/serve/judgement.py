@@ -68,7 +68,8 @@ class ServedRun:
         self.folder = Path(folder)
         bundle = Bundle.load(self.folder)
         if len(bundle.shape) != 3 or not bundle.preprocessing.images:
-            raise ValueError(f"{folder} was not trained on images: deepauc predict scores a table of numbers.")
+            what = "images alone" if bundle.picture else "images"
+            raise ValueError(f"{folder} was not trained on {what}: deepauc predict scores a table.")
         self.cautions = require_own(self.folder, MODEL, BUNDLE, SCORES, force=force)
         self._bundle, self._device = bundle, chosen_device(device)
         self._network: nn.Module = bundle.network(self.folder).to(self._device)

@@ -10,7 +10,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from deepauc.data.augment.batch import Augment
-from deepauc.models.build import AverageSpec, FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
+from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
+from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.average_precision import AveragePrecision
@@ -34,7 +35,8 @@ OBJECTIVES: tuple[type, ...] = (
 OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec, PDSCASpec)
 SCHEDULES: tuple[type, ...] = (Constant, Steps, Cosine, Cyclic)
 MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec, ThumbnailSpec)
-SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS, AverageSpec)
+SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS)
+SPECS += (AverageSpec, OnFeaturesSpec, OnPicturesSpec)
 
 
 def to_plain(value: Any, *, defaults: bool = True) -> Any:
