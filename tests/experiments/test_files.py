@@ -1,6 +1,9 @@
 """The files of experiments/ declare the repository's studies, each of them once."""
 
+import re
 from pathlib import Path
+
+import pytest
 
 from deepauc.studies.load import load_studies
 from experiments import best, medical, paper, plan, pretrained
@@ -19,3 +22,17 @@ def test_a_file_is_loaded_as_the_module_that_its_neighbours_import():
     for path, module in zip(FILES, MODULES.values(), strict=True):
         assert list(load_studies(path).entries.values()) == module.STUDIES
         assert module.__file__ == str(path)
+
+
+README = Path(__file__).parents[2] / "experiments" / "README.md"
+CALLS = re.findall(r"(\w+)\.py (\S+) '([^']+)'", README.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("file", "name", "cells"), CALLS)
+def test_the_order_of_work_names_cells_that_exist(file, name, cells):
+    entry = {one.name: one for one in MODULES[file].STUDIES}[name]
+    assert entry.studies.chosen(cells.split(","))
+
+
+def test_the_order_of_work_is_read():
+    assert {"released", "fair", "pretrained"} <= {name for _, name, _ in CALLS}
