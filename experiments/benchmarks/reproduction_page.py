@@ -135,7 +135,9 @@ def released_page() -> t.Page:
     def cross_entropy(books: t.Books) -> t.Figures:
         """Which has nothing to tune: its untuned runs are those of `released` too."""
         finals = {cell.name: books("released").final(study_of("tuned", cell, "ce")) for cell in PAPER_CELLS}
-        return {"cells": {name: {"released": {"ce": t.figures_of(runs)}} for name, runs in finals.items() if runs}}
+        return t.merged(
+            {"cells": {name: {"released": {"ce": t.figures_of(runs)}}}} for name, runs in finals.items() if runs
+        )
 
     return t.Page(
         name="released",

@@ -117,7 +117,7 @@ def enlarge(images: Pixels, side: int) -> Pixels:
     """(N, H, W, C) -> (N, side, side, C), bilinear."""
     found = np.empty((len(images), side, side, images.shape[3]), dtype=np.uint8)
     for start in range(0, len(images), 1024):
-        some = torch.from_numpy(np.ascontiguousarray(images[start : start + 1024])).permute(0, 3, 1, 2).float()
+        some = torch.tensor(images[start : start + 1024]).permute(0, 3, 1, 2).float()
         larger = F.interpolate(some, size=(side, side), mode="bilinear", align_corners=False)
         found[start : start + 1024] = larger.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
     return found

@@ -70,13 +70,13 @@ def capture(tmp_path, monkeypatch, fake_gpu):
     monkeypatch.setattr(trainer_module, "build_model", real(trainer_module.build_model))
     monkeypatch.setattr(Stage, "build_objective", real(Stage.build_objective))
 
-    def run(*stages, model=None, task=None):
+    def run(*stages, model=None, task=None, **options):
         model = model or SmallCNNSpec(widths=(4, 8))
         task = task or made_task()
         with fake_gpu() as launched:
             trainers = []
             for number, stage in enumerate(stages):
-                recipe = Recipe(model=model, stages=(stage,))
+                recipe = Recipe(model=model, stages=(stage,), **options)
                 folder = RunFolder(tmp_path / str(number))
                 trainers.append(trainer_module.Trainer(recipe, task, number, folder, DEVICE, InterruptFlag(), None))
             epochs = [next(trainer.epochs()) for trainer in trainers]
@@ -175,6 +175,15 @@ def test_networks_that_share_their_kernels(capture):
     assert units == ["StackedStep"]
     assert launched["drop_kernel"] == 2 * 2 * 58  # dense layers, in either direction; warm-up and capture
     assert launched["pesg_kernel"] == 2
+
+
+def test_pretrained_layers_that_are_trained_on(capture):
+    """Groups with rates of their own, inputs normalised as the weights expect."""
+    network, inputs = TimmSpec(name="tf_efficientnet_lite0"), {"input_mean": (0.5,) * 3, "input_std": (0.5,) * 3}
+    stage = stage_of(AUCMargin(), PESGSpec(), backbone_rate=0.1)
+    units, launched = capture(stage, model=network, task=made_task(side=32), **inputs)
+    assert units == ["SingleStep"]  # depthwise convolutions are not stacked
+    assert launched["pesg_kernel"] == 2 * 2  # the backbone, the rest; warm-up and capture
 
 
 @dataclass(frozen=True)
