@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 from deepauc.studies.load import load_studies
-from experiments import best, medical, paper, plan, pretrained
+from experiments import best, medical, objectives, paper, plan, pretrained
 from experiments.figures import entries
 
-MODULES = {"paper": paper, "best": best, "plan": plan, "medical": medical, "pretrained": pretrained}
+MODULES = {
+    "paper": paper,
+    "best": best,
+    "plan": plan,
+    "medical": medical,
+    "objectives": objectives,
+    "pretrained": pretrained,
+}
 FILES = [Path(__file__).parents[2] / "experiments" / f"{name}.py" for name in MODULES]
 
 
