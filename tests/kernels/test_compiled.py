@@ -21,7 +21,8 @@ def compiled(tmp_path, monkeypatch):
     def run(kernel, types, constants):
         signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-        return triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32)).asm["cubin"]
+        made = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options={"enable_fp_fusion": True})
+        return made.asm["cubin"]
 
     return run
 
