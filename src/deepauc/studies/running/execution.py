@@ -24,6 +24,7 @@ from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
 from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import can_be_fast, train
+from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import TrainingDiverged, Unheard
 
@@ -33,6 +34,9 @@ class Trainable(Protocol):
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def recipe(self) -> Recipe: ...
 
     def folder(self, place: Place) -> Path: ...
 
