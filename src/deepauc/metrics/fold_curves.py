@@ -35,6 +35,7 @@ from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_column
 from deepauc.metrics.curves import Band, Descending, height_at, recall_reached
 from deepauc.metrics.folds import fold_codes, fold_parts
 from deepauc.metrics.intervals import Estimate, percentile_limits, require_interval_options, wilson_limits
+from deepauc.metrics.partial import area_within, require_limits
 
 Codes = npt.NDArray[np.intp]
 Totals = list[tuple[Floats, Floats]]  # of each fold: positives and negatives at or above each distinct score, falling
@@ -65,20 +66,9 @@ def fold_curves(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> FoldC
     array([0. , 0.5, 0.5, 1. ])
     """
     totals = _Within.of(scores, labels, folds).totals()
-    roc = [(_from_zero(false / false[-1]), _from_zero(true / true[-1])) for true, false in totals]
-    weights = _weights(totals)
-    x = np.unique(np.concatenate([fpr for fpr, _ in roc]))
-    bottoms = np.array([_bottom_at(x, fpr, tpr) for fpr, tpr in roc])
-    tops = np.array([height_at(x, fpr, tpr) for fpr, tpr in roc])
-    tpr = np.stack([weights @ bottoms, weights @ tops], axis=1).ravel()
+    fpr, tpr = _mean_roc(totals)
     recall, precision = _precision_over_recall(totals)
-    return FoldCurves(
-        fpr=np.repeat(x, 2),
-        tpr=np.minimum(tpr, 1.0),  # rounding alone would pass 1
-        recall=recall,
-        precision=precision,
-        each_roc=tuple(roc),
-    )
+    return FoldCurves(fpr=fpr, tpr=tpr, recall=recall, precision=precision, each_roc=tuple(_each_roc(totals)))
 
 
 def fold_bands(
@@ -141,6 +131,28 @@ def fold_average_precision_interval(
     return Estimate(value, *percentile_limits(value, np.array(drawn), level))
 
 
+def fold_partial_auroc_interval(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    folds: ArrayLike,
+    *,
+    max_fpr: float = 1.0,
+    min_tpr: float = 0.0,
+    groups: ArrayLike | None = None,
+    level: float = 0.95,
+    n_resamples: int = 2000,
+    seed: int = 0,
+) -> Estimate[float]:
+    """The area of a region under the mean ROC curve, with percentiles of the bootstrap of `fold_bands`."""
+    require_limits(max_fpr, min_tpr)
+    require_interval_options(level, n_resamples)
+    within, rng = _Within.of(scores, labels, folds, groups), np.random.default_rng(seed)
+    require_resamplable(within.column, "an interval of the partial AUC", stratified=False)
+    value = float(area_within(*_mean_roc(within.totals()), max_fpr, min_tpr))
+    drawn = [area_within(*_mean_roc(within.resampled(rng)), max_fpr, min_tpr) for _ in range(n_resamples)]
+    return Estimate(value, *percentile_limits(value, np.array(drawn), level))
+
+
 @dataclass(frozen=True)
 class _Within:
     """One label's rows in folds that hold both classes, each fold's in the order of falling scores."""
@@ -191,9 +203,22 @@ def _weights(totals: Totals) -> Floats:
     return np.asarray(pairs / pairs.sum(), dtype=np.float64)
 
 
+def _each_roc(totals: Totals) -> list[tuple[Floats, Floats]]:
+    return [(_from_zero(false / false[-1]), _from_zero(true / true[-1])) for true, false in totals]
+
+
+def _mean_roc(totals: Totals) -> tuple[Floats, Floats]:
+    """At every false positive rate that a fold can have, the mean of the folds' curves below and above a step there."""
+    each, weights = _each_roc(totals), _weights(totals)
+    x = np.unique(np.concatenate([fpr for fpr, _ in each]))
+    bottoms, tops = (np.array([of(x, *curve) for curve in each]) for of in (_bottom_at, height_at))
+    tpr = np.stack([weights @ bottoms, weights @ tops], axis=1).ravel()
+    return np.repeat(x, 2), np.minimum(tpr, 1.0)  # rounding alone would pass 1
+
+
 def _on_grid(grid: Floats, totals: Totals) -> tuple[Floats, Floats]:
     """The mean true positive rate at these false positive rates, and precision at these recalls."""
-    heights = [height_at(grid, _from_zero(false / false[-1]), _from_zero(true / true[-1])) for true, false in totals]
+    heights = [height_at(grid, *curve) for curve in _each_roc(totals)]
     found, called = _called(grid, totals)
     return np.minimum(_weights(totals) @ np.array(heights), 1.0), found / called
 

@@ -31,7 +31,7 @@ class Region:
     min_tpr: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_limits(self.max_fpr, self.min_tpr)
+        require_limits(self.max_fpr, self.min_tpr)
 
     @classmethod
     def asked(cls, max_fpr: float | None, min_tpr: float | None) -> Region | None:
@@ -71,12 +71,12 @@ def partial_auroc(
         >>> partial_auroc(scores, labels, max_fpr=0.5, standardise=True)
         0.6666666666666666
     """
-    _require_limits(max_fpr, min_tpr)
+    require_limits(max_fpr, min_tpr)
     columns = read_columns(scores, labels, weights=weights)
     values = []
     for column in columns:
         curve = roc_of(column)
-        area = float(_area(curve.fpr, curve.tpr, max_fpr, min_tpr))
+        area = float(area_within(curve.fpr, curve.tpr, max_fpr, min_tpr))
         if standardise:
             chance, most = chance_and_most(max_fpr, min_tpr)
             area = (1 + (area - chance) / (most - chance)) / 2
@@ -87,7 +87,7 @@ def partial_auroc(
 def chance_and_most(max_fpr: float, min_tpr: float) -> tuple[float, float]:
     """The area of a coin, and of a perfect ranking."""
     diagonal = np.array([0.0, 1.0])
-    return float(_area(diagonal, diagonal, max_fpr, min_tpr)), max_fpr * (1 - min_tpr)
+    return float(area_within(diagonal, diagonal, max_fpr, min_tpr)), max_fpr * (1 - min_tpr)
 
 
 def partial_auroc_interval(
@@ -112,7 +112,7 @@ def partial_auroc_interval(
         10 positives,  90 negatives: FPR <= .3: .955 / .964 / .935; TPR >= .8: .795 / .770 / .729
     BCa was the best of six methods on some of these samples, so the figures favour it a little.
     """
-    _require_limits(max_fpr, min_tpr)
+    require_limits(max_fpr, min_tpr)
     require_interval_options(level, n_resamples)
     columns = read_columns(scores, labels, groups=groups)
     rows = []
@@ -146,7 +146,7 @@ def compare_partial_auroc(
     `partial_auroc_interval`; limits are difference ± z·se, cut where the areas end. Two scores with the same areas in
     every sample differ by 0: limits 0, p-value 1.
     """
-    _require_limits(max_fpr, min_tpr)
+    require_limits(max_fpr, min_tpr)
     require_interval_options(level, n_resamples)
     columns_a = read_columns(scores_a, labels, groups=groups)
     columns_b = read_columns(scores_b, labels, groups=groups)
@@ -177,7 +177,7 @@ def compare_partial_auroc(
 ROUNDING = 1e-12  # areas of one ranking, summed in another order, differ by less
 
 
-def _require_limits(max_fpr: float, min_tpr: float) -> None:
+def require_limits(max_fpr: float, min_tpr: float) -> None:
     if not 0 < max_fpr <= 1:
         raise ValueError(f"max_fpr is {max_fpr}; it must lie in (0, 1].")
     if not 0 <= min_tpr < 1:
@@ -186,7 +186,7 @@ def _require_limits(max_fpr: float, min_tpr: float) -> None:
 
 def _value(column: Column, max_fpr: float, min_tpr: float) -> float:
     curve = roc_of(column)
-    return float(_area(curve.fpr, curve.tpr, max_fpr, min_tpr))
+    return float(area_within(curve.fpr, curve.tpr, max_fpr, min_tpr))
 
 
 def _resampled(
@@ -207,7 +207,7 @@ def _resampled(
             counts = block.take(taken, axis=1)
             true, both = np.cumsum(counts * positive, axis=1)[:, last], np.cumsum(counts, axis=1)[:, last]
             rates = [np.pad(total / total[:, -1:], ((0, 0), (1, 0))) for total in (both - true, true)]
-            found.append(_area(rates[0], rates[1], max_fpr, min_tpr))
+            found.append(area_within(rates[0], rates[1], max_fpr, min_tpr))
         yield np.concatenate(found)
 
 
@@ -254,7 +254,7 @@ def _independent_pairs(column: Column, max_fpr: float, min_tpr: float) -> int:
     return max(1, int(min(positives * (1 - min_tpr), negatives * max_fpr) + 1e-9))
 
 
-def _area(fpr: Floats, tpr: Floats, max_fpr: float, min_tpr: float) -> Floats:
+def area_within(fpr: Floats, tpr: Floats, max_fpr: float, min_tpr: float) -> Floats:
     """The sum over straight pieces along the last axis, each cut at f = max_fpr and where it passes min_tpr."""
     left, right = fpr[..., :-1], np.minimum(fpr[..., 1:], max_fpr)
     run, width = np.diff(fpr), np.maximum(right - left, 0.0)

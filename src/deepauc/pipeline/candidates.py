@@ -17,6 +17,8 @@ from deepauc.metrics.choosing import Kept, choose
 from deepauc.metrics.folds import fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.recalibration import LabelwiseScaling, TemperatureScaling, fit_temperature
+from deepauc.reporting.evaluation.label import too_few
+from deepauc.reporting.evaluation.sample import Sample, count_rows
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.fold_record import BoardRow, Choice
 
@@ -154,16 +156,34 @@ def _choice(
     lead = None
     if against is not None:
         lead = Estimate(float(against.difference), float(against.low), float(against.high))
+    aucs = intervals(rows, kept.composed)
+    few = {name: why for name, why in _too_few(rows).items() if name in aucs}
+    counted = [j for j, name in enumerate(rows.label_names) if name in aucs and name not in few]
+    auc = kept.auc
+    if few and counted:
+        scores, labels = kept.composed[:, counted], rows.labels[:, counted]
+        auc = fold_auroc_interval(scores, labels, rows.fold, groups=rows.groups, average=True)
     return Choice(
         kept=kept.name,
         default=default,
-        auc=kept.auc.floats(),
-        aucs=intervals(rows, kept.composed),
+        auc=auc.floats(),
+        aucs=aucs,
+        too_few=few,
         board=board,
         with_trivial=kept.with_trivial,
         trivial=kept.trivial,
         lead=lead,
     )
+
+
+def _too_few(rows: HeldOut) -> dict[str, str]:
+    """Labels with too few rows of a class for an AUC that one would quote: the mean leaves them out."""
+    found = dict[str, str]()
+    for j, name in enumerate(rows.label_names):
+        groups = None if rows.groups is None else rows.groups.astype(np.str_)
+        why = too_few(count_rows(Sample(scores=rows.labels[:, j], labels=rows.labels[:, j], groups=groups)))
+        found |= {} if why is None else {name: why}
+    return found
 
 
 def _cross_fitted(rows: HeldOut, name: str) -> Floats:

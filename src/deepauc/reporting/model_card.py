@@ -14,7 +14,7 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow
-from deepauc.reporting.folds import NOMINAL, SINGLE_NETWORKS, candidate_text, verdict
+from deepauc.reporting.folds import SINGLE_NETWORKS, THRESHOLDS_OF_FOLDS, candidate_text, verdict
 from deepauc.reporting.operating_card import OperatingCard, operating_card
 from deepauc.text_tables import auc_text, markdown_table, percent_text
 from deepauc.training.plain import objective_type
@@ -202,7 +202,7 @@ def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:
     if not bundle.thresholds:
         return "None: there was no validation part to take thresholds from."
     judged: dict[tuple[str, str], OperatingRow] = {}
-    for label in card.labels if card is not None and card.part == "test" else ():
+    for label in card.labels if card is not None and card.part in ("test", OOF) else ():
         for points in (label.operating_points, label.sensitivity_points):
             judged |= {} if isinstance(points, Absent) else {(label.name, _asked(row)): row for row in points}
     rows = [
@@ -210,15 +210,18 @@ def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:
         for label, points in bundle.thresholds.items()
         for name, value in points.items()
     ]
-    if run.record.folds is not None:
-        header = ["label", "reached on held-out rows", "score (log odds) at least"]
-        return f"{markdown_table(header, [row[:3] for row in rows])}\n\n{NOMINAL}"
-    header = ["label", "reached on validation", "raw score at least"]
+    folds = run.record.folds is not None
+    where = "on held-out rows" if folds else "on test"
+    header = ["label", "reached on held-out rows", "score (log odds) at least"]
+    if not folds:
+        header = ["label", "reached on validation", "raw score at least"]
     if not judged:
         table = markdown_table(header, [row[:3] for row in rows])
         return f"{table}\n\nThey come from the validation rows of scores.csv; there is no test part to judge them on."
-    header += ["sensitivity on test, %", "specificity on test, %"]
+    header += [f"sensitivity {where}, %", f"specificity {where}, %"]
     header += ["positives found, missed", "negatives cleared, false alarms"]
+    if folds:
+        return f"{markdown_table(header, rows)}\n\n{THRESHOLDS_OF_FOLDS} Intervals: 95 % (Wilson)."
     return f"{markdown_table(header, rows)}\n\nMade again by `{_evaluate(run, None)}`, with 95 % intervals (Wilson)."
 
 

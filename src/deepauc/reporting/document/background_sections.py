@@ -19,13 +19,14 @@ from deepauc.reporting.document.blocks import (
     TableCell,
     shown,
 )
-from deepauc.reporting.evaluation.findings import Absent, LeakFinding, RunFindings
+from deepauc.reporting.evaluation.findings import Absent, History, LeakFinding, RunFindings
 from deepauc.reporting.figures.cohort import cohort_picture
 from deepauc.reporting.figures.history import history_pictures
 from deepauc.text_tables import percent_text
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Stage
 from deepauc.training.run.record import DataRecord, RunRecord
+from deepauc.training.run.scores import OOF
 
 
 def training_section(findings: RunFindings) -> Section:
@@ -40,9 +41,12 @@ def training_section(findings: RunFindings) -> Section:
         blocks.append(
             DataTable(caption="What was decided, and why", header=("Decision", "Value", "Reason"), rows=decisions)
         )
-    if isinstance(findings.history, Absent):
+    histories = findings.fold_histories
+    if isinstance(findings.history, History):
+        histories = (findings.history,)
+    if isinstance(findings.history, Absent) and not histories:
         blocks.append(Missing("training history", findings.history.why))
-    elif pictures := history_pictures(findings.history, several_labels=len(findings.label_names) > 1):
+    elif pictures := history_pictures(histories, several_labels=len(findings.label_names) > 1):
         blocks.append(Gallery(tuple(pictures)))
     else:
         blocks.append(Missing("training figures", "history.csv holds no numbers to draw."))
@@ -182,7 +186,7 @@ def data_section(findings: RunFindings) -> Section:
         share = counts.positives / counts.rows if counts.rows else 0.0
         rows.append(
             (
-                TableCell(shown(one.part)),
+                TableCell("all folds" if one.part == OOF else shown(one.part)),
                 TableCell(shown(one.label)),
                 TableCell(f"{counts.rows:,}", counts.rows),
                 TableCell(f"{counts.positives:,}", counts.positives),
@@ -199,7 +203,9 @@ def data_section(findings: RunFindings) -> Section:
         pairs.append((f"Rows of the {'packed set' if data.packed else 'table'}", rows_text))
     facts = Facts((*pairs, ("One input", shown(shape))))
     table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
-    flow = () if findings.cohort is None else (Gallery((cohort_picture(findings.cohort, findings.parts),)),)
+    flow: tuple[Block, ...] = ()
+    if findings.cohort is not None:
+        flow = (Gallery((cohort_picture(findings.cohort, findings.parts, findings.folds),)),)
     return Section(anchor="data", title="Data", blocks=(facts, *flow, table))
 
 
