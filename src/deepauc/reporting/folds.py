@@ -24,13 +24,13 @@ from deepauc.training.run.scores import OOF, Scores
 from deepauc.training.trivial import TITLES
 
 SINGLE_NETWORKS = (
-    "This AUC judges the networks of the single folds on rows that they were not trained on, not the average of all "
-    "networks, which is what `predict` uses; and it holds for these folds."
+    "This AUC judges the networks of the single folds on rows that they were not trained on. It does not judge the "
+    "average of all networks, which deepauc predict uses, and it holds for these folds."
 )
 THRESHOLDS_OF_FOLDS = (
     "Thresholds are chosen on the held-out rows of all folds. What each does was counted fold by fold, at the "
     "threshold that the other folds choose, with the networks of single folds. The average of all networks, which "
-    "`predict` uses, was not judged at them and may do better or worse."
+    "deepauc predict uses, was not judged at them and may do better or worse."
 )
 NAMES = {
     "ce": "cross-entropy",
@@ -76,9 +76,7 @@ def verdict(folds: FoldsRecord) -> list[str]:
     """The result in sentences; the first one says where the network is not clearly better than a trivial baseline."""
     choice = folds.choice
     assert choice is not None
-    name = candidate_text(choice.kept)
-    if choice.with_trivial is not None:
-        name = f"{name}, averaged with {candidate_text(choice.with_trivial)}"
+    name = _kept_name(choice)
     over = ""
     if len(choice.aucs) > 1:
         of = f" of {len(choice.aucs)}" if choice.too_few else ""
@@ -87,13 +85,25 @@ def verdict(folds: FoldsRecord) -> list[str]:
     if choice.counted == 0:
         auc = "not given, " + "; ".join(choice.too_few.values())
     result = f"AUC {auc} ({over}{len(folds.names)} folds; kept: {name})"
-    if choice.lead is None or choice.trivial is None:
+    lead = _lead(choice)
+    if lead is None:
         return [result]
-    lead = signed_text(choice.lead)
-    other = candidate_text(choice.trivial)
+    return [result, lead] if choice.clearly_better else [lead, result]
+
+
+def _kept_name(choice: Choice) -> str:
+    name = candidate_text(choice.kept)
+    return name if choice.with_trivial is None else f"{name}, averaged with {candidate_text(choice.with_trivial)}"
+
+
+def _lead(choice: Choice) -> str | None:
+    """The network against the best trivial baseline."""
+    if choice.lead is None or choice.trivial is None:
+        return None
+    lead, other = signed_text(choice.lead), candidate_text(choice.trivial)
     if not choice.clearly_better:
-        return [f"The network is not clearly better than {other}: AUC {lead}.", result]
-    return [result, f"The network is better than {other} by {lead}."]
+        return f"The network is not clearly better than {other}: AUC {lead}."
+    return f"The network is better than {other} by {lead}."
 
 
 def verdict_blocks(findings: RunFindings) -> list[Block]:
@@ -101,9 +111,15 @@ def verdict_blocks(findings: RunFindings) -> list[Block]:
     folds = findings.record.folds
     if folds is None or folds.choice is None:
         return []
-    first, *rest = verdict(folds)
-    sentence = Caution(first) if folds.choice.clearly_better is False else Paragraph(first)
-    return [sentence, *map(Paragraph, (*rest, SINGLE_NETWORKS)), *map(Caution, folds.cautions)]
+    lead = _lead(folds.choice)
+    said: list[Block] = [] if lead is None else [(Paragraph if folds.choice.clearly_better else Caution)(lead)]
+    return [*said, *map(Caution, folds.cautions)]
+
+
+def kept_text(findings: RunFindings) -> list[str]:
+    """Which candidate the folds have kept, in a line."""
+    choice = None if findings.record.folds is None else findings.record.folds.choice
+    return [] if choice is None else [f"Kept: {_kept_name(choice)}"]
 
 
 def candidates_section(choice: Choice) -> Section:

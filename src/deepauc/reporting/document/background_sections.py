@@ -97,13 +97,13 @@ def leak_texts(leaks: LeakFinding) -> list[str]:
     found = []
     if leaks.patients_in_two_parts:
         found.append(
-            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two parts: the "
-            "values in this report are too good. The command deepauc data check names them."
+            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two {leaks.between}: "
+            "the values in this report are too good. The command deepauc data check names them."
         )
     if leaks.possible:
         found.append(
-            f"Possible leak: {leaks.possible:,} {leaks.group_word}{'s' * (leaks.possible != 1)} may be in two parts "
-            "under different names. If so, the values in this report are too good."
+            f"Possible leak: {leaks.possible:,} {leaks.group_word}{'s' * (leaks.possible != 1)} may be in two "
+            f"{leaks.between} under different names. If so, the values in this report are too good."
         )
     kinds = dict(leaks.recorded or {})
     if leaks.patients_in_two_parts:
@@ -132,7 +132,7 @@ def leaks_section(findings: RunFindings) -> Section:
             )
         )
     elif leaks.patients_in_two_parts == 0:
-        text = f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two parts"
+        text = f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two {leaks.between}"
         blocks.append(Paragraph(f"{text}{' under one name' * bool(leaks.possible)} (read off scores.csv)."))
     blocks += [Caution(text) for text in leak_texts(leaks)]
     if leaks.recorded is None:
@@ -143,7 +143,9 @@ def leaks_section(findings: RunFindings) -> Section:
         )
     elif not leaks.recorded:
         blocks.append(
-            Paragraph(f"Recorded at training: no name of a {word} and no identical input was found in two parts.")
+            Paragraph(
+                f"Recorded at training: no name of a {word} and no identical input was found in two {leaks.between}."
+            )
         )
     return Section(anchor="leaks", title="Leak check", blocks=tuple(blocks))
 
@@ -161,12 +163,15 @@ def cases_section(findings: RunFindings) -> Section:
         for case in findings.cases
     )
     header = ("Id", "Label", "What it is", "Score", "Share of the other class it is on the wrong side of")
+    caption = "Highest-scored negatives and lowest-scored positives"
+    if findings.folds:
+        caption = "Negatives ranked highest and positives ranked lowest within their fold"
     return Section(
         anchor="cases",
         title="Largest errors",
         blocks=(
             Caution("Ids may name patients or customers: mind with whom this page is shared."),
-            DataTable(caption="Highest-scored negatives and lowest-scored positives", header=header, rows=rows),
+            DataTable(caption=caption, header=header, rows=rows),
         ),
     )
 

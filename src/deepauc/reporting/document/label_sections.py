@@ -48,10 +48,10 @@ _BRACKETS = (
 _FOLD_PROBABILITIES = (
     "A probability is what a fold's network says of a row that it did not see, recalibrated on the held-out rows of "
     "the other folds. Probabilities have one scale, so those of all folds are judged together. The average of all "
-    "networks, which `predict` uses, is not judged here."
+    "networks, which deepauc predict uses, is not judged here."
 )
 _AVERAGE_PROBABILITIES = (
-    "A probability is the mean of the recalibrated probabilities of all networks, which is what `predict` gives."
+    "A probability is the mean of the recalibrated probabilities of all networks, which is what deepauc predict gives."
 )
 Topic = tuple[str, str, tuple[Block, ...]]  # anchor, title, blocks
 
@@ -206,7 +206,7 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
         brackets = (Paragraph(_BRACKETS.format(over=over, samples=label.resamples.others)),)
     table = DataTable(
         caption=caption,
-        header=("", *(name if len(states) > 1 else "Value" for name, _ in states)),
+        header=("Measure", *(name if len(states) > 1 else "Value" for name, _ in states)),
         rows=tuple(_calibration_rows([state for _, state in states])),
     )
     return (Beside((words, table, *brackets, *missing), reliability_picture(f"{prefix}reliability", found)),)

@@ -19,7 +19,7 @@ _CHOSEN = (
 _CHOSEN_ON_FOLDS = (
     "In each fold the threshold is the one that the other folds choose, and the counts are summed over folds: no row "
     "has a part in the choice of its own threshold, which is why the value reached differs from the one asked for. The "
-    "column Threshold is the choice of all held-out rows, in log odds, which `predict` and the bundle use."
+    "column Threshold is the choice of all held-out rows, in log odds, which deepauc predict and the bundle use."
 )
 _SCORE_WORDS = {"highest": "its highest score (worst image)", "mean": "the mean of its scores"}
 

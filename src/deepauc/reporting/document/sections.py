@@ -53,7 +53,7 @@ from deepauc.reporting.evaluation.findings import (
 )
 from deepauc.reporting.evaluation.label import rows_of
 from deepauc.reporting.figures.label import forest_picture, interval_text, signed_text
-from deepauc.reporting.folds import candidates_section, verdict_blocks
+from deepauc.reporting.folds import SINGLE_NETWORKS, candidates_section, kept_text, verdict_blocks
 from deepauc.training.run.scores import OOF
 
 NOT_A_DEVICE = (
@@ -63,8 +63,8 @@ NOT_A_DEVICE = (
 
 
 _AVERAGE = (
-    "The test part was in no fold. Here it is judged by the average of all networks, which is what `predict` uses, at "
-    "the thresholds of all held-out rows."
+    "The test part was in no fold. Here it is judged by the average of all networks, which is what deepauc predict "
+    "uses, at the thresholds of all held-out rows."
 )
 
 
@@ -117,8 +117,9 @@ def _result(findings: RunFindings) -> Section:
         blocks += [
             *trivial_cautions(findings),
             *verdict_blocks(findings),
-            *_part_blocks(findings),
+            *([] if findings.folds else _part_blocks(findings)),
             *operating_blocks(label),
+            *(_part_blocks(findings) if findings.folds else []),
             *(Caution(text) for text in label.cautions),
         ]
         blocks += [*patient_blocks(label), *interval_table(label), *_kept_blocks(findings), *_copies_blocks(findings)]
@@ -132,7 +133,8 @@ def _part_blocks(findings: RunFindings) -> list[Block]:
     """What the reader has to know before the figures: the part, leaks."""
     held_out = findings.judged_part in ("test", OOF)
     part = Paragraph(findings.part_note) if held_out else Caution(findings.part_note)
-    return [part, *(Caution(text) for text in leak_texts(findings.leaks))]
+    single = [Paragraph(SINGLE_NETWORKS)] if findings.folds else []
+    return [part, *single, *(Caution(text) for text in leak_texts(findings.leaks))]
 
 
 def _copies_blocks(findings: RunFindings) -> list[Block]:
@@ -182,7 +184,7 @@ def _headline(findings: RunFindings, label: LabelEvaluation, auc: AucResult) -> 
     if findings.record.folds is not None and label.part == OOF:
         where = f"within {len(findings.record.folds.names)} folds"
     details = [known, f"{counts.positives:,} positive and {counts.negatives:,} negative rows{patients}"]
-    details += [_on_test(one) for one in findings.average_on_test]
+    details += [*kept_text(findings), *(_on_test(one) for one in findings.average_on_test)]
     return Headline(
         value=f"{auc.headline.value:.3f}" if label.too_few is None else label.too_few,
         label=f"AUC {where} · {shown(label.name)}",
@@ -222,6 +224,7 @@ def _several_labels(findings: RunFindings) -> list[Block]:
         details = [f"95 % interval {_range(folds.choice.auc)}"] if folds.choice.counted == len(counted) else details
     if left_out:
         details.append(f"Left out of the mean: {'; '.join(left_out)}.")
+    details += kept_text(findings)
     if findings.mean_auc is not None:
         blocks.append(
             Headline(

@@ -303,6 +303,7 @@ class LeakFinding:
     recorded: Mapping[str, int] | None  # kind -> how many; empty: looked for and not found
     group_word: str = "patient"
     possible: int = 0
+    between: Literal["parts", "folds"] = "parts"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -363,17 +363,19 @@ def find_leaks(table: Scores, record: RunRecord) -> LeakFinding:
     """Patients in two parts, from the scores, and what training has found."""
     patients, both, possible = None, None, 0
     if table.groups is not None and table.parts is not None:
-        numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, table.parts)]
+        places = table.parts if table.folds is None else np.char.add(np.char.add(table.parts, " "), table.folds)
+        numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, places)]
         pairs = np.unique(np.stack(numbers, axis=1), axis=0)
         counts = np.unique(pairs[:, 0], return_counts=True)[1]
         patients, both = int(counts.size), int((counts > 1).sum())
-        possible = count_possible_leaks(table.groups, table.parts)
+        possible = count_possible_leaks(table.groups, places)
     return LeakFinding(
         patients=patients,
         patients_in_two_parts=both,
         recorded=record.leaks,
         group_word=table.group_word,
         possible=possible,
+        between="parts" if record.folds is None else "folds",
     )
 
 

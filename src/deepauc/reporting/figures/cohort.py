@@ -24,7 +24,7 @@ def cohort_picture(flow: CohortFlow, parts: Sequence[PartCounts], folds: Sequenc
         used.insert(0, _folds_text(flow.folds, folds if alone else ()))
     left_out = [f"{rows:,}: {reason}" for reason, rows in flow.left_out.items()]
     lines = max(text.count("\n") + 1 for text in used) if used else 0
-    deep = 0.26 * max(0, lines - 4)  # how much further down the boxes of many lines reach
+    deep = 0.27 * max(0, lines - 4)  # how much further down the boxes of many lines reach
 
     def draw(axes: Any) -> None:
         axes.set_axis_off()
@@ -36,9 +36,9 @@ def cohort_picture(flow: CohortFlow, parts: Sequence[PartCounts], folds: Sequenc
             _arrow(axes, (0, top - _STEP / 2), (1.35, top - _STEP / 2))
         places = [2.1 * (place - (len(used) - 1) / 2) for place in range(len(used))]
         for x, text in zip(places, used, strict=True):
-            _box(axes, x, -0.13 * max(0, text.count("\n") - 3), text)
+            _box(axes, x, _HEIGHT / 2, text, anchor="top")
             _arrow(axes, (0, top - _HEIGHT / 2), (0, _STEP * 0.72), head=False)
-            _arrow(axes, (x, _STEP * 0.72), (x, _HEIGHT / 2 + 0.12))
+            _arrow(axes, (x, _STEP * 0.72), (x, _HEIGHT / 2 + 0.16))
         if len(places) > 1:
             _arrow(axes, (places[0], _STEP * 0.72), (places[-1], _STEP * 0.72), head=False)
         axes.set(xlim=(-3.3, 3.5), ylim=(-0.75 - deep, top + 0.7))
@@ -73,13 +73,12 @@ def _part_text(name: str, rows: int, parts: Sequence[PartCounts]) -> str:
     return text if counts.patients is None else f"{text}\n{counts.patients:,} {counts.group_word}s"
 
 
-def _box(axes: Any, x: float, y: float, text: str, *, faint: bool = False) -> None:
+def _box(axes: Any, x: float, y: float, text: str, *, faint: bool = False, anchor: str = "center") -> None:
     colour = FAINT if faint else INK
     style = {"boxstyle": "round,pad=0.45", "facecolor": "none", "edgecolor": colour, "linewidth": 1.1}
-    axes.text(x, y, text, ha="center", va="center", fontsize=10.5, color=colour, bbox=style)
+    axes.text(x, y, text, ha="center", va=anchor, fontsize=10.5, color=colour, bbox=style)
 
 
 def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], *, head: bool = True) -> None:
-    axes.annotate(
-        "", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>" if head else "-", "color": FAINT, "linewidth": 1.1}
-    )
+    style = {"arrowstyle": "-|>" if head else "-", "color": FAINT, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", xy=end, xytext=start, arrowprops=style)
