@@ -95,7 +95,7 @@ def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float
     trivial = {name: odds[name] for name in rows.trivial}
     kept = choose(
         candidates,
-        rows.labels,
+        _labels_that_count(rows),
         rows.fold,
         default=default,
         groups=rows.groups,
@@ -157,23 +157,23 @@ def _choice(
     if against is not None:
         lead = Estimate(float(against.difference), float(against.low), float(against.high))
     aucs = intervals(rows, kept.composed)
-    few = {name: why for name, why in _too_few(rows).items() if name in aucs}
-    counted = [j for j, name in enumerate(rows.label_names) if name in aucs and name not in few]
-    auc = kept.auc
-    if few and counted:
-        scores, labels = kept.composed[:, counted], rows.labels[:, counted]
-        auc = fold_auroc_interval(scores, labels, rows.fold, groups=rows.groups, average=True)
     return Choice(
         kept=kept.name,
         default=default,
-        auc=auc.floats(),
+        auc=kept.auc.floats(),
         aucs=aucs,
-        too_few=few,
+        too_few={name: why for name, why in _too_few(rows).items() if name in aucs},
         board=board,
         with_trivial=kept.with_trivial,
         trivial=kept.trivial,
         lead=lead,
     )
+
+
+def _labels_that_count(rows: HeldOut) -> Floats:
+    """(N, L), NaN for labels with too few rows of a class to choose by; all of them where none has enough."""
+    few = np.array([name in _too_few(rows) for name in rows.label_names])
+    return rows.labels if few.all() else np.where(few, np.nan, rows.labels)
 
 
 def _too_few(rows: HeldOut) -> dict[str, str]:

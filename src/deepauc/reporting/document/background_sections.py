@@ -97,8 +97,8 @@ def leak_texts(leaks: LeakFinding) -> list[str]:
     found = []
     if leaks.patients_in_two_parts:
         found.append(
-            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two {leaks.between}: "
-            "the values in this report are too good. The command deepauc data check names them."
+            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two "
+            f"{leaks.between}: the values in this report are too good. The command deepauc data check names them."
         )
     if leaks.possible:
         found.append(

@@ -124,7 +124,7 @@ def _result(findings: RunFindings) -> Section:
         ]
         blocks += [*patient_blocks(label), *interval_table(label), *_kept_blocks(findings), *_copies_blocks(findings)]
     else:
-        blocks += [*trivial_cautions(findings), *verdict_blocks(findings), *_several_labels(findings)]
+        blocks += _several_labels(findings)
     blocks += [Caution(note) for note in findings.notes]
     return Section(anchor="result", title="Result", blocks=tuple(blocks))
 
@@ -235,7 +235,8 @@ def _several_labels(findings: RunFindings) -> list[Block]:
         )
     elif left_out:
         blocks.append(Missing("mean AUC", f"no label has enough rows of both classes. {'; '.join(left_out)}."))
-    blocks += _part_blocks(findings)
+    blocks += [*trivial_cautions(findings), *verdict_blocks(findings)]
+    blocks += [] if findings.folds else _part_blocks(findings)
     blocks.append(
         DataTable(
             caption="Labels, with 95 % intervals",
@@ -249,6 +250,7 @@ def _several_labels(findings: RunFindings) -> list[Block]:
             rows=tuple(_label_row(label) for label in findings.labels),
         )
     )
+    blocks += _part_blocks(findings) if findings.folds else []
     blocks += [
         Missing(f"AUC of {shown(one.name)}", one.auc.why) for one in findings.labels if isinstance(one.auc, Absent)
     ]
