@@ -28,7 +28,10 @@ def find_cases(table: Scores, count: int, *, within_folds: bool = False) -> tupl
             for place in np.lexsort(keys)[:count]:
                 row, share = rows[place], float(shares[place])
                 shown = str(row) if table.ids is None else str(table.ids[row])
-                found.append(Case(id=shown, label=label, kind=kind, score=float(scores[row]), wrong_side_of=share))
+                fold = None if folds is None else str(folds[row])
+                found.append(
+                    Case(id=shown, label=label, kind=kind, score=float(scores[row]), wrong_side_of=share, fold=fold)
+                )
     return tuple(found)
 
 

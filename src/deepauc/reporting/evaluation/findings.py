@@ -315,6 +315,7 @@ class Case:
     kind: str  # "negative with a high score" or "positive with a low score"
     score: float
     wrong_side_of: float  # share of the other class that this row is ranked on the wrong side of
+    fold: str | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True, kw_only=True)
