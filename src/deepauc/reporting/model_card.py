@@ -247,7 +247,8 @@ def _on_test(row: OperatingRow | None) -> list[str]:
 
 
 def _data(run: Run, record: RunRecord) -> str:
-    rows = [[_text(part), f"{count:,}"] for part, count in record.task.rows.items()]
+    names = {OOF: "all folds"}
+    rows = [[_text(names.get(part, part)), f"{count:,}"] for part, count in record.task.rows.items()]
     lines = [markdown_table(["part", "labelled rows"], rows) + f"\n\nCounted again by `{_evaluate(run, None)}`."]
     data, word = record.data, record.data.group_word
     for label, positives in data.positives.items():

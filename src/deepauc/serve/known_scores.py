@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.training.run.own_files import SCORES
-from deepauc.training.run.scores import Scores, read_run_scores
+from deepauc.training.run.scores import OOF, Scores, read_run_scores
 
 BINS = 24
-HELD_OUT = ("test", "validation")  # where a threshold is judged: the first of these that there is
+HELD_OUT = ("test", "validation", OOF)  # where a threshold is judged: the first of these that there is
 
 Floats = npt.NDArray[np.float64]
 
@@ -76,7 +76,11 @@ class KnownScores:
 
 
 def known_scores(folder: Path, labels: int) -> tuple[list[KnownScores | None], list[KnownScores | None]]:
-    """By label, the scores of the training part and those of a part held out; None of a bundle without scores.csv."""
+    """By label, the scores of the training part and those of a part held out; None of a bundle without scores.csv.
+
+    A run with folds has its training rows scored by networks that did not see them, on the scale of the average: those
+    are both, unless there is a test part.
+    """
     nothing: list[KnownScores | None] = [None] * labels
     if not (folder / SCORES).is_file():
         return nothing, nothing
@@ -88,7 +92,7 @@ def known_scores(folder: Path, labels: int) -> tuple[list[KnownScores | None], l
         there = next((part for part in parts if part in table.part_names), None)
         return nothing if there is None else [KnownScores.of(table, there, number) for number in range(labels)]
 
-    return of("train"), of(*HELD_OUT)
+    return of("train", OOF), of(*HELD_OUT)
 
 
 def _share_below(known: Floats, score: float) -> float | None:
