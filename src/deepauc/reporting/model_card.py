@@ -204,7 +204,7 @@ def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:
     judged: dict[tuple[str, str], OperatingRow] = {}
     for label in card.labels if card is not None and card.part in ("test", OOF) else ():
         for points in (label.operating_points, label.sensitivity_points):
-            judged |= {} if isinstance(points, Absent) else {(label.name, _asked(row)): row for row in points}
+            judged |= {} if isinstance(points, Absent) else {(label.name, row.asked): row for row in points}
     rows = [
         [_text(label), _text(name), f"{value:.6g}", *_on_test(judged.get((label, name)))]
         for label, points in bundle.thresholds.items()
@@ -227,13 +227,6 @@ def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:
 
 def _cautions(card: OperatingCard) -> str:
     return "\n".join(f"- {_text(text)}" for text in card.cautions)
-
-
-def _asked(row: OperatingRow) -> str:
-    """As bundle.json calls a threshold."""
-    if row.asked_sensitivity is not None:
-        return f"sensitivity {row.asked_sensitivity:g}"
-    return f"specificity {row.asked_specificity:g}"
 
 
 def _on_test(row: OperatingRow | None) -> list[str]:

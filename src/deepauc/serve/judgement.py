@@ -16,7 +16,7 @@ from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.recalibration import LabelwiseScaling
 from deepauc.models.grad_cam import grad_cam
 from deepauc.reporting.figures.thumbnails import side_by_side
-from deepauc.serve.known_scores import Distribution, Floats, Reached, known_scores
+from deepauc.serve.known_scores import Distribution, Floats, Reached, known_scores, reached_within_folds
 from deepauc.training.engine.loop import chosen_device
 from deepauc.training.predict.average import probability_meaning
 from deepauc.training.run.bundle import Bundle
@@ -74,11 +74,16 @@ class ServedRun:
         self._network: nn.Module = bundle.network(self.folder).to(self._device)
         self._recalibration, self.probability_note = self._probabilities()
         self._training, held_out = known_scores(self.folder, len(bundle.label_names))
+        folds = reached_within_folds(self.folder)
         self.labels = tuple(
             ServedLabel(
                 name=name,
                 thresholds=tuple(
-                    Threshold(name=asked, value=value, reached=None if there is None else there.reached(value))
+                    Threshold(
+                        name=asked,
+                        value=value,
+                        reached=folds.get((name, asked)) if there is None else there.reached(value),
+                    )
                     for asked, value in bundle.thresholds.get(name, {}).items()
                 ),
                 distribution=None if trained is None else trained.distribution(),

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.reporting.evaluation.findings import Absent
+from deepauc.reporting.operating_card import operating_card
 from deepauc.training.run.own_files import SCORES
 from deepauc.training.run.scores import OOF, Scores, read_run_scores
 
 BINS = 24
-HELD_OUT = ("test", "validation", OOF)  # where a threshold is judged: the first of these that there is
+HELD_OUT = ("test", "validation")  # where a threshold is judged: the first of these that there is
 
 Floats = npt.NDArray[np.float64]
 
@@ -75,11 +77,29 @@ class KnownScores:
         return Distribution(edges=tuple(map(float, edges)), positives=positives, negatives=negatives)
 
 
+def reached_within_folds(folder: Path) -> dict[tuple[str, str], Reached]:
+    """Of a run with folds what its report counts, by label and by what a threshold was chosen for."""
+    card = operating_card(folder)
+    if card is None or card.part != OOF:
+        return {}
+    found = {}
+    for label in card.labels:
+        for points in (label.operating_points, label.sensitivity_points):
+            for row in () if isinstance(points, Absent) else points:
+                found[label.name, row.asked] = Reached(
+                    part=OOF,
+                    true_positives=row.true_positives,
+                    positives=row.true_positives + row.false_negatives,
+                    true_negatives=row.true_negatives,
+                    negatives=row.true_negatives + row.false_positives,
+                )
+    return found
+
+
 def known_scores(folder: Path, labels: int) -> tuple[list[KnownScores | None], list[KnownScores | None]]:
     """By label, the scores of the training part and those of a part held out; None of a bundle without scores.csv.
 
-    A run with folds has its training rows scored by networks that did not see them, on the scale of the average: those
-    are both, unless there is a test part.
+    A run with folds has its training rows scored by networks that did not see them, on the scale of the average.
     """
     nothing: list[KnownScores | None] = [None] * labels
     if not (folder / SCORES).is_file():

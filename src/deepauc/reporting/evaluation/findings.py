@@ -129,6 +129,13 @@ class OperatingRow:
     asked_sensitivity: float | None = None
     fold_thresholds: Mapping[str, float] | None = field(default=None, metadata=ONLY_IF_ASKED)
 
+    @property
+    def asked(self) -> str:
+        """As bundle.json calls a threshold: `specificity 0.9`."""
+        if self.asked_sensitivity is not None:
+            return f"sensitivity {self.asked_sensitivity:g}"
+        return f"specificity {self.asked_specificity:g}"
+
     def cuts(self, folds: npt.NDArray[np.str_] | None, rows: int) -> Floats:
         """The threshold of each row, (rows,)."""
         if self.fold_thresholds is None or folds is None:

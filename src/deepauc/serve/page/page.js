@@ -37,7 +37,7 @@ function showThreshold() {
   const said = facts.labels.map((label) => {
     const chosen = thresholdOf(label), reached = chosen && chosen.reached;
     if (!reached) return "";
-    return `${facts.labels.length > 1 ? `${label.shown}: the` : "The"} threshold is a score of ${number(chosen.value)}. On the ${reached.part} part it finds ` +
+    return `${facts.labels.length > 1 ? `${label.shown}: the` : "The"} threshold is a score of ${number(chosen.value)}. On ${reached.part === "oof" ? "held-out rows, fold by fold," : `the ${reached.part} part`} it finds ` +
       `${reached.true_positives} of ${reached.positives} positives and clears ${reached.true_negatives} of ${reached.negatives} negatives.`;
   });
   at("reached").textContent = said.filter(Boolean).join(" ");
