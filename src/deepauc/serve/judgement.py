@@ -21,6 +21,7 @@ from deepauc.training.engine.loop import chosen_device
 from deepauc.training.predict.average import probability_meaning
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
+from deepauc.training.run.scores import OOF
 from deepauc.training.scoring import require_finite
 from deepauc.training.test_time import score_copies
 
@@ -91,6 +92,11 @@ class ServedRun:
             for name, trained, there in zip(bundle.label_names, self._training, held_out, strict=True)
         )
         self.map_note = self._why_no_map()
+
+    @property
+    def folds(self) -> bool:
+        """Whether the training images were scored by networks of folds that did not see them."""
+        return any(known is not None and known.part == OOF for known in self._training)
 
     @property
     def copies(self) -> int:

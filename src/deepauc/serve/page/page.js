@@ -16,7 +16,7 @@ function made(tag, text, className) {
 
 const number = (value) => Number(value.toPrecision(4)).toString();
 const percent = (share) => `${Number((100 * share).toPrecision(share > 0.1 ? 3 : 2))} %`;
-const words = (name) => name.replace(/^(\w+) ([\d.]+)$/, (_, what, share) => `${percent(share)} ${what} on validation`);
+const words = (name) => name.replace(/^(\w+) ([\d.]+)$/, (_, what, share) => `${percent(share)} ${what} on ${facts.folds ? "held-out rows" : "validation"}`);
 
 // The threshold: one name for all labels, or with one label any number.
 const names = [...new Set(facts.labels.flatMap((label) => label.thresholds.map((one) => one.name)))];
