@@ -107,7 +107,7 @@ def fold_run(run_folders, copy_to_edit, tmp_path_factory):
     from dataclasses import replace
 
     from deepauc.metrics.folds import fold_auroc_interval
-    from deepauc.training.run.fold_record import BoardRow, Choice, FoldsRecord
+    from deepauc.training.run.fold_record import BoardRow, FoldsRecord, KeptCandidate
 
     def make(name="auc", *, test=False, seed=0, edit=lambda rows: None):
         folder = copy_to_edit(run_folders / name, tmp_path_factory.mktemp("folds") / "folds")
@@ -137,7 +137,9 @@ def fold_run(run_folders, copy_to_edit, tmp_path_factory):
             BoardRow(candidate="ce", label=label, auc=auc, seconds=1.0, kept=True, trivial=False)
             for label, auc in aucs.items()
         )
-        choice = Choice(kept="ce", default="ce", auc=first, aucs=aucs, board=board, trivial="logistic", lead=first)
+        choice = KeptCandidate(
+            kept="ce", default="ce", auc=first, aucs=aucs, board=board, trivial="logistic", lead=first
+        )
         record["folds"] = FoldsRecord(names=("1", "2", "3"), choice=choice).to_plain()
         (folder / "run.json").write_text(json.dumps(record))
         return folder

@@ -164,4 +164,4 @@ def test_a_run_with_folds_shows_what_its_report_counts(fold_run):
         assert (reached.true_positives, reached.true_negatives) == (row.true_positives, row.true_negatives)
         assert (reached.positives, reached.negatives) == (label.counts.positives, label.counts.negatives)
     assert run.labels[0].distribution is not None
-    assert not ServedRun(fold_run(test=True)).labels[0].thresholds[0].reached.part == "oof"
+    assert ServedRun(fold_run(test=True)).labels[0].thresholds[0].reached.part == "test"

@@ -19,7 +19,7 @@ from deepauc.reporting.document.blocks import (
 )
 from deepauc.reporting.evaluation.findings import RunFindings
 from deepauc.reporting.figures.label import interval_text, signed_text
-from deepauc.training.run.fold_record import Choice, FoldsRecord
+from deepauc.training.run.fold_record import FoldsRecord, KeptCandidate
 from deepauc.training.run.scores import OOF, Scores
 from deepauc.training.trivial import TITLES
 
@@ -91,12 +91,12 @@ def verdict(folds: FoldsRecord) -> list[str]:
     return [result, lead] if choice.clearly_better else [lead, result]
 
 
-def _kept_name(choice: Choice) -> str:
+def _kept_name(choice: KeptCandidate) -> str:
     name = candidate_text(choice.kept)
     return name if choice.with_trivial is None else f"{name}, averaged with {candidate_text(choice.with_trivial)}"
 
 
-def _lead(choice: Choice) -> str | None:
+def _lead(choice: KeptCandidate) -> str | None:
     """The network against the best trivial baseline."""
     if choice.lead is None or choice.trivial is None:
         return None
@@ -122,7 +122,7 @@ def kept_text(findings: RunFindings) -> list[str]:
     return [] if choice is None else [f"Kept: {_kept_name(choice)}"]
 
 
-def candidates_section(choice: Choice) -> Section:
+def candidates_section(choice: KeptCandidate) -> Section:
     """The leaderboard: networks, their average, trivial baselines."""
     rows = tuple(
         (

@@ -144,6 +144,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "beta1": 0.9,
         "gamma": 0.002,
         "weight_decay": 0.0,
+        "momentum": 0.0,
         "reference": "start",
         "decay_norms": True,
     },
@@ -185,6 +186,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "activation": "elu",
         "start": "he",
         "norm_momentum": 0.1,
+        "drop_rate": 0.0,
     },
     "TimmSpec": {
         "name": "densenet121",
@@ -210,6 +212,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
     "SmallCNNSpec": {
         "widths": (32, 64, 128),
         "activation": "elu",
+        "drop_rate": 0.0,
     },
     "ThumbnailSpec": {
         "size": 16,

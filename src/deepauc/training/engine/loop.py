@@ -18,7 +18,7 @@ from deepauc.data.task import Task
 from deepauc.kernels.dropout import set_step, step_dropouts
 from deepauc.training.engine.batch import read_batch
 from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, alpha_of
 from deepauc.training.engine.rates import RATE
 from deepauc.training.engine.step import backward_whole_batch
@@ -131,12 +131,12 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
 
 
 def can_be_fast(recipe: Recipe) -> bool:
-    """Whether the fast engine takes all stages: one loss, batches whole, no deterministic algorithms asked for.
+    """Whether the fast engine takes all stages: batches whole, no deterministic algorithms asked for.
 
     A last layer alone is trained in seconds anyway.
     """
     plain = recipe.deterministic or recipe.frozen
-    return not plain and all(s.accumulate == 1 and not s.takes_turns for s in recipe.stages)
+    return not plain and all(stage.accumulate == 1 for stage in recipe.stages)
 
 
 def chosen_device(device: str | torch.device | None) -> torch.device:

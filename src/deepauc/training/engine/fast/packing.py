@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from deepauc.data.task import Task
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.loop import can_be_fast, chosen_device, claim_folder, made_current
 from deepauc.training.engine.trainer import Epoch, Trainer
 from deepauc.training.recipe import Recipe
@@ -22,7 +22,7 @@ SAVE_SECONDS = 300.0  # between checkpoints: the device waits while all runs of 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The arguments of one `train`. results_only: keep its history and AUCs alone, as a tuning run needs it."""
+    """The arguments of one `train`. results_only: no network is kept, as a tuning run needs none."""
 
     recipe: Recipe
     task: Task

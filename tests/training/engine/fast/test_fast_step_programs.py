@@ -18,10 +18,10 @@ from deepauc.data.counter import hash_key
 from deepauc.models.build import FactorySpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.engine import fast_step
-from deepauc.training.engine.forward import value_key, worth_compiling
+from deepauc.training.engine.fast import fast_step
+from deepauc.training.engine.fast.forward import value_key, worth_compiling
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 
 
@@ -196,7 +196,7 @@ class OnAStream:
 
 class Step:
     def __init__(self, seed):
-        self.t, self.trainer = torch.ones(1), SimpleNamespace(stream=SimpleNamespace(seed=seed))
+        self.turns, self.t, self.trainer = None, torch.ones(1), SimpleNamespace(stream=SimpleNamespace(seed=seed))
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_graphs_of_packed_runs_with_dropout_have_seeds_of_their_own(pretended_gp
     second = torch.device("cuda", 1)
     engine = object.__new__(fast_step.FastEngine)
     engine.device, engine.captures = second, True
-    engine._steps = []
+    engine._steps, engine._turn = [], 0
 
     def unit(name, seed):
         def work():
@@ -252,7 +252,7 @@ def test_graphs_of_packed_runs_with_dropout_have_seeds_of_their_own(pretended_gp
         seeds = engine._seeds([SimpleNamespace(number=2), SimpleNamespace(number=3)])
         for t in (7, 8):
             engine._replay(seeds, t)
-    graphs = engine._graphs
+    (graphs,) = engine._graphs
     assert [graph.units for graph in graphs] == ([["a"], ["b"]] if by_chance else [["a", "b"]])
     assert all(graph.stream.device == second for graph in graphs)
     if by_chance:
