@@ -135,7 +135,7 @@ def rows_of(part: str) -> str:
 def _obstacle(sample: Sample, part: str) -> Absent | None:
     rows, where = len(sample.labels), rows_of(part)
     if rows == 0:
-        return Absent(f"there is no labelled row in {where}.")
+        return Absent(f"{where} {'have' if part == OOF else 'has'} no labelled row.")
     if (bad := int((~np.isfinite(sample.scores)).sum())) > 0:
         return Absent(
             f"{bad} of {rows} scores in {where} are NaN or infinite. Drop these rows, or find out why the model gave "
