@@ -43,6 +43,10 @@ def report(
     allow_outside: RareAllowOutside = False,
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
+    repeat: Annotated[
+        list[Path] | None,
+        typer.Option("--repeat", metavar="RUN", rich_help_panel=RARE, help="The same with another seed; repeatable."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: the run's folder.")] = None,
     force: RareForce = False,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the report is.")] = False,
@@ -97,6 +101,7 @@ def report(
             cases=cases or 0,
             thumbnails=images if thumbnails else None,
             region=region,
+            repeats=repeat or (),
             out=out,
             command=command_line(context),
             force=force,
