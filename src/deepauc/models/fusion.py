@@ -219,11 +219,10 @@ def _sigmoid(scores: Array) -> Array:
 
 def _ranks(scores: Array) -> Array:
     """Ranks 1..N over N; ties share their mean rank."""
-    if scores.ndim == 2:
-        return np.stack([_ranks(column) for column in scores.T], axis=1) if scores.size else scores
-    _, group, size = np.unique(scores, return_inverse=True, return_counts=True)
-    mean_rank = np.cumsum(size) - (size - 1) / 2
-    return mean_rank[group] / len(scores)
+    from scipy.stats import rankdata
+
+    ranks: Array = rankdata(scores, axis=0) / len(scores)
+    return ranks
 
 
 def _fit_numeric(name: str, column: Array) -> NumericColumn:
