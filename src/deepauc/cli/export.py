@@ -20,9 +20,7 @@ def export(
     card: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face; - for stdout.")
     ] = None,
-    single: Annotated[
-        bool, typer.Option("--single", help="One fold's network instead of the average of all folds: faster, smaller.")
-    ] = False,
+    single: Annotated[bool, typer.Option("--single", help="One fold's network instead of the average.")] = False,
     force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: AsJson = False,
