@@ -5,6 +5,7 @@ an optimizer or a network ends in `Spec`: `PESG`, `PESGSpec`. A schedule and `Au
 """
 
 from deepauc.data.augment.batch import Augment
+from deepauc.data.bags import bag_task
 from deepauc.data.samplers import ClassQuotaSampler
 from deepauc.data.splits import split_by_fractions
 from deepauc.data.table.read import read_table
@@ -19,6 +20,7 @@ from deepauc.metrics.operating_points import operating_point
 from deepauc.metrics.partial import compare_partial_auroc, partial_auroc, partial_auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.metrics.streaming import distributed_auroc
+from deepauc.models.bags import BagNetwork, Bags, BagSpec
 from deepauc.models.build import AverageSpec, FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
@@ -60,6 +62,9 @@ __all__ = [
     "AveragePrecision",
     "AveragePrecisionLoss",
     "AverageSpec",
+    "BagNetwork",
+    "BagSpec",
+    "Bags",
     "BatchScoreNorm",
     "ClassQuotaSampler",
     "Comparison",
@@ -102,6 +107,7 @@ __all__ = [
     "auroc_interval",
     "average_precision",
     "average_precision_interval",
+    "bag_task",
     "brier_score",
     "calibration_intervals",
     "compare_auroc",

@@ -10,7 +10,16 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from deepauc.data.augment.batch import Augment
-from deepauc.models.build import AverageSpec, FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
+from deepauc.models.build import (
+    AverageSpec,
+    BagSpec,
+    FactorySpec,
+    MLPSpec,
+    ResNet20Spec,
+    SmallCNNSpec,
+    ThumbnailSpec,
+    TimmSpec,
+)
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.average_precision import AveragePrecision
@@ -33,7 +42,8 @@ OBJECTIVES: tuple[type, ...] = (
 )
 OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec, PDSCASpec)
 SCHEDULES: tuple[type, ...] = (Constant, Steps, Cosine, Cyclic)
-MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec, ThumbnailSpec)
+IMAGE_MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec, ThumbnailSpec)
+MODELS: tuple[type, ...] = (*IMAGE_MODELS, BagSpec)
 SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS, AverageSpec)
 
 
