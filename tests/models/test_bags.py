@@ -175,7 +175,7 @@ def test_an_average_of_bag_networks_pools_each_member_by_itself():
     rows = torch.randn(sum(SIZES), 4)
     found = model.pooled(model.image_outputs(rows), SIZES)
     each = [
-        torch.sigmoid(model.slope[n] * member(Bags(rows - model.mean[n], SIZES))
+        torch.sigmoid(model.slope[n] * member(Bags(rows - model.mean[n], SIZES)))
         for n, member in enumerate(model.members)
     ]
     torch.testing.assert_close(torch.sigmoid(found), 0.25 * each[0] + 0.75 * each[1])
