@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -77,59 +77,89 @@ def image_rows(source: Inputs, rows: Indices) -> tuple[Inputs, Indices]:
     return (source.images, source.of_bags(rows)) if isinstance(source, BagInputs) else (source, rows)
 
 
+class BagColumn:
+    """Which bag each row is in, by a column of their names; bags come in the order of their first rows.
+
+    names: (N,). ids: (B,) the bags. members, starts: as `BagInputs` has them. row_name: of a row, for messages.
+    """
+
+    def __init__(self, names: npt.ArrayLike, *, column: str = "bag", row_name: Callable[[int], str] = str) -> None:
+        cells = in_one_form(np.asarray(names).astype(str))
+        if (empty := np.flatnonzero(cells == "")).size:
+            raise ValueError(
+                f"column {column!r} is empty in {len(empty):,} row{'s' * (len(empty) != 1)} (the first: "
+                f"{row_name(int(empty[0]))[:60]}). Name the bag of each row, or leave these rows out."
+            )
+        found, first, sorted_number = np.unique(cells, return_index=True, return_inverse=True)
+        order = np.argsort(first, kind="stable")
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        self.column, self.ids, self.number_of = column, found[order], rank[sorted_number]
+        self.members = np.argsort(self.number_of, kind="stable")
+        self.starts = np.concatenate([[0], np.cumsum(np.bincount(self.number_of))])
+
+    def of_images(self, images: Inputs) -> BagInputs:
+        """The rows of a table of images, in these bags."""
+        return BagInputs(images, self.members, self.starts)
+
+    def agreed(self, values: Array, what: str) -> Array:
+        """(B,) what all rows of a bag have, of values (N,); ValueError, with the bags, where rows differ."""
+        own = values[self.members[self.starts[:-1]]]
+        wrong = values != own[self.number_of]
+        if values.dtype.kind == "f":
+            wrong &= ~(np.isnan(values) & np.isnan(own[self.number_of]))  # an empty cell agrees with another
+        if wrong.any():
+            raise ValueError(self._disagree(np.unique(self.number_of[wrong]), what))
+        return np.asarray(own)
+
+    def stated(self, values: Array, what: str, *, silent: npt.NDArray[np.bool_]) -> Array:
+        """(B,) what the rows of a bag have that are not silent; of a bag that is silent in all, what it has there."""
+        own = values[self.members[self.starts[:-1]]].copy()
+        own[self.number_of[~silent]] = values[~silent]
+        wrong = ~silent & (values != own[self.number_of])
+        if wrong.any():
+            raise ValueError(self._disagree(np.unique(self.number_of[wrong]), what))
+        return np.asarray(own)
+
+    def _disagree(self, bags: Indices, what: str) -> str:
+        shown = ", ".join(str(bag)[:60] for bag in self.ids[bags[:NAMED]]) + (", ..." if len(bags) > NAMED else "")
+        return (
+            f"the rows of {len(bags):,} bag{'s' * (len(bags) != 1)} (column {self.column!r}: {shown}) differ in their "
+            f"{what}, and a bag has one. Mend these rows, or name the column that tells these bags apart."
+        )
+
+
 def bag_task(task: Task, bags: npt.ArrayLike, *, column: str = "bag") -> Task:
     """The task whose rows are bags, in the order of their first rows; bags: (N,) the bag of each row.
 
     Labels, weights, patients, metadata and part are the bag's: rows of one bag must agree in them. A row without a
     label says nothing of its bag. column: what the bags are called in messages.
     """
-    names = in_one_form(np.asarray(bags).astype(str))
-    if len(names) != len(task):
-        raise ValueError(f"{len(names)} bags are named for {len(task)} rows: name one for each.")
-    if (empty := np.flatnonzero(names == "")).size:
-        raise ValueError(
-            f"column {column!r} is empty in {len(empty):,} row{'s' * (len(empty) != 1)} (the first: row "
-            f"{_row_name(task, int(empty[0]))}). Name the bag of each row, or leave these rows out."
-        )
-    found, first, number_of = np.unique(names, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    number_of = rank[number_of]
-    members = np.argsort(number_of, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(number_of))])
-    ids = found[order]
-    leading = members[starts[:-1]]  # the first row of each bag
-
-    def agreed(values: Array, what: str) -> Array:
-        of_bag = values[leading][number_of]
-        wrong = values != of_bag
-        if values.dtype.kind == "f":
-            wrong &= ~(np.isnan(values) & np.isnan(of_bag))  # an empty cell agrees with another
-        if wrong.any():
-            raise ValueError(_disagree(ids[np.unique(number_of[wrong])], what, column))
-        return np.asarray(values[leading])
-
+    names = np.asarray(bags)
+    if names.shape != (len(task),):
+        raise ValueError(f"bags of shape {names.shape} for {len(task)} rows: name one for each.")
+    ids = task.ids
+    of = BagColumn(names, column=column, row_name=lambda row: str(row if ids is None else ids[row]))
     part_of = np.full(len(task), "", dtype="U10")
     for part, rows in task.parts.items():
         part_of[rows] = part
-    bag_parts = agreed(part_of, "part")
+    bag_parts = of.stated(part_of, "part", silent=part_of == "")  # unlabelled rows of a held-out part are in none
     labels = np.stack(
         [
-            _label(values, number_of, ids, name, column)
+            of.stated(values, f"label {name!r}", silent=np.isnan(values))
             for name, values in zip(task.label_names, task.labels.reshape(len(task), -1).T, strict=True)
         ],
         axis=1,
     )
     return replace(
         task,
-        source=BagInputs(task.source, members, starts),
+        source=of.of_images(task.source),
         labels=labels[:, 0] if task.kind == "binary" else labels,
         parts={part: np.flatnonzero(bag_parts == part) for part in task.parts},
-        groups=None if task.groups is None else agreed(task.groups, task.group_column or "group"),
-        metadata={name: agreed(values, name) for name, values in task.metadata.items()},
-        weights=None if task.weights is None else agreed(task.weights, "weight"),
-        ids=ids,
+        groups=None if task.groups is None else of.agreed(task.groups, task.group_column or "group"),
+        metadata={name: of.agreed(values, name) for name, values in task.metadata.items()},
+        weights=None if task.weights is None else of.agreed(task.weights, "weight"),
+        ids=of.ids,
     )
 
 
@@ -151,30 +181,3 @@ def linked_bags(source: BagInputs, linked: Array) -> Array:
         for value in linked[source.of_bag(bag)].tolist():
             owner[root(bag)] = root(seen.setdefault(value, bag))
     return np.array([root(bag) for bag in range(len(source))]).astype("S16")
-
-
-def _label(
-    values: npt.NDArray[np.float32], number_of: Indices, ids: Array, name: str, column: str
-) -> npt.NDArray[np.float32]:
-    """(B,) the label that a bag's rows state; NaN where none does."""
-    known = ~np.isnan(values)
-    low = np.full(len(ids), np.inf, dtype=np.float32)
-    high = np.full(len(ids), -np.inf, dtype=np.float32)
-    np.minimum.at(low, number_of[known], values[known])
-    np.maximum.at(high, number_of[known], values[known])
-    if (low < high).any():
-        raise ValueError(_disagree(ids[low < high], f"label {name!r}", column))
-    return np.where(np.isfinite(low), low, np.float32(np.nan))
-
-
-def _disagree(bags: Sequence[Any] | Array, what: str, column: str) -> str:
-    shown = ", ".join(str(bag)[:60] for bag in bags[:NAMED]) + (", ..." if len(bags) > NAMED else "")
-    several = len(bags) != 1
-    return (
-        f"the rows of {len(bags):,} bag{'s' * several} (column {column!r}: {shown}) differ in their {what}, and a bag "
-        "has one. Mend these rows, or name the column that tells these bags apart."
-    )
-
-
-def _row_name(task: Task, row: int) -> str:
-    return str(row) if task.ids is None else str(task.ids[row])[:60]
