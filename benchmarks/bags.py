@@ -278,9 +278,9 @@ def write_table() -> None:
         "",
         "Test AUC per bag, mean over five sets with the 95 % t-interval over sets. `copied label`: each image is",
         "trained with the label of its bag, and the scores of a bag's images are pooled afterwards. `bags`: the",
-        "network pools, and is trained on bags. Differences are paired by set, from `copied label` with `mean` of the same",
-        "loss. All was fixed in `benchmarks/bags.py` before any score was seen, one setting for each loss; the last",
-        "epoch counts. Made by `python benchmarks/bags.py`.",
+        "network pools, and is trained on bags. Differences are paired by set, from `copied label` with `mean` of the",
+        "same loss. All was fixed in `benchmarks/bags.py` before any score was seen, one setting for each loss; the",
+        "last epoch counts. Made by `python benchmarks/bags.py`.",
     ]
     for data, title in TITLES.items():
         mine = [one for one in records if one["data"] == data]
