@@ -134,7 +134,9 @@ def test_a_bag_of_one_image_has_its_score_and_padding_has_no_say(pooling):
 
 
 def test_attention_is_the_score_of_the_weighted_mean_of_features():
-    model = build_model(BagSpec(image=SmallCNNSpec(widths=(4, 6))), in_channels=1, num_outputs=3, seed=1).eval()
+    model = build_model(
+        BagSpec(image=SmallCNNSpec(widths=(4, 6)), pooling="attention"), in_channels=1, num_outputs=3, seed=1
+    ).eval()
     torch.nn.init.normal_(model.attention[-1].weight)
     images = torch.randn(5, 1, 8, 8)
     features = model.image.features(images).mean((2, 3))
@@ -145,7 +147,9 @@ def test_attention_is_the_score_of_the_weighted_mean_of_features():
 
 
 def test_attention_begins_as_the_mean_and_is_trained():
-    model = build_model(BagSpec(image=SmallCNNSpec(widths=(4,))), in_channels=1, num_outputs=1, seed=1)
+    model = build_model(
+        BagSpec(image=SmallCNNSpec(widths=(4,)), pooling="attention"), in_channels=1, num_outputs=1, seed=1
+    )
     bags = Bags(torch.randn(6, 1, 8, 8), (4, 2), torch.arange(6))
     scores = model.image(bags.images)
     torch.testing.assert_close(model(bags), torch.stack([scores[:4].mean(0), scores[4:].mean(0)]))
@@ -154,7 +158,7 @@ def test_attention_begins_as_the_mean_and_is_trained():
 
 
 def test_importance_is_the_derivative_by_each_images_score():
-    model = BagSpec(image=MLPSpec(hidden=())).build(in_channels=4, num_outputs=2)
+    model = BagSpec(image=MLPSpec(hidden=()), pooling="attention").build(in_channels=4, num_outputs=2)
     values = drawn(3)
     found = model.importance(values, SIZES)
     weights = np.concatenate([np.exp(bag) / np.exp(bag).sum() for bag in map(np.array, bags_of(values[:, -1]))])
@@ -165,7 +169,10 @@ def test_importance_is_the_derivative_by_each_images_score():
 
 def test_an_average_of_bag_networks_pools_each_member_by_itself():
     spec = AverageSpec(
-        members=(BagSpec(image=MLPSpec(hidden=(3,)), pooling="max"), BagSpec(image=MLPSpec(hidden=(5,))))
+        members=(
+            BagSpec(image=MLPSpec(hidden=(3,)), pooling="max"),
+            BagSpec(image=MLPSpec(hidden=(5,)), pooling="attention"),
+        )
     )
     model = build_model(spec, in_channels=4, num_outputs=2, seed=3).eval()
     torch.nn.init.normal_(model.members[1].attention[-1].weight)
@@ -183,7 +190,7 @@ def test_an_average_of_bag_networks_pools_each_member_by_itself():
 
 def test_state_loads_into_a_fresh_network():
     """Of LibAUC's MIDAM the state does not load: bags it has not seen have no estimate there."""
-    spec = BagSpec(image=SmallCNNSpec(widths=(4,)))
+    spec = BagSpec(image=SmallCNNSpec(widths=(4,)), pooling="attention")
     one, other = (build_model(spec, in_channels=1, num_outputs=1, seed=seed).eval() for seed in (0, 1))
     torch.nn.init.normal_(one.attention[-1].weight)
     other.load_state_dict(one.state_dict())

@@ -185,7 +185,7 @@ class BagSpec:
     """
 
     image: Buildable
-    pooling: Pooling = "attention"
+    pooling: Pooling = "smooth-max"
     tau: float = 1.0
     attention_width: int = 64
 

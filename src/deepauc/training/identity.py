@@ -218,7 +218,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
     },
     "BagSpec": {
         "image": REQUIRED,
-        "pooling": "attention",
+        "pooling": "smooth-max",
         "tau": 1.0,
         "attention_width": 64,
     },

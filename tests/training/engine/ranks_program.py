@@ -200,7 +200,7 @@ def scenarios():
         ),
         "bags": lambda: (
             Recipe(
-                model=BagSpec(image=CNN),
+                model=BagSpec(image=CNN, pooling="attention"),
                 stages=(
                     replace(cross_entropy, images_per_bag=3, augment=shifted),
                     replace(auc, images_per_bag=2, iterations=20, augment=shifted),

@@ -197,7 +197,10 @@ def test_in_pieces_the_loss_sees_the_same_bags(task, tmp_path):
     stage = replace(AUC, augment=None, reset_classifier=False)
     runs = [
         train(
-            Recipe(model=BagSpec(image=MLPSpec(hidden=(6,))), stages=(replace(stage, accumulate=pieces),)),
+            Recipe(
+                model=BagSpec(image=MLPSpec(hidden=(6,)), pooling="attention"),
+                stages=(replace(stage, accumulate=pieces),),
+            ),
             rows,
             seed=0,
             run_dir=tmp_path / str(pieces),
