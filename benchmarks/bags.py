@@ -210,11 +210,12 @@ def jobs() -> Iterator[tuple[int, str, str, str]]:
                         yield number, data, loss, method
 
 
-def run_all() -> None:
+def run_all(wanted: list[str]) -> None:
+    """wanted: names of data; none: all."""
     root, path = Path(os.environ["DEEPAUC_DATA"]), RESULTS / "bags.jsonl"
     for number, data, loss, method in jobs():
         title = f"{data}-{number}-{method}-{loss}".lower()
-        if title in read_named(path):
+        if title in read_named(path) or (wanted and data not in wanted):
             continue
         cohort = DATA[data](root, number)
         images, bags = cohort.tasks()
@@ -325,8 +326,9 @@ def write_table() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--data", choices=list(DATA), action="append", default=[], help="only these; repeatable")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.table:
-        run_all()
+        run_all(options.data)
     write_table()
