@@ -51,16 +51,16 @@ class AverageNetwork(nn.Module):
         outputs = [member.image_outputs(self._standardised(images, n)) for n, member in enumerate(self._bag_members())]
         return torch.cat(outputs, dim=1)
 
-    def pooled(self, outputs: Tensor, sizes: Sequence[int]) -> Tensor:
-        each = zip(self._bag_members(), torch.split(outputs, self._widths(), dim=1), strict=True)
-        return self._averaged([member.pooled(own, sizes) for member, own in each])
+    def pool(self, grid: Tensor, present: Tensor) -> Tensor:
+        each = zip(self._bag_members(), torch.split(grid, self._widths(), dim=2), strict=True)
+        return self._averaged([member.pool(own, present) for member, own in each])
 
-    def importance(self, outputs: Tensor, sizes: Sequence[int]) -> Tensor:
+    def importance(self, outputs: Tensor) -> Tensor:
         """The mean of the members', by their shares."""
         each = zip(
             self._bag_members(), torch.split(outputs, self._widths(), dim=1), self.get_buffer("share"), strict=True
         )
-        return sum((share * member.importance(own, sizes) for member, own, share in each), torch.zeros(()))
+        return sum((share * member.importance(own) for member, own, share in each), torch.zeros(()))
 
     def _bag_members(self) -> list[Any]:
         return list(self.members)

@@ -111,11 +111,21 @@ class PoolsImages(Protocol):
     def image_outputs(self, images: Tensor) -> Tensor:
         """(n, ...) -> (n, num_image_outputs)."""
 
-    def pooled(self, outputs: Tensor, sizes: Sequence[int]) -> Tensor:
-        """What the first half gave, one bag after the other -> scores (B, L)."""
+    def pool(self, grid: Tensor, present: Tensor) -> Tensor:
+        """What the first half gave, (B, M, num_image_outputs), and where there are images -> scores (B, L)."""
 
-    def importance(self, outputs: Tensor, sizes: Sequence[int]) -> Tensor:
-        """(n, L): by how much more of an image's score its bag's score would change, dh_b/dφ_i."""
+    def importance(self, outputs: Tensor) -> Tensor:
+        """Of the images of one bag, (n, num_image_outputs) -> (n, L): the weight dh/dφ_i of each in the bag's score."""
+
+
+def pooled(model: PoolsImages, outputs: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Scores (B, L) of what the first half gave for each image, (n, num_image_outputs), one bag after the other."""
+    return model.pool(*in_grid(outputs, sizes))
+
+
+def of_one_bag(model: PoolsImages, outputs: Tensor) -> Tensor:
+    """The score (1, L) of one bag that has all these images."""
+    return model.pool(outputs[None], torch.ones(1, outputs.shape[0], dtype=torch.bool, device=outputs.device))
 
 
 class BagNetwork(nn.Module):
@@ -139,7 +149,7 @@ class BagNetwork(nn.Module):
 
     def forward(self, inputs: Tensor | Bags) -> Tensor:
         if isinstance(inputs, Bags):
-            return self.pooled(self.image_outputs(inputs.images), inputs.sizes)
+            return pooled(self, self.image_outputs(inputs.images), inputs.sizes)
         scores: Tensor = self.image(inputs)
         return scores
 
@@ -156,8 +166,8 @@ class BagNetwork(nn.Module):
             handle.remove()
         return torch.cat([scores, self.attention(features[0].flatten(1))], dim=1)
 
-    def pooled(self, outputs: Tensor, sizes: Sequence[int]) -> Tensor:
-        grid, present = in_grid(outputs.float() if outputs.dtype != torch.float64 else outputs, sizes)
+    def pool(self, grid: Tensor, present: Tensor) -> Tensor:
+        grid = grid.to(torch.promote_types(grid.dtype, torch.float32))
         scores = grid[..., : self.num_outputs]
         match self.pooling:
             case "mean":
@@ -169,10 +179,10 @@ class BagNetwork(nn.Module):
             case "attention":
                 return attention_pool(scores, grid[..., -1], present)
 
-    def importance(self, outputs: Tensor, sizes: Sequence[int]) -> Tensor:
+    def importance(self, outputs: Tensor) -> Tensor:
         with torch.enable_grad():
             seen = outputs.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.pooled(seen, sizes).sum(), seen)
+            (gradient,) = torch.autograd.grad(of_one_bag(self, seen).sum(), seen)
         return gradient[:, : self.num_outputs]
 
 

@@ -15,7 +15,7 @@ from deepauc.data.bags import BagInputs
 from deepauc.data.task import Task
 from deepauc.labels import Diverged
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
-from deepauc.models.bags import PoolsImages
+from deepauc.models.bags import PoolsImages, of_one_bag
 from deepauc.training.preprocessing import Preprocessing
 
 BATCH = 256
@@ -86,7 +86,7 @@ def _bag_scores(
     sizes = source.sizes[bags].tolist()
     assert isinstance(model, PoolsImages)
     # Bag by bag: a score depends on its own images alone, to the last bit.
-    return torch.cat([model.pooled(own, [len(own)]) for own in torch.split(outputs, sizes)])
+    return torch.cat([of_one_bag(model, own) for own in torch.split(outputs, sizes)])
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import nn
 
 from deepauc.data.bags import BagInputs
 from deepauc.data.images.decode import ImageFileInputs
-from deepauc.models.bags import PoolsImages
+from deepauc.models.bags import PoolsImages, of_one_bag, pooled
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.scoring import image_outputs
 
@@ -50,9 +50,9 @@ def decided_bags(
     found = []
     for rows, own in zip(members, torch.split(outputs, sizes), strict=True):
         with torch.no_grad():
-            whole = model.pooled(own, [len(own)])[0]
-            alone = model.pooled(own, [1] * len(own)).numpy()
-        weights = model.importance(own, [len(own)]).numpy()
+            whole = of_one_bag(model, own)[0]
+            alone = pooled(model, own, [1] * len(own)).numpy()
+        weights = model.importance(own).numpy()
         first = [np.lexsort((-alone[:, j], -weights[:, j]))[:EACH] for j in range(alone.shape[1])]
         found.append(
             DecidedBag(
