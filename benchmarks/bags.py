@@ -210,12 +210,13 @@ def jobs() -> Iterator[tuple[int, str, str, str]]:
                         yield number, data, loss, method
 
 
-def run_all(wanted: list[str]) -> None:
-    """wanted: names of data; none: all."""
+def run_all(wanted: list[str], sets: list[int]) -> None:
+    """wanted: names of data; none: all. Likewise sets. Several processes may share the work by these."""
     root, path = Path(os.environ["DEEPAUC_DATA"]), RESULTS / "bags.jsonl"
     for number, data, loss, method in jobs():
         title = f"{data}-{number}-{method}-{loss}".lower()
-        if title in read_named(path) or (wanted and data not in wanted):
+        left_out = (wanted and data not in wanted) or (sets and number not in sets)
+        if left_out or title in read_named(path):
             continue
         cohort = DATA[data](root, number)
         images, bags = cohort.tasks()
@@ -327,8 +328,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--data", choices=list(DATA), action="append", default=[], help="only these; repeatable")
+    parser.add_argument("--set", type=int, choices=range(SETS), action="append", default=[], help="likewise")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.table:
-        run_all(options.data)
+        run_all(options.data, options.set)
     write_table()
