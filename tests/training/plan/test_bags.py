@@ -67,3 +67,10 @@ def test_bad_options_are_refused():
         PlanOptions(pooling="median")
     with pytest.raises(ValueError, match="images_per_bag must be at least 1"):
         PlanOptions(images_per_bag=0)
+
+
+def test_pretrained_weights_are_those_of_the_image_network_and_all_layers_train():
+    recipe = make_plan(bags(4.0, 9), PlanOptions(pretrained=True), "cpu").recipe
+    assert recipe.model.image.pretrained
+    assert not recipe.frozen
+    assert recipe.stages[0].backbone_rate < 1
