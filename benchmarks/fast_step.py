@@ -26,7 +26,7 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.loop import claim_folder, run_epoch
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Recipe, Stage

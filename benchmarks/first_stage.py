@@ -22,7 +22,7 @@ from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.engine.packing import Job, train_together
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine
 from experiments.benchmarks.recipes import network_of

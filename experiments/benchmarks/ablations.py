@@ -20,7 +20,7 @@ from deepauc.studies.study import Study, StudySet
 from deepauc.text_tables import percent_text
 from experiments.benchmarks.ablation_tasks import SET, ChangedSource, RankingSource
 from experiments.benchmarks.recipes import METHODS, RECIPES
-from experiments.benchmarks.tables import CELLS
+from experiments.benchmarks.tables import PAPER_CELLS
 
 NETWORKS = ("D", "R")
 PAPER_MARGINS = {"C2": 0.7, "C10": 0.8, "S10": 0.7, "C100": 0.5}  # A6: average best m
@@ -159,7 +159,7 @@ def _positives(line: t.Line) -> str:
 def _margins(books: t.Books) -> Iterator[list[str]]:
     for benchmark, published in PAPER_MARGINS.items():
         for recipe in RECIPES:
-            own = [cell for cell in CELLS if cell.benchmark == benchmark and cell.network == "R"]
+            own = [cell for cell in PAPER_CELLS if cell.benchmark == benchmark and cell.network == "R"]
             runs = (books("paper-tables").final(cell.study_name(recipe, "auc_m"))[:1] for cell in own)
             if chosen := [record["config"]["margin"] for some in runs for record in some]:
                 yield [benchmark, recipe, f"{published:g}", f"{fmean(chosen):.2f}", str(len(chosen))]

@@ -11,18 +11,20 @@ from deepauc.metrics.mean_interval import stratified_interval
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import RecordBook
 from experiments.benchmarks.recipes import RECIPES, TITLES
-from experiments.benchmarks.tables import CELLS, LOSSES, SET, Cell
+from experiments.benchmarks.tables import LOSSES, PAPER_CELLS, SET, BenchmarkCell
 
 COMPARED = (("auc_m", "ce"), ("auc_m", "auc_s"), ("auc_s", "ce"))
 PLACES = {
-    **{str(percent): [cell for cell in CELLS if cell.percent == percent] for percent in (1, 10)},
-    "all": list(CELLS),
-    "R": [cell for cell in CELLS if cell.network == "R"],
+    **{str(percent): [cell for cell in PAPER_CELLS if cell.percent == percent] for percent in (1, 10)},
+    "all": list(PAPER_CELLS),
+    "R": [cell for cell in PAPER_CELLS if cell.network == "R"],
 }
 WHERE = ("cell", "recipe")
 
 
-def pooled(book: RecordBook, cells: Sequence[Cell], name: str, pair: tuple[str, str]) -> Estimate[float] | None:
+def pooled(
+    book: RecordBook, cells: Sequence[BenchmarkCell], name: str, pair: tuple[str, str]
+) -> Estimate[float] | None:
     """One loss minus another over cells; strata are sets of images. name: `{cell}-paper-{loss}` or the like."""
     found = []
     for cell in cells:
@@ -63,7 +65,7 @@ def _minus(first: str, second: str) -> str:
 
 def _tried(books: t.Books) -> Iterator[list[str]]:
     """Validation AUC of each setting, the best first within its study."""
-    for cell in CELLS:
+    for cell in PAPER_CELLS:
         for recipe in RECIPES:
             for loss in LOSSES:
                 tried = tried_settings(books(SET), cell.study_name(recipe, loss))
@@ -85,7 +87,7 @@ def _figures(books: t.Books) -> t.Figures:
     """cells.CELL.RECIPE.LOSS: validation AUC of each setting, the best of them, the highest mean test AUC of an epoch;
     contrasts.RECIPE.(1, 10, all or R): pairs, pooled."""
     parts: list[t.Figures] = []
-    for cell in CELLS:
+    for cell in PAPER_CELLS:
         for recipe in RECIPES:
             for loss in LOSSES:
                 study = cell.study_name(recipe, loss)
@@ -152,7 +154,7 @@ PAGE = t.Page(
                     paper=cell.published(loss),
                     key=("cells", cell.name, recipe, loss),
                 )
-                for cell in CELLS
+                for cell in PAPER_CELLS
                 for recipe in RECIPES
                 for loss in LOSSES
             ),
@@ -173,7 +175,7 @@ PAGE = t.Page(
                     versus=cell.study_name(recipe, pair[1]),
                     key=("cells", cell.name, recipe, pair[0]),
                 )
-                for cell in CELLS
+                for cell in PAPER_CELLS
                 for recipe in RECIPES
                 for pair in COMPARED
             ),

@@ -45,7 +45,7 @@ _PUBLISHED: Mapping[tuple[str, str, int], tuple[tuple[float, float], ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class BenchmarkCell:
     """A place in the paper's tables; percent: the imratio."""
 
     benchmark: str
@@ -65,19 +65,19 @@ class Cell:
 
 
 # The order of the runs: ResNet20 first, set by set, then DenseNet121 at 1 %, then at 10 %.
-CELLS = (
-    *(Cell(benchmark=b, network="R", percent=p) for b in BENCHMARKS for p in (1, 10)),
-    *(Cell(benchmark=b, network="D", percent=p) for p in (1, 10) for b in BENCHMARKS),
+PAPER_CELLS = (
+    *(BenchmarkCell(benchmark=b, network="R", percent=p) for b in BENCHMARKS for p in (1, 10)),
+    *(BenchmarkCell(benchmark=b, network="D", percent=p) for p in (1, 10) for b in BENCHMARKS),
 )
 
 
-def cell_study(cell: Cell, recipe: str, loss: str) -> Study:
+def cell_study(cell: BenchmarkCell, recipe: str, loss: str) -> Study:
     """One loss in one cell; DenseNet121 inherits ResNet20's margin and gamma, and tunes its learning rate alone."""
     named, inherits = RECIPES[recipe], None
     grid = named.grids[loss]
     fixed = {**named.fixed[loss], "network": cell.network, "batch_size": 32 if cell.benchmark == "S10" else 128}
     if cell.network == "D":
-        parent = Cell(benchmark=cell.benchmark, network="R", percent=cell.percent)
+        parent = BenchmarkCell(benchmark=cell.benchmark, network="R", percent=cell.percent)
         grid = named.rate_grid(loss)
         if axes := named.printed(loss):
             inherits = Inherits(study=parent.study_name(recipe, loss), axes=axes)
@@ -99,5 +99,5 @@ def paper_tables() -> StudySet:
     return StudySet(
         name=SET,
         title="The paper's benchmark tables: C2, C10, C100, S10 at 1 % and 10 %, ResNet20 and DenseNet121",
-        studies=tuple(cell_study(cell, recipe, loss) for cell in CELLS for recipe in RECIPES for loss in LOSSES),
+        studies=tuple(cell_study(cell, recipe, loss) for cell in PAPER_CELLS for recipe in RECIPES for loss in LOSSES),
     )

@@ -21,7 +21,7 @@ from deepauc.studies.grid import Config
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.study import Inherits, Study
 from experiments.clinical.tasks import MedicalSource
-from experiments.search.decisions import decisions
+from experiments.search.lever_results import lever_results
 from experiments.search.levers import BASE, LEVERS, LOSSES, SET, lever_name
 from experiments.search.recipe import best
 
@@ -98,7 +98,7 @@ def settled(studies: Sequence[Study], results: Path) -> tuple[tuple[Study, ...],
 def chosen_setting(book: RecordBook, loss: str) -> tuple[str, Config]:
     """Where it is from, and the arguments of `best` that the levers up to there have chosen; from records alone."""
     axes = {axis for lever in LEVERS[loss] for axis in lever.axes}
-    found = [(number, one) for number, one in enumerate(decisions(book, loss), start=1) if one.chosen is not None]
+    found = [(number, one) for number, one in enumerate(lever_results(book, loss), start=1) if one.chosen is not None]
     if found:
         number, last = found[-1]
         known = {**last.records[-1]["fixed"], **last.records[-1]["config"], **(last.chosen or {})}

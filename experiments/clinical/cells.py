@@ -18,7 +18,7 @@ SEEDS = 5  # training sets, or folds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class MedicalCell:
     """A row of four losses. paper: test AUC of CE, focal, AUC-S and AUC-M on the task it stands in for.
 
     published: of others on this very task. folds: one test part a fold, rather than one for all training sets.
@@ -35,12 +35,13 @@ _DDSM, _PCAM = (0.9392, 0.9495, 0.9469, 0.9544), (0.8394, 0.8556, 0.8703, 0.8896
 _MELANOMA = (0.9285, 0.9266, 0.9332, 0.9357)  # private part, EfficientNet-B5 at 384 px, without TTA
 _BREAST, _PNEUMONIA = 0.901, 0.973  # the best seen at 28 px on the official parts
 _PAIR = ("ce", "auc_m")
+_SETTINGS = ("R-paper", "R-ours", "printed")
 
 
-def _skin(name: str, networks: Sequence[str]) -> tuple[Cell, ...]:
+def _skin(name: str, networks: Sequence[str]) -> tuple[MedicalCell, ...]:
     return (
         *(
-            Cell(
+            MedicalCell(
                 name=f"{name}-{which}",
                 paper=_MELANOMA,
                 folds=True,
@@ -48,7 +49,7 @@ def _skin(name: str, networks: Sequence[str]) -> tuple[Cell, ...]:
             )
             for which in networks
         ),
-        Cell(name=f"{name}-meta", folds=True),
+        MedicalCell(name=f"{name}-meta", folds=True),
     )
 
 
@@ -57,25 +58,28 @@ SKINS = {
     "medical": (("ham", HAM_NETWORKS), (PRINTED_SKIN, PRINTED_NETWORKS)),
     "melanoma": (("melanoma", MELANOMA_NETWORKS),),
 }
-CELLS = {
+MEDICAL_CELLS = {
     "medical": (
-        *(Cell(name=f"breast-{which}", paper=_DDSM, published=_BREAST) for which in ("R-paper", "R-ours", "printed")),
-        *(Cell(name=f"pneumonia-{which}", published=_PNEUMONIA) for which in ("R-paper", "R-ours")),
-        *(Cell(name=f"path-{which}", paper=_PCAM) for which in ("R-paper", "R-ours", "printed")),
+        *(
+            MedicalCell(name=f"breast-{which}", paper=_DDSM, published=_BREAST)
+            for which in ("R-paper", "R-ours", "printed")
+        ),
+        *(MedicalCell(name=f"pneumonia-{which}", published=_PNEUMONIA) for which in ("R-paper", "R-ours")),
+        *(MedicalCell(name=f"path-{which}", paper=_PCAM) for which in _SETTINGS),
         *(cell for skin in SKINS["medical"] for cell in _skin(*skin)),
-        Cell(name="isic-M", folds=True),
-        Cell(name="breast-R-best", paper=_DDSM, published=_BREAST, losses=_PAIR),
-        Cell(name="pneumonia-R-best", published=_PNEUMONIA, losses=_PAIR),
-        Cell(name="path-R-best", paper=_PCAM, losses=_PAIR),
-        Cell(name="ham-R-best", paper=_MELANOMA, folds=True, losses=_PAIR),
+        MedicalCell(name="isic-M", folds=True),
+        MedicalCell(name="breast-R-best", paper=_DDSM, published=_BREAST, losses=_PAIR),
+        MedicalCell(name="pneumonia-R-best", published=_PNEUMONIA, losses=_PAIR),
+        MedicalCell(name="path-R-best", paper=_PCAM, losses=_PAIR),
+        MedicalCell(name="ham-R-best", paper=_MELANOMA, folds=True, losses=_PAIR),
     ),
     "melanoma": tuple(cell for skin in SKINS["melanoma"] for cell in _skin(*skin)),
-    "ddsm": (Cell(name="ddsm-D", paper=_DDSM),),
-    "pcam": (Cell(name="pcam-D", paper=_PCAM),),
+    "ddsm": (MedicalCell(name="ddsm-D", paper=_DDSM),),
+    "pcam": (MedicalCell(name="pcam-D", paper=_PCAM),),
 }
 
 
-def together(cell: Cell, records: Sequence[Record]) -> TestScores:
+def together(cell: MedicalCell, records: Sequence[Record]) -> TestScores:
     """All runs of a loss as one: the mean over seeds of one test part, or the folds side by side."""
     scores = [read_scores(record) for record in records]
     if cell.folds:
@@ -84,7 +88,7 @@ def together(cell: Cell, records: Sequence[Record]) -> TestScores:
     return TestScores(plain=mean, labels=scores[0].labels, tta=None, groups=scores[0].groups)
 
 
-def paired(cell: Cell, records: Sequence[Record], baseline: Sequence[Record]) -> Comparison | None:
+def paired(cell: MedicalCell, records: Sequence[Record], baseline: Sequence[Record]) -> Comparison | None:
     """The paired test of both losses' scores over the sets that both have."""
     ours, theirs = ({record["seed"]: record for record in some} for some in (records, baseline))
     common = sorted(set(ours) & set(theirs))

@@ -21,8 +21,8 @@ from deepauc.models.build import require_files
 from deepauc.studies.records.book import Record, RecordBook
 from deepauc.studies.running.execution import OutOfTime, time_limit
 from deepauc.studies.sources import Place
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import can_be_fast, chosen_device, train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.stream import Stream
 from deepauc.training.plain import recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe
@@ -36,7 +36,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Link:
-    """One training. parent: the run whose weights its first stage starts from. about: further entries of its record."""
+    """One training. parent: the run whose weights it starts from. about: further entries of its record."""
 
     study: str
     seed: int
@@ -60,7 +60,7 @@ class Link:
         return place.runs / self.id
 
     def started(self, place: Place) -> Recipe:
-        """The recipe with the parent's folder in its first stage."""
+        """The recipe that starts from the parent's folder."""
         if self.parent is None:
             return self.recipe
         first = replace(self.recipe.stages[0], start_from=str(self.parent.folder(place)))

@@ -12,7 +12,7 @@ from deepauc.studies.records.score_histograms import Separation, separation
 from deepauc.text_tables import auc_text, percent_text
 from experiments.benchmarks.recipes import TITLES
 from experiments.clinical.best import LENGTHS
-from experiments.clinical.cells import CELLS, SKINS, Cell, Ensemble, ensemble_of, paired, together
+from experiments.clinical.cells import MEDICAL_CELLS, SKINS, Ensemble, MedicalCell, ensemble_of, paired, together
 from experiments.clinical.chest_page import STAGES, minus_ce, second_stages
 from experiments.clinical.recipes import LOSSES
 from experiments.clinical.scores import against, bootstrap_interval, comparison_text, delong_interval
@@ -23,9 +23,9 @@ TWO_LOSSES = ("auc_m", "ce")
 
 
 def _singles(name: str) -> t.Table:
-    by_name = {cell.name: cell for cell in CELLS[name]}
+    by_name = {cell.name: cell for cell in MEDICAL_CELLS[name]}
 
-    def column(title: str, text: Callable[[Cell, t.Line], str]) -> t.Column:
+    def column(title: str, text: Callable[[MedicalCell, t.Line], str]) -> t.Column:
         return t.Column(title, lambda line: text(by_name[line.row.labels[0]], line))
 
     return t.study_table(
@@ -52,7 +52,7 @@ def _singles(name: str) -> t.Table:
                 versus=None if loss == "ce" else f"{one.name}-ce",
                 key=("medical", one.name, loss),
             )
-            for one in CELLS[name]
+            for one in MEDICAL_CELLS[name]
             for loss in one.losses
         ),
         columns=(
@@ -67,31 +67,31 @@ def _singles(name: str) -> t.Table:
     )
 
 
-def _delong(cell: Cell, line: t.Line) -> str:
+def _delong(cell: MedicalCell, line: t.Line) -> str:
     test = together(cell, line.final)
     found = delong_interval(test.plain, test)
     return auc_text(float(found.value), float(found.low), float(found.high))
 
 
-def _bootstrap(cell: Cell, line: t.Line) -> str:
+def _bootstrap(cell: MedicalCell, line: t.Line) -> str:
     test = together(cell, line.final)
     found = bootstrap_interval(test.plain, test)
     return f"[{float(found.low):.3f}, {float(found.high):.3f}]"
 
 
-def _minus_ce(cell: Cell, line: t.Line) -> str:
+def _minus_ce(cell: MedicalCell, line: t.Line) -> str:
     found = paired(cell, line.final, line.versus) if line.versus else None
     return "" if found is None else comparison_text(found)
 
 
-def _images(cell: Cell, line: t.Line) -> str:
+def _images(cell: MedicalCell, line: t.Line) -> str:
     labels = together(cell, line.final).labels
     return f"{len(labels):,} ({int((labels == 1).sum()):,})"
 
 
-def _joined(book: RecordBook, name: str) -> Iterator[tuple[Cell, str, Ensemble]]:
+def _joined(book: RecordBook, name: str) -> Iterator[tuple[MedicalCell, str, Ensemble]]:
     """Of the cells whose training sets share a test part."""
-    for cell in (one for one in CELLS[name] if not one.folds):
+    for cell in (one for one in MEDICAL_CELLS[name] if not one.folds):
         for loss in cell.losses:
             if len(records := book.final(f"{cell.name}-{loss}")) > 1:
                 yield cell, loss, ensemble_of(records)
@@ -174,7 +174,7 @@ def separations(book: RecordBook, study: str) -> dict[int, Separation]:
 
 def _modes(name: str) -> t.Table:
     def lines(books: t.Books) -> Iterator[list[str]]:
-        for cell in (one for one in CELLS[name] if one.folds):
+        for cell in (one for one in MEDICAL_CELLS[name] if one.folds):
             by_loss = {loss: separations(books(name), f"{cell.name}-{loss}") for loss in TWO_LOSSES}
             apart = {loss: {fold: one.apart for fold, one in found.items()} for loss, found in by_loss.items()}
             for loss, found in by_loss.items():
@@ -208,7 +208,7 @@ def _figures(books: t.Books, name: str) -> t.Figures:
         found: t.Figures = {"ensemble": {"mean": one.plain, "tta": value, "to_pass": one.to_pass}}
         found["ensemble"]["minus_best"] = [float(x) for x in (gain.difference, gain.low, gain.high)]
         parts.append({cell.name: {loss: found | ({"tta": fmean(one.tta)} if one.tta else {})}})
-    for cell in CELLS[name]:
+    for cell in MEDICAL_CELLS[name]:
         for loss in TWO_LOSSES:
             if apart := separations(book, f"{cell.name}-{loss}"):
                 parts.append({cell.name: {loss: {"apart": fmean(one.apart for one in apart.values())}}})

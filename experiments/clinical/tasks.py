@@ -27,8 +27,8 @@ from deepauc.data.imbalance import imbalance_task, tuning_task
 from deepauc.data.task import ArrayInputs, Indices, Task
 from deepauc.studies.decoded import decoded_once
 from deepauc.studies.sources import Place, TaskSource, fold_task
-from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.plain import valid_name
+from deepauc.training.prepare.encoded_metadata import metadata_task
 from deepauc.training.run.run import Run
 from experiments.clinical.scores import kept_scores
 

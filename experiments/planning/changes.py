@@ -3,10 +3,13 @@
     deepauc study run experiments/plan.py --device cuda  # the recipes are a CPU's; where they are run does not matter
     deepauc study table experiments/plan.py  # results/plan.md
 
-Two rounds. The first changes what was planned before there was any evidence (`BASE`), the second what was planned after
-it (`NOW`), which differs where few rows are positive. Everything is written out here, network and lengths too, so that
-what was compared stays what it was when the plan has learned from it. Validation AUC over five folds of a training set,
-weights of the last epoch. No test image is looked at: the test AUC of a plan is in `results/csv-to-report.md`.
+Three rounds. The first changes what was planned before there was any evidence (`BASE`), the second what was planned
+after it (`NOW`), which differs where few rows are positive. The third is for the defaults of the AUC margin loss and of
+PESG: settings of the authors' first releases, one at a time, with AUC-M alone (`ALONE`), and decay and dropout for
+cross-entropy too (13 changes of five sets in five folds: 325 runs, of about 5 s each on an H200, packed by 20).
+Everything is written out here, network and lengths too, so that what was compared stays what it was when the plan has
+learned from it. Validation AUC over five folds of a training set, weights of the last epoch. No test image is seen:
+the test AUC of a plan is in `results/csv-to-report.md`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from deepauc.data.augment.batch import Augment
-from deepauc.models.build import ModelSpec, ResNet20Spec, SmallCNNSpec
+from deepauc.models.build import ResNet20Spec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
@@ -37,7 +40,9 @@ SET = "plan"
 FOLDS = 5
 BASE, NOW = "base", "now"
 PLANNED = "now, AUC-M if CE leaves time for it"  # of the second round, and by `deepauc train` since
+ALONE = "now, AUC-M alone, as long"
 SHARE_BEFORE, SHARE_NOW = 1 / 8, 1 / 4
+RELEASED_DECAY = 0.0021  # 1e-4 and the pull of gamma = 1/500 towards 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,7 @@ class PlannedSet:
     shape: tuple[int, int, int]
     epochs: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
     number: int = 0
-    model: ModelSpec = field(default_factory=SmallCNNSpec)
+    model: SmallCNNSpec | ResNet20Spec = field(default_factory=SmallCNNSpec)
     batch: int = 64
 
     @property
@@ -121,7 +126,8 @@ class Change:
     colours changed, and a hole cut out. share: least share of positives in a batch of the AUC stage; ce_share: of
     cross-entropy; None: the round's own, which for cross-entropy in the first one is none. reset: whether the AUC stage
     begins with a fresh classifier. first_epochs: of a contrastive stage before everything. tta: copies of an image that
-    a score is the mean of.
+    a score is the mean of. normalise, bound, reference, decay: of the AUC stage; ce_decay: of cross-entropy's AdamW.
+    dropout: before the classifier, in all stages.
     """
 
     now: bool = False
@@ -143,6 +149,12 @@ class Change:
     reset: bool = True
     first_epochs: int = 0
     tta: int = 0
+    normalise: bool = True
+    bound: Literal["auto", "l2"] = "auto"
+    reference: Literal["start", "zero"] = "start"
+    decay: float = 1e-4
+    ce_decay: float = 0.01
+    dropout: float = 0.0
 
 
 FIRST_ROUND: Mapping[str, Change] = {
@@ -182,7 +194,7 @@ SECOND_ROUND: Mapping[str, Change] = {
     "now, an eighth positives": Change(now=True, share=1 / 8, ce_share=1 / 8),
     "now, half positives": Change(now=True, share=1 / 2, ce_share=1 / 2),
     "now, CE alone, as long": Change(now=True, stages="ce"),
-    "now, AUC-M alone, as long": Change(now=True, stages="auc_m"),
+    ALONE: Change(now=True, stages="auc_m"),
     PLANNED: Change(now=True, ce_first=True),
     "now, AUC-M for a sixth of it": Change(now=True, auc_part=1 / 6),
     "now, AUC-M for half of it": Change(now=True, auc_part=1 / 2),
@@ -195,7 +207,23 @@ SECOND_ROUND: Mapping[str, Change] = {
     "now, CE alone, twice as long": Change(now=True, stages="ce", longer=2.0),
     "now, contrastive first, 50 epochs": Change(now=True, first_epochs=50),
 }
-CHANGES: Mapping[str, Change] = {**FIRST_ROUND, **SECOND_ROUND}
+_ALONE = SECOND_ROUND[ALONE]
+THIRD_ROUND: Mapping[str, Change] = {
+    "AUC-M, Theorem 1": replace(_ALONE, normalise=False),
+    "AUC-M, Theorem 1, normalised scores": replace(_ALONE, normalise=False, bound="l2"),
+    "AUC-M, normalised scores": replace(_ALONE, bound="l2"),
+    "AUC-M, decay .0021": replace(_ALONE, decay=RELEASED_DECAY),
+    "AUC-M, reference 0": replace(_ALONE, reference="zero"),
+    "AUC-M, Theorem 1, reference 0": replace(_ALONE, normalise=False, reference="zero"),
+    "AUC-M, margin .3": replace(_ALONE, margin=0.3),
+    "AUC-M, margin 1": replace(_ALONE, margin=1.0),
+    "AUC-M, dropout .3": replace(_ALONE, dropout=0.3),
+    "AUC-M, dropout .3, decay .0021": replace(_ALONE, dropout=0.3, decay=RELEASED_DECAY),
+    "CE, decay .05": Change(now=True, stages="ce", ce_decay=0.05),
+    "CE, dropout .3": Change(now=True, stages="ce", dropout=0.3),
+    "CE, dropout .3, decay .05": Change(now=True, stages="ce", dropout=0.3, ce_decay=0.05),
+}
+CHANGES: Mapping[str, Change] = {**FIRST_ROUND, **SECOND_ROUND, **THIRD_ROUND}
 
 
 def planned(*, on: str, change: str = BASE) -> Recipe:
@@ -212,7 +240,8 @@ def planned(*, on: str, change: str = BASE) -> Recipe:
             stages = [replace(_auc(data, ce + auc, other), reset_classifier=False)]
     if other.first_epochs:
         stages.insert(0, _views(other.first_epochs, data))
-    return Recipe(model=data.model, stages=tuple(stages), tta=other.tta)
+    model = replace(data.model, drop_rate=other.dropout)
+    return Recipe(model=model, stages=tuple(stages), tta=other.tta)
 
 
 def _epochs(data: PlannedSet, other: Change) -> tuple[int, int]:
@@ -227,7 +256,7 @@ def _epochs(data: PlannedSet, other: Change) -> tuple[int, int]:
 def _ce(data: PlannedSet, epochs: int, other: Change) -> Stage:
     return Stage(
         objective=CrossEntropy(soft_labels=other.mixup > 0),
-        optimizer=AdamWSpec(lr=other.ce_lr),
+        optimizer=AdamWSpec(lr=other.ce_lr, weight_decay=other.ce_decay),
         epochs=epochs,
         schedule=Cosine(),
         positives_per_batch=_ce_quota(data, other),
@@ -239,8 +268,9 @@ def _ce(data: PlannedSet, epochs: int, other: Change) -> Stage:
 
 def _auc(data: PlannedSet, epochs: int, other: Change) -> Stage:
     return Stage(
-        objective=AUCMargin(margin=other.margin, soft_labels=other.mixup > 0),
-        optimizer=PESGSpec(lr=other.auc_lr, gamma=other.gamma, weight_decay=1e-4),
+        objective=AUCMargin(margin=other.margin, normalise=other.normalise, soft_labels=other.mixup > 0),
+        optimizer=PESGSpec(lr=other.auc_lr, gamma=other.gamma, weight_decay=other.decay, reference=other.reference),
+        bound=other.bound,
         epochs=epochs,
         schedule=Steps(milestones=(max(1, epochs // 2), max(2, 3 * epochs // 4))),
         positives_per_batch=_auc_quota(data, other),

@@ -10,6 +10,7 @@ from deepauc.metrics.mean_interval import mean_interval
 from deepauc.studies.records import tables as t
 from deepauc.training.recipe import Recipe
 from experiments.planning.changes import (
+    ALONE,
     BASE,
     CHANGES,
     FIRST_ROUND,
@@ -19,6 +20,7 @@ from experiments.planning.changes import (
     SECOND_ROUND,
     SET,
     SETS,
+    THIRD_ROUND,
     cost_of,
     planned,
 )
@@ -27,6 +29,7 @@ Found = Mapping[str, Mapping[str, Mapping[int, float]]]
 """Validation AUC by set, change and fold."""
 
 WITH_COPIES = (f"{PLANNED}, 8 copies", "now, CE alone, as long, 8 copies")  # those whose copies are alike for all rows
+CE_ALONE = "now, CE alone, as long"
 SIZES = tuple(f"{name} ({data.positives:,} of {data.rows:,})" for name, data in SETS.items())
 
 
@@ -76,6 +79,8 @@ def _round(title: str, changes: Sequence[str], base: str, note: str = "") -> t.T
     def lines(books: t.Books) -> Iterator[list[str]]:
         found = recorded(books)
         there = [name for name in SETS if base in found[name]]
+        if base in (ALONE, CE_ALONE) and not any(change in some for change in changes[1:] for some in found.values()):
+            return
         for change in changes:
             if any(change in found[name] for name in there if base == BASE or SETS[name].few):
                 values = differences(found, change, base, there)
@@ -94,6 +99,11 @@ def _cell(found: Found, name: str, change: str, base: str) -> str:
         return "="
     mine = found[name].get(change, {})
     return f"{fmean(mine.values()):.3f}" if len(mine) == FOLDS else "-"
+
+
+def _base_of(change: str) -> str:
+    """What a change of the third round is compared with."""
+    return CE_ALONE if CHANGES[change].stages == "ce" else ALONE
 
 
 def _copies(books: t.Books) -> Iterator[list[str]]:
@@ -115,6 +125,7 @@ def _figures(books: t.Books) -> t.Figures:
         parts += [{key(change): {name: fmean(values.values()) for name, values in folds.items()}}] if folds else []
     places = {**{name: [name] for name in SETS}, "all": list(SETS), "but_C2": [name for name in SETS if name != "C2"]}
     pairs = [(change, BASE) for change in FIRST_ROUND] + [(change, NOW) for change in SECOND_ROUND]
+    pairs += [(change, _base_of(change)) for change in THIRD_ROUND]
     pairs += [(WITH_COPIES[0], PLANNED), ("now, CE alone, twice as long", "now, twice as long")]
     for change, base in pairs:
         by_place = {place: differences(found, change, base, names) for place, names in places.items()}
@@ -151,6 +162,17 @@ PAGE = t.Page(
             "train` plans since; it was thought of when `now, CE alone, as long` had been seen on these folds, "
             "so its own figures are somewhat too kind. `8 copies`: in the first round, but for breast, changed "
             "for each row by itself, since then alike for all rows.",
+        ),
+        _round(
+            "Third round: the defaults of the AUC margin loss",
+            (ALONE, *(change for change in THIRD_ROUND if _base_of(change) == ALONE)),
+            ALONE,
+            "AUC-M without a stage of cross-entropy before it, so that nothing else differs.",
+        ),
+        _round(
+            "Third round: the same for cross-entropy",
+            (CE_ALONE, *(change for change in THIRD_ROUND if _base_of(change) == CE_ALONE)),
+            CE_ALONE,
         ),
         t.Table(
             title="Copies, by the same network",

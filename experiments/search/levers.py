@@ -33,7 +33,7 @@ from deepauc.studies.selection import NothingToChoose, Trial
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
 from deepauc.studies.study import InheritsLatest, Study, StudySet
 from deepauc.training.run.run import Run
-from experiments.benchmarks.tables import Cell
+from experiments.benchmarks.tables import BenchmarkCell
 from experiments.search.recipe import best
 
 SET = "best"
@@ -44,17 +44,17 @@ LOSSES = ("auc_m", "ce")  # each with a search of its own
 FOLLOWERS = ("auc_s", "pairwise")  # what AUC-M has chosen, with their own learning rate
 
 # In the order of the runs: those with 1 % first, where few positives are the difficulty.
-CELLS = (
-    *(Cell(benchmark=benchmark, network="R", percent=1) for benchmark in ("C10", "C2", "C100")),
-    Cell(benchmark="C10", network="D", percent=1),
-    *(Cell(benchmark=benchmark, network="R", percent=10) for benchmark in ("C10", "C2", "C100")),
-    Cell(benchmark="C10", network="D", percent=10),
+BEST_CELLS = (
+    *(BenchmarkCell(benchmark=benchmark, network="R", percent=1) for benchmark in ("C10", "C2", "C100")),
+    BenchmarkCell(benchmark="C10", network="D", percent=1),
+    *(BenchmarkCell(benchmark=benchmark, network="R", percent=10) for benchmark in ("C10", "C2", "C100")),
+    BenchmarkCell(benchmark="C10", network="D", percent=10),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lever:
-    """One decision: settings from the simplest on, all with the same arguments of `best`."""
+    """Settings of which one is chosen, from the simplest on, all with the same arguments of `best`."""
 
     name: str
     settings: tuple[Config, ...]
@@ -317,8 +317,8 @@ def best_set() -> StudySet:
             BenchmarkSource(benchmark=cell.benchmark, imratio=cell.percent / 100),
             fixed={"network": cell.network},
         )
-        for cell in CELLS
-        for loss in (*LOSSES, *(FOLLOWERS if cell == CELLS[0] else ()))
+        for cell in BEST_CELLS
+        for loss in (*LOSSES, *(FOLLOWERS if cell == BEST_CELLS[0] else ()))
     ]
     return StudySet(
         name=SET,

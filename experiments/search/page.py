@@ -17,8 +17,8 @@ from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record
 from deepauc.text_tables import auc_text, percent_text
 from experiments.benchmarks.page import pooled
-from experiments.search.decisions import Decision, decisions
-from experiments.search.levers import CELLS, FOLLOWERS, LOSSES, SET, read_ranks
+from experiments.search.lever_results import LeverResult, lever_results
+from experiments.search.levers import BEST_CELLS, FOLLOWERS, LOSSES, SET, read_ranks
 from experiments.search.recipe import TITLES
 
 ALL_LOSSES = (*LOSSES, *FOLLOWERS)
@@ -53,7 +53,7 @@ def agreement(records: Sequence[Record]) -> float:
 
 def _both_losses(books: t.Books) -> Iterator[tuple[str, list[float], dict[str, Estimate[float] | None]]]:
     """Cell; test AUC of the average of both losses' models on one training set, by set; its gain over either."""
-    for cell in CELLS:
+    for cell in BEST_CELLS:
         finals = {loss: books(SET).final(f"{cell.name}-{loss}") for loss in LOSSES}
         first, second = ({record["seed"]: record for record in records} for records in finals.values())
         pairs = {seed: averaged_models([first[seed], second[seed]]) for seed in sorted(first.keys() & second.keys())}
@@ -64,7 +64,7 @@ def _both_losses(books: t.Books) -> Iterator[tuple[str, list[float], dict[str, E
 
 
 def _averages(books: t.Books) -> Iterator[list[str]]:
-    for cell in CELLS:
+    for cell in BEST_CELLS:
         beside = books(SET).final(f"{cell.name}-{SECOND}")
         for loss in ALL_LOSSES:
             records = books(SET).final(f"{cell.name}-{loss}")
@@ -78,9 +78,9 @@ def _averages(books: t.Books) -> Iterator[list[str]]:
                 yield [cell.name, TITLES[loss], str(len(records)), shown, minus, f"{agreement(records):.2f}"]
 
 
-def _decided(books: t.Books) -> Iterator[tuple[str, Decision]]:
+def _decided(books: t.Books) -> Iterator[tuple[str, LeverResult]]:
     for loss in ALL_LOSSES:
-        yield from ((loss, found) for found in decisions(books(SET), loss) if found.tried)
+        yield from ((loss, found) for found in lever_results(books(SET), loss) if found.tried)
 
 
 def _chosen(books: t.Books) -> Iterator[list[str]]:
@@ -105,12 +105,12 @@ def _tried(books: t.Books) -> Iterator[list[str]]:
 
 def _ends(books: t.Books) -> Estimate[float] | None:
     """Of both searches, on the folds that both have."""
-    first, second = (decisions(books(SET), loss)[-1].end for loss in LOSSES)
+    first, second = (lever_results(books(SET), loss)[-1].end for loss in LOSSES)
     return None if first is None or second is None else t.paired(first.values, second.values)
 
 
 def _pooled(books: t.Books) -> Estimate[float] | None:
-    return pooled(books(SET), CELLS, "{cell}-{loss}", (FIRST, SECOND))
+    return pooled(books(SET), BEST_CELLS, "{cell}-{loss}", (FIRST, SECOND))
 
 
 def _together(books: t.Books) -> Iterator[list[str]]:
@@ -173,7 +173,7 @@ PAGE = t.Page(
                     versus=f"{cell.name}-{SECOND}" if loss == FIRST else None,
                     key=("cells", cell.name, "best", loss),
                 )
-                for cell in CELLS
+                for cell in BEST_CELLS
                 for loss in ALL_LOSSES
             ),
             columns=(t.MEAN, t.SETS, t.DIFFERENCE, t.ALPHA_ZERO, t.SECONDS, t.CUT),

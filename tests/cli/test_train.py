@@ -26,9 +26,9 @@ from deepauc.pipeline import job
 from deepauc.pipeline import tune as pipeline_tune
 from deepauc.training.config import read_settings
 from deepauc.training.engine.loop import train
-from deepauc.training.in_memory import InMemoryInputs
 from deepauc.training.plain import from_plain
 from deepauc.training.plan.timing import measure_pace
+from deepauc.training.prepare.in_memory import InMemoryInputs
 from deepauc.training.recipe import Recipe
 
 IMAGES = ("--image-column", "file", "--label-column", "target", "--model", "small-cnn")  # for speed
@@ -663,7 +663,7 @@ def test_images_in_memory_are_those_of_the_files(data):
 def test_a_set_too_large_for_memory_gives_the_same_run(deepauc, no_report, data, tmp_path, monkeypatch):
     words = ("--table", data / "data.csv", *IMAGES, "--epochs", 1)
     assert deepauc(*words, "--out", tmp_path / "a")[0] == 0
-    monkeypatch.setattr("deepauc.training.in_memory.LARGEST", 0)
+    monkeypatch.setattr("deepauc.training.prepare.in_memory.LARGEST", 0)
     assert deepauc(*words, "--out", tmp_path / "b")[0] == 0
     a, b = (json.loads((tmp_path / name / "run.json").read_text())["identity"] for name in "ab")
     assert a == b

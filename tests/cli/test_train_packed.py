@@ -15,7 +15,7 @@ from deepauc.cli.main import run
 from deepauc.data.packed.sets import open_packed, pack
 from deepauc.data.table.read import read_table
 from deepauc.data.task import ArrayInputs
-from deepauc.training import prepare_packed
+from deepauc.training.prepare import packed as prepare_packed
 
 FILES = ("--image-column", "file", "--label-column", "target")
 NUMBERS = (
@@ -81,7 +81,7 @@ def test_the_run_is_that_of_the_table_to_the_bit(deepauc, no_report, data, tmp_p
     asked = (*SHORT, "--tune", 2, "--first-stage", "contrastive")
     assert deepauc("train", "--table", data / f"{name}.csv", *columns, *asked, "--out", tmp_path / "table")[0] == 0
     if not fits:
-        monkeypatch.setattr("deepauc.training.in_memory.LARGEST", 0)
+        monkeypatch.setattr("deepauc.training.prepare.in_memory.LARGEST", 0)
     code, text, errors = deepauc("train", "--packed", data / name, *asked, "--out", tmp_path / "packed")
     assert (code, errors) == (0, "")
     for line in ("Data: 120 rows, 119 labelled, 1 unlabelled", "patients: 60", "images: 8 x 8 (120), grey"):

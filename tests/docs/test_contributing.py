@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deepauc import ArrayInputs, AUCMargin, Augment, PESGSpec, Recipe, SmallCNNSpec, Stage, Task, train
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_the_table_has_the_rows_that_newcomers_ask_for():
 STEP = TEXT.split("## One training step", 1)[1].split("\n## ", 1)[0]
 PLAIN, SKIPPED, FAST = (
     set(re.findall(r"`([\w/]+\.py)`", part))
-    for part in re.split(r"\nIt also calls|\nA fast step|\n`training/engine/feed", STEP)[:3]
+    for part in re.split(r"\nIt also calls|\nA fast step|\n`training/engine/fast/feed", STEP)[:3]
 )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.clinical.cells import CELLS
+from experiments.clinical.cells import MEDICAL_CELLS
 from experiments.clinical.packs import _OWN_SIDES, _TABLES, pack_of
 from experiments.clinical.tasks import DATASETS, MedicalSource
 from experiments.figures import entries
@@ -24,7 +24,7 @@ def test_a_page_can_be_made_before_anything_has_run(name, tmp_path):
 
 @pytest.mark.parametrize("entry", MEDICAL, ids=lambda entry: entry.name)
 def test_every_medical_study_has_its_row_and_every_row_its_studies(entry):
-    rows = {f"{cell.name}-{loss}" for cell in CELLS[entry.name] for loss in cell.losses}
+    rows = {f"{cell.name}-{loss}" for cell in MEDICAL_CELLS[entry.name] for loss in cell.losses}
     assert rows == {study.name for study in entry.studies.studies}
 
 

@@ -19,7 +19,7 @@ from deepauc.kernels.dropout import (
 )
 from deepauc.kernels.stacked.network import can_stack, stacked
 from deepauc.kernels.stacked.weights import StackedWeights
-from deepauc.models.build import TimmSpec, build_model
+from deepauc.models.build import ResNet20Spec, SmallCNNSpec, TimmSpec, build_model
 
 KEYS = (0, 1, 2**32, 2**63 - 1, 123456789012345678)
 COUNT = 1 << 16
@@ -152,6 +152,25 @@ def test_densenet121_of_the_spec():
     vit = TimmSpec(name="test_vit", proj_drop_rate=0.3).build(in_channels=3, num_outputs=1)
     assert not step_dropouts(vit)
     assert any(isinstance(m, torch.nn.Dropout) and m.p == 0.3 for m in vit.modules())
+
+
+@pytest.mark.parametrize(("spec", "width"), [(SmallCNNSpec, 128), (ResNet20Spec, 64)])
+def test_dropout_before_the_classifier(spec, width):
+    """Half of what the classifier sees, by step; the weights are those of the network without it."""
+    plain, dropping = (build_model(spec(drop_rate=r), in_channels=3, num_outputs=1, seed=0) for r in (0.0, 0.5))
+    assert dropping.state_dict().keys() == plain.state_dict().keys()
+    seen = []
+    dropping.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    images = torch.randn(64, 3, 16, 16)
+    with torch.no_grad():
+        assert torch.equal(dropping.eval()(images), plain.eval()(images))
+        dropping.train()
+        for key in (1, 2):
+            set_step(step_dropouts(dropping), key)
+            dropping(images)
+    masks = [(features == 0).float() for features in seen[1:]]
+    assert not torch.equal(*masks)
+    assert all(abs(mask.mean() - 0.5) < 4.5 * (0.25 / (64 * width)) ** 0.5 for mask in masks)
 
 
 KERNEL = """

@@ -24,7 +24,7 @@ def count(model):
 IMAGE_SPECS = [
     ResNet20Spec(),
     SmallCNNSpec(),
-    SmallCNNSpec(widths=(8,), activation="relu"),
+    SmallCNNSpec(widths=(8,), activation="relu", drop_rate=0.2),
     TimmSpec(name="densenet121", activation="elu", small_stem=True),
     TimmSpec(name="resnet18", small_stem=True),
     TimmSpec(name="test_efficientnet", drop_rate=0.2, drop_path_rate=0.1),
@@ -173,8 +173,9 @@ def test_an_option_the_network_lacks_is_refused():
 
 
 def test_bad_options_are_refused_at_once():
-    with pytest.raises(ValueError, match="drop_rate must lie in"):
-        TimmSpec(drop_rate=1.0)
+    for spec in (TimmSpec, SmallCNNSpec, ResNet20Spec):
+        with pytest.raises(ValueError, match="drop_rate must lie in"):
+            spec(drop_rate=1.0)
     with pytest.raises(ValueError, match="proj_drop_rate must lie in"):
         TimmSpec(proj_drop_rate=1.0)
     for spec in (TimmSpec, ResNet20Spec):

@@ -276,20 +276,20 @@ def test_a_first_stage_that_diverges_costs_only_those_that_need_it(tmp_path, mon
 def test_an_unfinished_run_goes_on_where_its_first_stage_is(done, tmp_path):
     folder, studies, _, book = done
     place = Place(runs=folder / "runs", results=folder / "results")
-    planned = MissingRuns(studies, book, place).tuning_runs(studies[0])[0]
-    path = planned.folder(place)
+    missing = MissingRuns(studies, book, place).tuning_runs(studies[0])[0]
+    path = missing.folder(place)
     assert RunFolder(path).done
-    assert _goes_on(path, planned, place)
-    assert not _goes_on(path, planned, Place(runs=tmp_path))  # begun from a first stage elsewhere
-    other = replace(planned, recipe=studies[0].recipe({"lr": 0.5}, "tuning"))
+    assert _goes_on(path, missing, place)
+    assert not _goes_on(path, missing, Place(runs=tmp_path))  # begun from a first stage elsewhere
+    other = replace(missing, recipe=studies[0].recipe({"lr": 0.5}, "tuning"))
     assert not _goes_on(path, other, place)
 
 
 def test_which_first_stage_is_needed_is_worked_out_once(done, monkeypatch):
     folder, studies, _, book = done
     place = Place(runs=folder / "runs", results=folder / "results")
-    planned = MissingRuns(studies, book, place).tuning_runs(studies[0])
-    jobs = [_job(run, place) for run in planned]
+    missing = MissingRuns(studies, book, place).tuning_runs(studies[0])
+    jobs = [_job(run, place) for run in missing]
     known = _first_stages(place).onwards(jobs, torch.device("cpu"), side_by_side=False)
     monkeypatch.setattr(first_stages, "first_stage", None)
     assert _first_stages(place).onwards(jobs, torch.device("cpu"), side_by_side=False) == known

@@ -10,7 +10,7 @@ import pytest
 from deepauc.studies import load
 from deepauc.studies.entry import Entry
 from deepauc.studies.load import Parcel, load_studies
-from deepauc.studies.running.ray_crew import unpack_and_carry_out
+from deepauc.studies.running.cluster import unpack_and_carry_out
 from deepauc.studies.study import StudySet
 from experiments.benchmarks.toy import Toy
 

@@ -21,8 +21,8 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training import first_stage as module
 from deepauc.training.engine import trainer
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.first_stage import after_first_stage, first_stage, seen_task, with_first_stages
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.run import Run

@@ -10,7 +10,7 @@ import torch
 from deepauc.data.augment.batch import Augment
 from deepauc.objectives.saddle_loss import SaddleLoss
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.engine.forward import value_key
+from deepauc.training.engine.fast.forward import value_key
 from deepauc.training.plain import OBJECTIVES
 from deepauc.training.recipe import Bound, Stage, ViewObjectiveSpec
 

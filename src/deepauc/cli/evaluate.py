@@ -238,7 +238,7 @@ def _repeated_ids(table: Scores) -> list[str]:
         return []
     return [
         f"Caution. {repeated:,} rows have the id of an earlier row of their part. All count as independent samples, "
-        "which makes intervals too narrow: drop the copies, or take the ids for groups (--group-column)."
+        "which makes intervals too narrow: drop the duplicates, or take the ids for groups (--group-column)."
     ]
 
 

@@ -51,7 +51,7 @@ def report(
 ) -> None:
     """Write the report of a finished run: html, markdown, json.
 
-    Without --baseline the paired test is against RUN/baseline, its first stage.
+    Without --baseline the paired test is against RUN/baseline, its stage of cross-entropy.
     """
     del help_all  # it has shown itself by now
     from deepauc.metrics.partial import Region

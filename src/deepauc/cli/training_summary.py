@@ -16,7 +16,7 @@ from deepauc.reporting.figures.label import interval_text
 from deepauc.reporting.folds import verdict
 from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.wording import told
-from deepauc.training.prepare import Prepared
+from deepauc.training.prepare.prepare import Prepared
 from deepauc.training.run.record import plain_aucs
 
 

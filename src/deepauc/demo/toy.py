@@ -80,11 +80,11 @@ class Points:
 
 @dataclass(frozen=True)
 class Path:
-    """One retraining of some copies of the networks."""
+    """One retraining of the networks, once for each margin."""
 
-    moved: Floats  # (marks, copies): share of the window
-    alpha_zero: Floats  # (marks, copies): share of the steps so far with alpha = 0
-    fields: Floats  # (copies, G, G): score - (a + b)/2 at `shown_step`
+    moved: Floats  # (marks, networks): share of the window
+    alpha_zero: Floats  # (marks, networks): share of the steps so far with alpha = 0
+    fields: Floats  # (networks, G, G): score - (a + b)/2 at `shown_step`
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,15 @@ def run_toy(settings: ToySettings | None = None, *, progress: Progress | None = 
     with torch.no_grad():
         positive_mean, negative_mean = _class_means(networks(sets[0].places), sets[0].labels)
         initial = networks(window.expand(settings.seeds, -1, 2)) - (positive_mean + negative_mean) / 2
-    copies = len(settings.margins)
+    margins_tried = len(settings.margins)
     margins = [m for m in settings.margins for _ in seeds]
     paths: list[tuple[Path, Path]] = []
     for number, points in enumerate(sets):
         prior = float(points.labels.mean())
         square = AUCSquareLoss(prior=prior, num_labels=settings.seeds)
-        margin = AUCMarginLoss(prior=prior, margin=margins, num_labels=settings.seeds * copies)
+        margin = AUCMarginLoss(prior=prior, margin=margins, num_labels=settings.seeds * margins_tried)
         pair: list[Path] = []
-        runs: tuple[tuple[SaddleLoss, int], ...] = ((square, 1), (margin, copies))
+        runs: tuple[tuple[SaddleLoss, int], ...] = ((square, 1), (margin, margins_tried))
         for step, (loss, times) in enumerate(runs):
             with torch.no_grad():
                 loss.a.copy_(positive_mean.repeat(times))
@@ -143,7 +143,7 @@ def run_toy(settings: ToySettings | None = None, *, progress: Progress | None = 
             if progress is not None:
                 progress(2 * number + step + 1, 2 * len(sets))
         paths.append((pair[0], pair[1]))
-    by_margin = (len(marks), copies, settings.seeds)
+    by_margin = (len(marks), margins_tried, settings.seeds)
     shown = settings.margins.index(settings.shown_margin) * settings.seeds
     side = (settings.grid, settings.grid)
     return ToyResult(

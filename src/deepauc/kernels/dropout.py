@@ -141,6 +141,12 @@ def drop_in_dense_layers(model: nn.Module, rate: float) -> int:
     return layer
 
 
+def require_rate(rate: float, option: str) -> None:
+    """ValueError where that share cannot be dropped."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{option} must lie in [0, 1), not {rate}.")
+
+
 def step_dropouts(model: nn.Module) -> list[StepDropout]:
     """All of a network, in order."""
     return [module for module in model.modules() if isinstance(module, StepDropout)]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from deepauc.kernels.dropout import drop_in_dense_layers
+from deepauc.kernels.dropout import drop_in_dense_layers, require_rate
 from deepauc.models.activations import assert_no_relu, replace_relu
 from deepauc.models.average import AverageSpec
 from deepauc.models.bags import BagSpec
@@ -76,8 +76,7 @@ class TimmSpec:
         if self.activation not in ("elu", None):
             raise ValueError(f"activation must be 'elu', or None for the network's own, not {self.activation!r}.")
         for option in ("drop_rate", "drop_path_rate", "proj_drop_rate"):
-            if not 0 <= getattr(self, option) < 1:
-                raise ValueError(f"{option} must lie in [0, 1), not {getattr(self, option)}.")
+            require_rate(getattr(self, option), option)
         require_momentum(self.norm_momentum)
         if self.start not in ("xavier", None):
             raise ValueError(f"start must be 'xavier', or None for the network's own, not {self.start!r}.")

@@ -17,6 +17,7 @@ from deepauc.kernels.conv_norm import (
     delayed_conv_norm_and_input,
     fits,
 )
+from deepauc.kernels.dropout import StepDropout, require_rate
 from deepauc.models.activations import ActivationName, make_activation
 from deepauc.models.initialisation import he_initialise_, require_momentum, set_norm_momentum_, xavier_normal_
 
@@ -70,7 +71,14 @@ class ResNet20(nn.Module):
     global average, linear layer `head`: 19 convolutions, one linear layer, 0.27 M parameters.
     """
 
-    def __init__(self, *, in_channels: int = 3, num_outputs: int = 1, activation: ActivationName = "elu") -> None:
+    def __init__(
+        self,
+        *,
+        in_channels: int = 3,
+        num_outputs: int = 1,
+        activation: ActivationName = "elu",
+        drop_rate: float = 0.0,
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, _WIDTHS[0], 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(_WIDTHS[0])
@@ -84,12 +92,13 @@ class ResNet20(nn.Module):
                 blocks.append(BasicBlock(channels, width, stride=stride, activation=activation))
                 channels = width
             self.stages.append(blocks)
+        self.drop = StepDropout(drop_rate, layer=0) if drop_rate else nn.Identity()
         self.head = nn.Linear(channels, num_outputs)
         he_initialise_(self, head=self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         x = activated(self.stages(conv_norm(self.conv, self.bn, self.act, x)))
-        return self.head(x.mean((2, 3)))
+        return self.head(self.drop(x.mean((2, 3))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,20 +106,25 @@ class ResNet20Spec:
     """The CIFAR ResNet20 with shortcut A; ELU as in the paper unless told otherwise.
 
     start: how the first weights are drawn; "xavier" is the normal form, for convolutions and classifier.
-    norm_momentum: a batch's share in the running statistics of batch normalisation.
+    norm_momentum: a batch's share in the running statistics of batch normalisation. drop_rate: dropout before the
+    classifier.
     """
 
     activation: ActivationName = "elu"
     start: Literal["he", "xavier"] = "he"
     norm_momentum: float = 0.1
+    drop_rate: float = 0.0
 
     def __post_init__(self) -> None:
         if self.start not in ("he", "xavier"):
             raise ValueError(f"start must be 'he' or 'xavier', not {self.start!r}.")
         require_momentum(self.norm_momentum)
+        require_rate(self.drop_rate, "drop_rate")
 
     def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
-        model = ResNet20(in_channels=in_channels, num_outputs=num_outputs, activation=self.activation)
+        model = ResNet20(
+            in_channels=in_channels, num_outputs=num_outputs, activation=self.activation, drop_rate=self.drop_rate
+        )
         if self.start == "xavier":
             xavier_normal_(model)
         set_norm_momentum_(model, self.norm_momentum)

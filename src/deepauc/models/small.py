@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from deepauc.kernels.dropout import StepDropout, require_rate
 from deepauc.models.activations import ActivationName, make_activation
 from deepauc.models.initialisation import he_initialise_
 
@@ -51,6 +52,7 @@ class SmallCNN(nn.Module):
         num_outputs: int = 1,
         widths: Sequence[int] = (32, 64, 128),
         activation: ActivationName = "elu",
+        drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
         self.features = nn.Sequential()
@@ -61,11 +63,12 @@ class SmallCNN(nn.Module):
             self.features.append(nn.BatchNorm2d(width))
             self.features.append(make_activation(activation, inplace=True))
             in_channels = width
+        self.drop = StepDropout(drop_rate, layer=0) if drop_rate else nn.Identity()
         self.head = nn.Linear(in_channels, num_outputs)
         he_initialise_(self, head=self.head)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.features(x).mean((2, 3)))
+        return self.head(self.drop(self.features(x).mean((2, 3))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,19 +88,28 @@ class MLPSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SmallCNNSpec:
-    """Plain convolutional network for tiny images on a CPU, one convolution a width."""
+    """Plain convolutional network for tiny images on a CPU, one convolution per width.
+
+    drop_rate: dropout before the classifier.
+    """
 
     widths: tuple[int, ...] = (32, 64, 128)
     activation: ActivationName = "elu"
+    drop_rate: float = 0.0
 
     def __post_init__(self) -> None:
+        require_rate(self.drop_rate, "drop_rate")
         _require_positive(self.widths, "widths")
         if not self.widths:
             raise ValueError("widths is empty: name at least one number of channels, for example (32, 64, 128).")
 
     def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
         return SmallCNN(
-            in_channels=in_channels, num_outputs=num_outputs, widths=self.widths, activation=self.activation
+            in_channels=in_channels,
+            num_outputs=num_outputs,
+            widths=self.widths,
+            activation=self.activation,
+            drop_rate=self.drop_rate,
         )
 
 

@@ -18,7 +18,7 @@ from deepauc.metrics.folds import fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.recalibration import LabelwiseScaling, TemperatureScaling, fit_temperature
 from deepauc.training.recipe import Recipe
-from deepauc.training.run.fold_record import BoardRow, Choice
+from deepauc.training.run.fold_record import BoardRow, KeptCandidate
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,7 +34,7 @@ def short_name(objective: str) -> str:
 
 
 def network_names(recipe: Recipe) -> tuple[str, ...]:
-    """The networks of a fold, `ce` and `ce_auc_m`: after the first stage with scores, and after the last."""
+    """The networks of a fold, `ce` and `ce_auc_m`: after the baseline stage, and after the last."""
     objectives = [type(stage.objective).__name__ for stage in recipe.stages if not stage.on_views]
     short = [short_name(name) for name in objectives]
     return (short[0],) if len(short) == 1 else (short[0], "_".join(short))
@@ -72,7 +72,7 @@ class HeldOut:
 class Chosen:
     """What is kept, and its log odds (N, L). members: the networks in it by name, with the share of each."""
 
-    choice: Choice
+    choice: KeptCandidate
     scores: Floats
     members: Mapping[str, float]
 
@@ -105,7 +105,7 @@ def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float
     judged = {**candidates, **trivial}
     if kept.with_trivial is not None:
         judged[f"{kept.name} with {kept.with_trivial}"] = scores
-    return Chosen(choice=_choice(rows, kept, judged, default, seconds), scores=scores, members=members)
+    return Chosen(choice=_kept(rows, kept, judged, default, seconds), scores=scores, members=members)
 
 
 def recalibrations(rows: HeldOut, name: str) -> list[LabelwiseScaling]:
@@ -133,9 +133,9 @@ def intervals(rows: HeldOut, scores: Floats) -> dict[str, Estimate[float]]:
     }
 
 
-def _choice(
+def _kept(
     rows: HeldOut, kept: Kept, judged: Mapping[str, Floats], default: str, seconds: Mapping[str, float]
-) -> Choice:
+) -> KeptCandidate:
     networks = sum(seconds[name] for name in rows.networks)
     name_kept = kept.name if kept.with_trivial is None else f"{kept.name} with {kept.with_trivial}"
     board = tuple(
@@ -154,7 +154,7 @@ def _choice(
     lead = None
     if against is not None:
         lead = Estimate(float(against.difference), float(against.low), float(against.high))
-    return Choice(
+    return KeptCandidate(
         kept=kept.name,
         default=default,
         auc=kept.auc.floats(),

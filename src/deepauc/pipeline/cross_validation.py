@@ -1,6 +1,6 @@
 """`cross_validate`: a network for each fold, the candidates judged on held-out rows, and their average as the model.
 
-The folder: `fold-1`, `fold-2`, ... are run folders; each has the first stage's network in `baseline` and the trivial
+The folder: `fold-1`, `fold-2`, ... are run folders; each has the baseline stage's network in `baseline` and the trivial
 baselines in `trivial`. Above them stand run.json, scores.csv (part `oof`: each row by a network that never saw it),
 the average as one network (model.safetensors, bundle.json), the report, and DONE.
 """
@@ -51,7 +51,7 @@ from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.plan.decision import Decision, replaced
 from deepauc.training.plan.timing import Pace, measure_pace, seconds_of
 from deepauc.training.predict.predict import predict
-from deepauc.training.prepare import Rows, unsplit_rows
+from deepauc.training.prepare.prepare import Rows, unsplit_rows
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.fold_record import FoldsRecord
 from deepauc.training.run.folder import RunFolder, surroundings

@@ -9,7 +9,7 @@ from pathlib import Path
 from deepauc.pipeline.stages import StageLength
 from deepauc.training.engine.trainer import Progress
 from deepauc.training.plan.decision import Decision
-from deepauc.training.prepare import Prepared
+from deepauc.training.prepare.prepare import Prepared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from deepauc.names import group_word
 from deepauc.training.config import AUTO, Settings, SplitSettings
 from deepauc.training.engine.distributed import all_ranks
 from deepauc.training.plan.decision import ASKED, Decision, Fact
-from deepauc.training.prepare import Rows
+from deepauc.training.prepare.prepare import Rows
 from deepauc.training.run.folder import RunFolder
 
 

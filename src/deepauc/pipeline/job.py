@@ -24,7 +24,7 @@ from deepauc.training.plan.make import Plan, make_plan
 from deepauc.training.plan.start import starting_model, weights_decision
 from deepauc.training.plan.timing import Pace, fit_into, measure_pace
 from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
-from deepauc.training.prepare import Prepared, Rows, read_rows, require_complete, split_rows
+from deepauc.training.prepare.prepare import Prepared, Rows, read_rows, require_complete, split_rows
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.tuning import Trial

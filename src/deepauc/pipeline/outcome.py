@@ -28,7 +28,7 @@ from deepauc.training.trivial import FOLDER as TRIVIAL
 class ScoredNetwork:
     """The network of a stage (numbered from 0) with its AUC by part and label.
 
-    role: the run's own network, the first stage with scores, or the last stage where an earlier one was kept.
+    role: the run's own network, the baseline stage, or the last stage where an earlier one was kept.
     """
 
     stage: int
@@ -55,7 +55,7 @@ class PairedTest:
 class Outcome:
     """A finished run. Without a report: its last stage trains features for other runs, so that there are no scores.
 
-    networks: the kept one first. baseline: the first stage with scores as a run of its own, where others follow.
+    networks: the kept one first. baseline: the baseline stage as a run of its own, where others follow.
     """
 
     run: Run
@@ -128,7 +128,7 @@ def outcome_of(
 
 
 def _paired_tests(report: Path) -> tuple[PairedTest, ...]:
-    """The kept network against the first stage or the last, where it is another's, and against trivial baselines."""
+    """The kept network against the baseline stage or the last, where it is another's, and against trivial baselines."""
     found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
     tests = []
     for other in (found.get("baseline") or {}, found.get("not_kept") or {}, *found.get("trivial", [])):

@@ -16,7 +16,7 @@ from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import folder_state, remove_trials, train_run
 from deepauc.training.config import Settings
 from deepauc.training.engine.distributed import join_ranks
-from deepauc.training.prepare import Rows, split_rows
+from deepauc.training.prepare.prepare import Rows, split_rows
 from deepauc.training.run.folder import RunFolder
 
 

@@ -26,7 +26,7 @@ from deepauc.training.engine.distributed import agreed
 from deepauc.training.engine.loop import run_identity, train
 from deepauc.training.plain import recipe_hash
 from deepauc.training.plan.wording import decision_record
-from deepauc.training.prepare import data_record
+from deepauc.training.prepare.prepare import data_record
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.output_file import require_output_folder
 from deepauc.training.run.own_files import MODEL, SCORES, require_own

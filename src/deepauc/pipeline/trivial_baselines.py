@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from deepauc.data.task import Task, feature_columns
-from deepauc.training.encoded_metadata import EncodedMetadata
 from deepauc.training.predict.predict import predict
+from deepauc.training.prepare.encoded_metadata import EncodedMetadata
 from deepauc.training.run.output_file import write_atomically
 from deepauc.training.run.scores import ScoredRows, write_scored_rows
 from deepauc.training.trivial import fit_trivial, trivial_specs

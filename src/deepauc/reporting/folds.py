@@ -25,7 +25,7 @@ from deepauc.reporting.document.blocks import (
 from deepauc.reporting.evaluation.findings import AucResult, RunFindings
 from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.text_tables import percent_text
-from deepauc.training.run.fold_record import Choice, FoldsRecord
+from deepauc.training.run.fold_record import FoldsRecord, KeptCandidate
 from deepauc.training.run.operating import thresholds_of
 from deepauc.training.run.scores import OOF, Scores
 from deepauc.training.trivial import TITLES
@@ -106,7 +106,7 @@ def with_folds(document: Document, findings: RunFindings, table: Scores) -> Docu
     return replace(document, sections=(*own, *kept))
 
 
-def _result(findings: RunFindings, folds: FoldsRecord, choice: Choice) -> Section:
+def _result(findings: RunFindings, folds: FoldsRecord, choice: KeptCandidate) -> Section:
     first, *rest = verdict(folds)
     what = "mean AUC over labels" if len(choice.aucs) > 1 else f"AUC · {shown(next(iter(choice.aucs), ''))}"
     blocks: list[Block] = [
@@ -130,7 +130,7 @@ def _result(findings: RunFindings, folds: FoldsRecord, choice: Choice) -> Sectio
     return Section(anchor="result", title="Result", blocks=tuple(blocks))
 
 
-def _candidates(choice: Choice) -> Section:
+def _candidates(choice: KeptCandidate) -> Section:
     rows = tuple(
         (
             TableCell(candidate_text(row.candidate)),

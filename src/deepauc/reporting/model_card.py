@@ -18,7 +18,7 @@ from deepauc.reporting.folds import NOMINAL, SINGLE_NETWORKS, candidate_text, ve
 from deepauc.reporting.operating_card import OperatingCard, operating_card
 from deepauc.text_tables import auc_text, markdown_table, percent_text
 from deepauc.training.plain import objective_type
-from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
+from deepauc.training.run.baseline import FOLDER as BASELINE
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.fold_record import FoldsRecord
 from deepauc.training.run.folder import code_text
@@ -184,7 +184,7 @@ def _guard(run: Run, record: RunRecord) -> str:
     if guard is None:
         return ""
     names, kept = record.objectives, record.kept_stage
-    files = {record.baseline_stage: f"{FIRST_STAGE}/scores.csv", len(names) - 1: f"{LAST_STAGE}/scores.csv"} | {
+    files = {record.baseline_stage: f"{BASELINE}/scores.csv", len(names) - 1: f"{LAST_STAGE}/scores.csv"} | {
         kept: "scores.csv"
     }
     rows = []

@@ -13,7 +13,7 @@ from deepauc.data.images.decode import ImageFileInputs
 from deepauc.data.packed.sets import open_packed, pack
 from deepauc.data.task import Task
 from deepauc.studies.sources import Place
-from deepauc.training.in_memory import InMemoryInputs, fits_in_memory
+from deepauc.training.prepare.in_memory import InMemoryInputs, fits_in_memory
 
 TELL_EVERY = 60.0  # seconds, while images are decoded
 _tell: ContextVar[Callable[[str], None] | None] = ContextVar("_tell", default=None)

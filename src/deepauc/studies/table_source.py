@@ -13,8 +13,8 @@ from deepauc.data.imbalance import tuning_task
 from deepauc.data.table.read import read_table
 from deepauc.data.task import Task
 from deepauc.studies.sources import Place, TaskSource, fold_task
-from deepauc.training.encoded_metadata import metadata_task
-from deepauc.training.in_memory import kept_in_memory
+from deepauc.training.prepare.encoded_metadata import metadata_task
+from deepauc.training.prepare.in_memory import kept_in_memory
 
 
 @dataclass(frozen=True, kw_only=True)

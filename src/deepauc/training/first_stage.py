@@ -16,8 +16,8 @@ import torch
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import SelectedInputs, Task
 from deepauc.training.engine.distributed import all_ranks, join_ranks
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import Engine, chosen_device, train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.stream import Stream
 from deepauc.training.engine.trainer import Progress
 from deepauc.training.plain import to_plain

@@ -186,6 +186,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "activation": "elu",
         "start": "he",
         "norm_momentum": 0.1,
+        "drop_rate": 0.0,
     },
     "TimmSpec": {
         "name": "densenet121",
@@ -211,6 +212,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
     "SmallCNNSpec": {
         "widths": (32, 64, 128),
         "activation": "elu",
+        "drop_rate": 0.0,
     },
     "ThumbnailSpec": {
         "size": 16,

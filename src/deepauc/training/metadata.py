@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from deepauc.data.task import Task
-from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.engine.loop import train
+from deepauc.training.prepare.encoded_metadata import metadata_task
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.run import Run
 

@@ -14,11 +14,11 @@ from deepauc.studies.sources import BenchmarkSource, Place
 from deepauc.studies.study import Study
 from experiments.benchmarks import page as benchmark_page
 from experiments.benchmarks.recipes import LEARNING_RATES, METHODS, MOMENTA, PAPER, RECIPES, network_of
-from experiments.benchmarks.tables import CELLS, Cell, cell_study, paper_tables
+from experiments.benchmarks.tables import PAPER_CELLS, BenchmarkCell, cell_study, paper_tables
 
 auc_m, ce = METHODS["auc_m"], METHODS["ce"]
 
-C10_R_1 = Cell(benchmark="C10", network="R", percent=1)
+C10_R_1 = BenchmarkCell(benchmark="C10", network="R", percent=1)
 
 SPEC = """1 D C2 .718 .713 .803 .809
 1 D C10 .698 .700 .745 .760
@@ -41,7 +41,7 @@ SPEC = """1 D C2 .718 .713 .803 .809
 @pytest.mark.parametrize("line", SPEC.splitlines())
 def test_the_papers_means(line):
     percent, network, benchmark, *means = line.split()
-    cell = Cell(benchmark=benchmark, network=network, percent=int(percent))
+    cell = BenchmarkCell(benchmark=benchmark, network=network, percent=int(percent))
     assert [cell.published(loss)[0] for loss in ("ce", "focal", "auc_s", "auc_m")] == [float(m) for m in means]
     assert all(0 < cell.published(loss)[1] <= 0.07 for loss in ("ce", "focal", "auc_s", "auc_m"))
 
@@ -50,7 +50,7 @@ def test_every_cell_recipe_and_loss_is_declared_once_and_resnet_comes_first():
     names = [study.name for study in paper_tables().studies]
     assert len(set(names)) == len(names) == 4 * 2 * 2 * 2 * 4
     assert names[0] == "C10-R-1-literal-ce"
-    assert [c.network for c in CELLS] == ["R"] * 8 + ["D"] * 8
+    assert [c.network for c in PAPER_CELLS] == ["R"] * 8 + ["D"] * 8
 
 
 def test_literal_is_what_is_printed():
@@ -80,12 +80,12 @@ def test_paper_has_twelve_configurations_a_loss_with_learning_rates_of_its_own()
 
 def test_tuned_on_three_sets_at_1_percent_and_one_at_10():
     assert cell_study(C10_R_1, "paper", "ce").tuning_seeds == (0, 1, 2)
-    assert cell_study(Cell(benchmark="C10", network="R", percent=10), "paper", "ce").tuning_seeds == (0,)
+    assert cell_study(BenchmarkCell(benchmark="C10", network="R", percent=10), "paper", "ce").tuning_seeds == (0,)
     assert all(study.seeds == (0, 1, 2, 3, 4) for study in paper_tables().studies)
 
 
 def test_densenet_inherits_margin_and_gamma_and_tunes_its_own_rate():
-    cell = Cell(benchmark="C100", network="D", percent=10)
+    cell = BenchmarkCell(benchmark="C100", network="D", percent=10)
     study = cell_study(cell, "paper", "auc_m")
     assert study.inherits.study == "C100-R-10-paper-auc_m"
     assert study.inherits.axes == ("margin", "gamma")
@@ -204,12 +204,12 @@ def test_pooled_cells_are_strata_by_their_images(tmp_path):
     """Both networks on C10 share their training sets, which count once; C2 is a stratum of its own."""
     book, values = RecordBook(tmp_path / "paper-tables"), {}
     for cell, gains in (("C10-R-1", (0.02, 0.03, 0.01)), ("C10-D-1", (0.0, 0.02, -0.01)), ("C2-R-1", (0.1, 0.2, 0.1))):
-        (declared,) = [one for one in CELLS if one.name == cell]
+        (declared,) = [one for one in PAPER_CELLS if one.name == cell]
         values[cell] = gains
         for seed, gain in enumerate(gains):
             for loss, auc in (("ce", 0.7), ("auc_m", 0.7 + gain)):
                 book.add(record(cell_study(declared, "paper", loss), seed, auc))
-    found = benchmark_page.pooled(book, CELLS, "{cell}-paper-{loss}", ("auc_m", "ce"))
+    found = benchmark_page.pooled(book, PAPER_CELLS, "{cell}-paper-{loss}", ("auc_m", "ce"))
     c10, c2 = (np.array(values["C10-R-1"]) + values["C10-D-1"]) / 3, np.array(values["C2-R-1"]) / 3
     whole = stats.ttest_ind(c10, -c2, equal_var=False).confidence_interval(0.95)
     assert (found.value, found.low, found.high) == pytest.approx((c10.mean() + c2.mean(), whole.low, whole.high))

@@ -14,7 +14,7 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
-from deepauc.training.engine.packing import train_together
+from deepauc.training.engine.fast.packing import train_together
 from deepauc.training.plain import from_plain, recipe_hash
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder

@@ -11,7 +11,7 @@ from deepauc.models.fusion import ensemble, fuse
 from deepauc.studies.records.book import RecordBook
 from experiments.clinical import page as medical_page
 from experiments.clinical import scores as medical_scores
-from experiments.clinical.cells import CELLS, SEEDS
+from experiments.clinical.cells import MEDICAL_CELLS, SEEDS
 from experiments.clinical.scores import pooled, read_scores
 from experiments.clinical.studies import medical, melanoma
 
@@ -184,7 +184,7 @@ def test_the_seconds_of_a_first_stage_stand_beside_those_of_its_runs(tmp_path):
 def test_the_cells_of_the_pages_are_those_of_the_studies():
     for name, studies in (("medical", medical()), ("melanoma", melanoma())):
         declared = {study.name for study in studies.studies}
-        assert {f"{cell.name}-{loss}" for cell in CELLS[name] for loss in cell.losses} == declared
+        assert {f"{cell.name}-{loss}" for cell in MEDICAL_CELLS[name] for loss in cell.losses} == declared
 
 
 def test_the_bootstrap_is_drawn_where_it_is_shown_and_nowhere_else(results, monkeypatch):

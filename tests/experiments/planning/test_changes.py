@@ -11,6 +11,7 @@ from deepauc.studies.records.tables import Books
 from deepauc.studies.sources import Place
 from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 from experiments.planning.changes import (
+    ALONE,
     BASE,
     CHANGES,
     FIRST_ROUND,
@@ -19,11 +20,12 @@ from experiments.planning.changes import (
     PLANNED,
     SECOND_ROUND,
     SETS,
+    THIRD_ROUND,
     cost_of,
     plan_set,
     planned,
 )
-from experiments.planning.page import PAGE, differences, recorded
+from experiments.planning.page import CE_ALONE, PAGE, differences, recorded
 
 
 @pytest.mark.parametrize("on", SETS)
@@ -208,7 +210,9 @@ def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
     record("breast", {BASE: 0.8, "CE alone, as long": 0.81, "classifier kept": 0.8})
     assert "Second round" not in PAGE.markdown(tmp_path)
     record("path", {BASE: 0.7, NOW: 0.75, "now, 8 copies": 0.76, "now, CE alone, as long": 0.77})
-    first, second = PAGE.markdown(tmp_path).split("## Second round")
+    page = PAGE.markdown(tmp_path)
+    assert "Third round" not in page
+    first, second = page.split("## Second round")
     assert "| now" not in first
     rows = {
         line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:]]
@@ -223,6 +227,19 @@ def test_the_second_round_has_a_table_once_it_has_begun(tmp_path):
     assert [rows["now, CE alone, as long"][at] for at in (0, 2, 5)] == ["0.810", "0.770", "+0.015 [+0.011, +0.019]"]
     assert "now, classifier kept" not in rows  # on no set with few positives
     assert differences(recorded(Books(tmp_path)), NOW, BASE, ["breast", "path"]) == pytest.approx([0.05] * FOLDS)
+
+
+def test_the_third_round_changes_one_thing_of_auc_m_alone_or_of_ce_alone():
+    for name, change in THIRD_ROUND.items():
+        for on, data in SETS.items():
+            (stage,) = planned(on=on, change=name).stages
+            alone = CE_ALONE if change.stages == "ce" else ALONE
+            (other,) = planned(on=on, change=alone).stages
+            assert (stage.epochs, stage.batch_size, stage.augment) == (other.epochs, other.batch_size, other.augment)
+            assert planned(on=on, change=name).model == replace(data.model, drop_rate=change.dropout)
+            assert planned(on=on, change=name) != planned(on=on, change=alone)
+    (stage,) = planned(on="path", change="AUC-M, Theorem 1, reference 0").stages
+    assert (stage.objective.normalise, stage.optimizer.reference, stage.resolved_bound) == (False, "zero", "sigmoid")
 
 
 def test_copies_are_held_against_the_same_network_without(tmp_path):

@@ -20,7 +20,7 @@ from experiments.benchmarks.smoke import DigitsSource
 from experiments.search import divergence
 from experiments.search import levers as best_levers
 from experiments.search import page as best_page
-from experiments.search.decisions import decisions
+from experiments.search.lever_results import lever_results
 from experiments.search.levers import (
     BASE,
     FOLLOWERS,
@@ -211,7 +211,7 @@ def test_the_cells_take_over_what_was_chosen(small):
     assert (outcomes[2].done, outcomes[2].failed) == (4, [])
     for loss in LOSSES:
         record = book.final(f"C10-R-1-{loss}")[0]
-        found = decisions(book, loss)[2]
+        found = lever_results(book, loss)[2]
         assert record["config"]["mixup"] == found.chosen["mixup"]
         assert record["selection"] == {"inherited from": f"levers-{loss}-03-mixup"}
         assert record["source"]["name"] == DIGITS.name
@@ -276,9 +276,9 @@ def test_averages_over_sets_and_of_both_losses_on_one_set(small):
 
 def test_the_ends_of_the_searches_are_paired(small):
     results, _, book = small
-    first, second = ends = [decisions(book, loss)[-1].end.values for loss in LOSSES]
+    first, second = ends = [lever_results(book, loss)[-1].end.values for loss in LOSSES]
     for loss, end in zip(LOSSES, ends, strict=True):
-        last = decisions(book, loss)[-1]
+        last = lever_results(book, loss)[-1]
         (tried,) = (one for one in last.tried if one.setting == last.chosen)
         assert end == tried.aucs
     between = np.mean([first[fold] - second[fold] for fold in first])
@@ -293,7 +293,7 @@ def test_what_each_lever_has_gained(small):
     assert [lever for loss, lever in rows if loss == "CE"] == ["first", "rate", "mixup"]
     figures = best_page.PAGE.summary(results)["best"]["levers"]
     for loss, title in (("auc_m", "AUC-M"), ("ce", "CE")):
-        for lever in decisions(book, loss):
+        for lever in lever_results(book, loss):
             shown, found = rows[title, lever.lever.name], figures[loss][lever.lever.name]
             simplest, *others = lever.tried
             means = [one.mean if one.complete else None for one in lever.tried]
@@ -308,7 +308,7 @@ def test_what_each_lever_has_gained(small):
 
 
 def test_a_search_with_an_open_lever_has_no_end(tmp_path):
-    assert decisions(RecordBook(tmp_path), "ce")[-1].end is None
+    assert lever_results(RecordBook(tmp_path), "ce")[-1].end is None
 
 
 def test_two_trainings_of_a_first_stage_are_told(tmp_path):
@@ -323,9 +323,9 @@ def test_two_trainings_of_a_first_stage_are_told(tmp_path):
     add("none", 500, None)
     add("simclr", 500, 3.1)
     add("simclr", 501, 3.2)
-    assert not decisions(book, "ce")[0].trained_again
+    assert not lever_results(book, "ce")[0].trained_again
     add("none", 501, 3.3)  # as a lever's setting that was taken over from an earlier one may have it
-    assert decisions(book, "ce")[0].trained_again
+    assert lever_results(book, "ce")[0].trained_again
 
 
 def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
@@ -340,13 +340,13 @@ def test_a_lever_tried_again_from_another_start_counts_alone(tmp_path):
     add("old", "none", 500, 0.99, lr=1)
     add("n500", "none", 500, 0.7, cut={"tune_sets": "1 of 2"}, lr=2)  # the same run, whatever was cut around it
     add("n501", "none", 501, 0.7, lr=2)
-    found = decisions(book, "ce")[0]
+    found = lever_results(book, "ce")[0]
     assert [t.mean for t in found.tried] == [pytest.approx(0.7, abs=1e-9)]  # what the search goes by, not `auc`
     assert found.folds == 2
     assert found.chosen is None
     for seed in (500, 501):
         add(f"s{seed}", "simclr", seed, 0.8 + seed / 1e5, lr=2)
-    found = decisions(book, "ce")[0]
+    found = lever_results(book, "ce")[0]
     assert found.chosen == {"first_stage": "simclr"}
     assert found.difference(found.tried[0]).value == pytest.approx(-0.105005)
 
@@ -364,7 +364,7 @@ def test_copies_are_chosen_by_the_score_of_the_copies(tmp_path, monkeypatch):
     assert [r["history"] for r in plain] == [r["history"] for r in copies]
     aucs = {r["seed"]: r["auc"]["validation"][0] for r in copies}
     assert aucs != {r["seed"]: r["auc"]["validation"][0] for r in plain}
-    assert decisions(book, "ce")[0].tried[1].aucs == aucs
+    assert lever_results(book, "ce")[0].tried[1].aucs == aucs
 
     better = RecordBook(tmp_path / "better")
     for record in (*plain, *copies):
@@ -373,7 +373,7 @@ def test_copies_are_chosen_by_the_score_of_the_copies(tmp_path, monkeypatch):
     config, told = MissingRuns([study], better, place).selected(study)
     assert config["tta"] == 4
     assert told["validation_auc"] == [pytest.approx(r["history"]["validation_auc"][-1] + 0.01) for r in copies]
-    assert decisions(better, "ce")[0].chosen == {"tta": 4}
+    assert lever_results(better, "ce")[0].chosen == {"tta": 4}
 
 
 def test_a_lever_waits_for_those_before_it(tmp_path):
@@ -392,19 +392,19 @@ def test_a_lever_waits_for_those_before_it(tmp_path):
         for stage, auc in (("none", 0.7), ("simclr", 0.7 + 0.01 * (seed - 499))):
             add(1, {"first_stage": stage}, seed, auc)
         length(seed, 0.8, first_stage="simclr")
-    first, second, *_ = decisions(book, "ce")
+    first, second, *_ = lever_results(book, "ce")
     assert (first.chosen, second.chosen) == ({"first_stage": "simclr"}, {"ema": 0.0, "epochs": 40})
 
     add(1, {"first_stage": "none"}, 502, 0.9)  # a further fold: the first lever is open, and so are all after it
-    first, second, *_ = decisions(book, "ce")
+    first, second, *_ = lever_results(book, "ce")
     assert (first.chosen, second.chosen) == (None, None)
     assert len(second.tried) == 6
     add(1, {"first_stage": "simclr"}, 502, 0.5)  # it turns the choice: what rests on the former one counts no more
-    first, second, *_ = decisions(book, "ce")
+    first, second, *_ = lever_results(book, "ce")
     assert (first.chosen, second.tried) == ({"first_stage": "none"}, ())
     for seed in (500, 501, 502):
         length(seed, 0.6, first_stage="none")
-    second = decisions(book, "ce")[1]
+    second = lever_results(book, "ce")[1]
     assert (second.chosen, second.folds) == ({"ema": 0.0, "epochs": 40}, 3)
 
 
@@ -430,11 +430,11 @@ def test_the_status_counts_what_the_page_counts(small):
     whole = StudySet(name="best", title="", studies=tuple(declared))
     for one in status_of(whole, declared, results)[: len(declared)]:  # cells are not declared here
         assert (one.tuned + one.failed, one.outdated) == (one.to_tune, 0)
-    (choices, loss, decided) = RecordedSettings(declared, book), "auc_m", decisions(book, "auc_m")
-    for number, decision in enumerate(decided, start=1):
+    (choices, loss, decided) = RecordedSettings(declared, book), "auc_m", lever_results(book, "auc_m")
+    for number, result in enumerate(decided, start=1):
         study = next(s for s in declared if s.name == best_levers.lever_name(loss, number))
         chosen = choices.selected(study)[0]
-        assert {axis: chosen[axis] for axis in decision.lever.axes} == dict(decision.chosen)
+        assert {axis: chosen[axis] for axis in result.lever.axes} == dict(result.chosen)
 
 
 def test_no_more_is_recorded_of_the_search_than_it_asks_for():
@@ -446,6 +446,6 @@ def test_no_more_is_recorded_of_the_search_than_it_asks_for():
     assert all(one.tuned + one.failed <= one.to_tune and one.final <= one.seeds for one in found.values())
     book = RecordBook(results / "best")
     for loss in LOSSES:
-        for number, decision in enumerate(decisions(book, loss), start=1):
+        for number, result in enumerate(lever_results(book, loss), start=1):
             one = found[best_levers.lever_name(loss, number)]
-            assert decision.chosen is not None or one.tuned + one.failed < one.to_tune
+            assert result.chosen is not None or one.tuned + one.failed < one.to_tune

@@ -51,7 +51,7 @@ def a_study(name="m", **changes):
 class Hands:
     """Carries out orders in this process. lost: how often an order with this run is lost for good."""
 
-    threads = 1
+    threads, local = 1, False
 
     def __init__(self, *, slots=2, lost=(), elsewhere=None):
         self.slots, self.lost, self.elsewhere = slots, Counter(lost), elsewhere
@@ -125,13 +125,13 @@ def test_a_folder_that_is_not_shared_is_sent_back(alone, tmp_path, monkeypatch):
 
 def test_a_pack_is_spread_over_the_slots_and_taken_apart_when_it_is_lost(tmp_path, monkeypatch):
     study = a_study(method=ce, grid={}, seeds=(0, 1, 2, 3, 4))
-    planned = MissingRuns([study], RecordBook(tmp_path), Place(runs=tmp_path)).ready()
-    assert [len(some) for some in packs(planned, pack=24, slots=1)] == [5]
-    assert [len(some) for some in packs(planned, pack=24, slots=2)] == [3, 2]
-    assert [len(some) for some in packs(planned, pack=2, slots=1)] == [2, 2, 1]
-    assert [len(some) for some in packs(planned, pack=24, slots=9)] == [1] * 5
+    missing = MissingRuns([study], RecordBook(tmp_path), Place(runs=tmp_path)).ready()
+    assert [len(some) for some in packs(missing, pack=24, slots=1)] == [5]
+    assert [len(some) for some in packs(missing, pack=24, slots=2)] == [3, 2]
+    assert [len(some) for some in packs(missing, pack=2, slots=1)] == [2, 2, 1]
+    assert [len(some) for some in packs(missing, pack=24, slots=9)] == [1] * 5
 
-    third = planned[2].id
+    third = missing[2].id
     hands = Hands(lost={third: 2})  # with its pack, and alone
     outcome, book = run([study], tmp_path, monkeypatch, hands, pack=3)
     ((text, message),) = outcome.failed
@@ -158,14 +158,14 @@ def test_a_failed_run_costs_no_other(tmp_path, monkeypatch):
 def test_a_worker_waits_for_the_one_that_has_the_folder(tmp_path, monkeypatch):
     study = a_study(method=ce, grid={}, seeds=(0,))
     place = Place(runs=tmp_path / "runs")
-    (planned,) = MissingRuns([study], RecordBook(tmp_path), place).ready()
-    lock = lock_path(planned.folder(place))
+    (missing,) = MissingRuns([study], RecordBook(tmp_path), place).ready()
+    lock = lock_path(missing.folder(place))
     lock.parent.mkdir(parents=True)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         outcome, _ = run([study], tmp_path, monkeypatch, Hands(), max_minutes=2 / 60)
         assert (outcome.done, outcome.out_of_time) == (0, True)
-        assert not (planned.folder(place) / "run.json").exists()
+        assert not (missing.folder(place) / "run.json").exists()
         letting_go = threading.Timer(1, lambda: fcntl.flock(held, fcntl.LOCK_UN))
         letting_go.start()
         assert run([study], tmp_path, monkeypatch, Hands())[0].done == 1

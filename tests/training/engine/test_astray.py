@@ -11,8 +11,8 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive, ViewLoss
 from deepauc.optim.pesg import PESGSpec
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.history import EpochTally
 from deepauc.training.run.interrupt import TrainingDiverged, TrainingStopped

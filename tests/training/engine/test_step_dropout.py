@@ -13,10 +13,10 @@ from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.engine import fast_step
 from deepauc.training.engine.distributed import ALONE
+from deepauc.training.engine.fast import fast_step
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.step import Batch, backward_whole_batch
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.bundle import Bundle

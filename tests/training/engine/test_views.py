@@ -23,9 +23,9 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.reporting.evaluation.run import evaluate_run
 from deepauc.training.engine import loop, trainer
-from deepauc.training.engine.forward import Ends, make_forward, make_inputs, make_network, make_value
+from deepauc.training.engine.fast.forward import Ends, make_forward, make_inputs, make_network, make_value
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.step import Batch
 from deepauc.training.engine.stream import Stream
 from deepauc.training.engine.views import ViewNetwork
@@ -284,7 +284,7 @@ def test_packed_runs_on_one_array_with_different_rows(image_task, tmp_path):
 
 def test_images_that_do_not_fit_come_through_the_feed(image_task, tmp_path, monkeypatch):
     there = train(recipe(), image_task, seed=1, run_dir=tmp_path / "there", engine="fast", device="cpu")
-    monkeypatch.setattr("deepauc.training.engine.feed.HOST_BYTES", 0)
+    monkeypatch.setattr("deepauc.training.engine.fast.feed.HOST_BYTES", 0)
     fed = train(recipe(), image_task, seed=1, run_dir=tmp_path / "fed", engine="fast", device="cpu")
     assert files(fed) == files(there)
 

@@ -19,10 +19,10 @@ from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.engine.loop import train
-from deepauc.training.in_memory import InMemoryInputs
 from deepauc.training.metadata import train_on_metadata
 from deepauc.training.predict.predict import predict
 from deepauc.training.predict.table import predict_table
+from deepauc.training.prepare.in_memory import InMemoryInputs
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.bundle import Bundle, load_weights

@@ -374,7 +374,7 @@ def _missing_codes(scan: Scan, keep: Mask, metadata: Mapping[str, Array]) -> tup
 
 
 def _alike(scan: Scan, keep: Mask, metadata: Mapping[str, Array]) -> tuple[Alike, ...]:
-    """Patients, rows and categories that may be written in several ways; copies of images are found by their pixels."""
+    """Patients, rows and categories that may be written in several ways; equal images are found by their pixels."""
     columns, found = scan.columns, list[Alike | None]()
     if scan.groups is not None:
         found.append(find_alike(scan.groups[keep].tolist(), what="group", column=columns.group))

@@ -32,7 +32,7 @@ from deepauc.reporting.evaluation.findings import (
 from deepauc.reporting.evaluation.sample import attempt, count_rows
 from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
 from deepauc.reporting.evaluation.table import compare_tables, evaluate_part, sample_of
-from deepauc.training.run.baseline import FOLDER as FIRST_STAGE
+from deepauc.training.run.baseline import FOLDER as BASELINE
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.record import RunRecord
@@ -64,16 +64,16 @@ def evaluate_run(
 ) -> RunFindings:
     """Judge a finished run on its test part, or on validation where there is none.
 
-    baseline: another run on the same samples, for the paired test; by default the run's own first stage, where training
-    has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
+    baseline: another run on the same samples, for the paired test; by default the run's own baseline stage, where
+    training has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
     negatives and lowest-scored positives to name by id (ids may name patients: none by default). force: judge a
     scores.csv that is not the run's own, with a caution. region: also the partial AUC there; a run that was trained for
     one has it without being asked. progress: called with (labels judged, labels in all).
     """
     run = Run(Path(run_dir))
     record = run.record
-    if baseline is None and RunFolder(run.path / FIRST_STAGE).done:
-        baseline = run.path / FIRST_STAGE
+    if baseline is None and RunFolder(run.path / BASELINE).done:
+        baseline = run.path / BASELINE
     RunFolder(run.path).require_classifier()
     cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
     table = run_scores(run.path, record)
@@ -191,7 +191,7 @@ def _baseline(
     record = run.record
     first = record.baseline_stage
     if len(record.stages) > 1 and record.kept_stage == first:
-        own = {run.path.resolve(), (run.path / FIRST_STAGE).resolve()}
+        own = {run.path.resolve(), (run.path / BASELINE).resolve()}
         if path is None or path.resolve() in own:
             return Absent(OWN_BASELINE.format(f"stage {first + 1}"))
     if path is None:

@@ -1,4 +1,4 @@
-"""A fourth way to train a group of runs: as tasks of a Ray cluster (extra `cluster`).
+"""Runs in other processes: a crew of local ones (`process_crew`), or the tasks of a Ray cluster (`ray_crew`).
 
 A task is one run, or several packed on its GPU. It holds no images: a worker loads them itself. Ray starts a task again
 elsewhere when its worker is lost, and the run goes on from its checkpoint where the folder of runs is shared. A worker
@@ -15,12 +15,13 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from deepauc.studies.load import Parcel
 from deepauc.studies.running.execution import Ended, OnEnd, one_by_one, packed, worker_task
 from deepauc.studies.running.missing import MissingRun, same_shape
 from deepauc.studies.sources import Place
@@ -66,32 +67,20 @@ class Order:
         return [run["id"] for run in self.runs]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """Of a run that is over, as in `Ended`. files: its folder, where it is not shared; surroundings: if it failed."""
-
-    id: str
-    message: str | None
-    seconds: float
-    packed: int
-    diverged: bool = False
-    files: dict[str, bytes] = field(default_factory=dict)
-    surroundings: dict[str, Any] | None = None
-
-
 @dataclass(frozen=True)
 class Answer:
     """Of a task: the runs that are over; out_of_time: the others have saved their state."""
 
-    told: tuple[Told, ...]
+    ended: tuple[Ended, ...]
     out_of_time: bool
 
 
 class Crew(Protocol):
-    """Whoever carries out orders. slots: how many at once; threads: of each."""
+    """Whoever carries out orders. slots: how many at once; threads: of each; local: on this machine."""
 
     slots: int
     threads: int
+    local: bool
 
     def begin(self, order: Order) -> None: ...
 
@@ -99,7 +88,7 @@ class Crew(Protocol):
         """The next order that is over, with its answer, or with the reason why there is none and will be none."""
 
 
-def on_cluster(
+def by_crew(
     runs: Sequence[MissingRun],
     place: Place,
     device: torch.device,
@@ -140,19 +129,20 @@ def on_cluster(
         while waiting:
             order, answer = crew.next_ended()
             if isinstance(answer, Answer):
-                told, left = answer.told, list[str]()
+                over, left = answer.ended, list[str]()
                 waiting -= set(order.ids)
                 out_of_time |= answer.out_of_time
             else:
                 done = [one for one in order.ids if RunFolder(by_id[one].folder(place)).done]
                 left = [one for one in order.ids if one not in done]
-                told = tuple(Told(id=one, message=None, seconds=0, packed=len(order.ids)) for one in done)
+                over = tuple(Ended(id=one, message=None, seconds=0, packed=len(order.ids)) for one in done)
                 if len(order.ids) == 1:
-                    told += tuple(Told(id=one, message=answer, seconds=0, packed=1) for one in left)
+                    over += tuple(Ended(id=one, message=answer, seconds=0) for one in left)
                     left = []
                 waiting -= set(order.ids) - set(left)
-            for report in told:
-                _take(report, by_id[report.id], place, ended)
+            for end in over:
+                _take_files(end, by_id[end.id].folder(place))
+                ended(end)
             for one in left:
                 begin([by_id[one]], side_by_side=False)
     finally:
@@ -169,29 +159,26 @@ def packs(runs: Sequence[MissingRun], *, pack: int, slots: int) -> Iterator[list
         left = [run for run in left if run not in some]
 
 
+def unpack_and_carry_out(parcel: Parcel) -> Answer:
+    """The task: a worker first loads the file that declares the studies, which must be there under the same path."""
+    return carry_out(parcel.open())
+
+
 def carry_out(order: Order) -> Answer:
     """In a worker: train what is ordered, one run or several side by side."""
     torch.set_num_threads(order.threads)
     if order.data is not None:
         os.environ.setdefault("DEEPAUC_DATA", order.data)
-    place, device, told = order.place, torch.device(order.device), list[Told]()
+    place, device, over = order.place, torch.device(order.device), list[Ended]()
     folders = {one: place.runs / one for one in order.ids}
     shared = order.mark.exists()
 
     def ended(end: Ended) -> None:
-        files = {} if shared or end.message is not None else _files(folders[end.run.id])
-        around = None if end.message is None else surroundings(device)
-        told.append(
-            Told(
-                id=end.run.id,
-                message=end.message,
-                seconds=end.seconds,
-                packed=end.packed,
-                diverged=end.diverged,
-                files=files,
-                surroundings=around,
-            )
-        )
+        if end.message is not None:
+            end = replace(end, surroundings=surroundings(device))
+        elif not shared:
+            end = replace(end, files=_files(folders[end.id]))
+        over.append(end)
 
     with _interruptible(), _locks(list(folders.values()), order.until) as held:
         if not held:
@@ -203,7 +190,7 @@ def carry_out(order: Order) -> Answer:
             for folder in folders.values():  # one that has left its pack
                 (folder / ".packed").unlink(missing_ok=True)
             out_of_time = one_by_one(_with_tasks(order), place, device, deadline=deadline, ended=ended)
-    return Answer(tuple(told), out_of_time)
+    return Answer(tuple(over), out_of_time)
 
 
 def _without_task(run: MissingRun) -> dict[str, Any]:
@@ -221,21 +208,10 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def _take(told: Told, run: MissingRun, place: Place, ended: OnEnd) -> None:
-    """A finished run, its folder as the worker has it (DONE last), or a failed one."""
-    folder = run.folder(place)
-    for name in sorted(told.files, key=lambda name: name == "DONE"):
-        write_atomically(folder / name, told.files[name])
-    ended(
-        Ended(
-            run=run,
-            message=told.message,
-            seconds=told.seconds,
-            packed=told.packed,
-            diverged=told.diverged,
-            surroundings=told.surroundings,
-        )
-    )
+def _take_files(end: Ended, folder: Path) -> None:
+    """The folder of a finished run as the worker has it, DONE last."""
+    for name in sorted(end.files, key=lambda name: name == "DONE"):
+        write_atomically(folder / name, end.files[name])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Three ways to train a group of runs: packed on one device, in local processes, one after the other in this one."""
+"""Two ways to train a group of runs in this process: packed on one device, or one after the other."""
 
 from __future__ import annotations
 
@@ -8,58 +8,45 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from deepauc.data.task import Task
 from deepauc.labels import Diverged
-from deepauc.studies.load import Parcel
 from deepauc.studies.running.first_stages import FirstStages
 from deepauc.studies.running.missing import MissingRun, TaskShelf
 from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import TrainingDiverged, Unheard
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A run that is over. message: None, or why it failed; diverged: the same again would end the same.
+    """A run that is over, by its id. message: None, or why it failed; diverged: the same again would end the same.
 
-    seconds: of wall time, for all `packed` runs together.
-
-    Without those of final scores (`scoring_seconds`), which are more the more copies there are. surroundings: versions
-    and hardware it failed with, where that was not in this process.
+    seconds: of wall time, for all `packed` runs together, without those of final scores (`scoring_seconds`), which are
+    more the more copies there are. Where it was trained in another process, surroundings are the versions and hardware
+    it failed with, and files its folder, if that is not shared.
     """
 
-    run: MissingRun
+    id: str
     message: str | None
     seconds: float
     packed: int = 1
     diverged: bool = False
     surroundings: dict[str, Any] | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
 
 
 OnEnd = Callable[[Ended], None]
-
-
-class _Worked(NamedTuple):
-    """What a worker process answers; message: None if all went well."""
-
-    message: str | None = None
-    seconds: float = 0.0
-    diverged: bool = False
-    out_of_time: bool = False
 
 
 class OutOfTime(Exception):
@@ -85,7 +72,7 @@ def packed(
         if not left:
             continue
         if len(left) == 1:
-            ended(Ended(run=left[0], message=_message(error), seconds=0, diverged=has_diverged(error)))
+            ended(Ended(id=left[0].id, message=_message(error), seconds=0, diverged=has_diverged(error)))
         elif isinstance(error, torch.OutOfMemoryError):
             half = len(left) // 2
             waiting[:0] = [left[:half], left[half:]]
@@ -147,75 +134,8 @@ def one_by_one(
         seconds = time.monotonic() - start
         if message is None:
             seconds -= scoring_seconds(run.folder(place))
-        ended(Ended(run=run, message=message, seconds=seconds, diverged=diverged))
+        ended(Ended(id=run.id, message=message, seconds=seconds, diverged=diverged))
     return False
-
-
-def processes(
-    runs: Sequence[MissingRun], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd, jobs: int
-) -> bool:
-    """In `jobs` local processes with one torch thread each. Whether the time ran out.
-
-    A process that is killed breaks the pool: what was running then is tried again, each run in a pool of its own, and
-    the others go on in a new pool.
-    """
-    waiting = list(runs)
-    while waiting:
-        doubtful, waiting = _in_pool(waiting, place, device, deadline, ended, jobs)
-        for run in doubtful:
-            if _in_pool([run], place, device, deadline, ended, 1)[0]:
-                ended(Ended(run=run, message="its process was killed (out of memory?)", seconds=0))
-    return deadline is not None and time.monotonic() >= deadline
-
-
-def _in_pool(
-    runs: Sequence[MissingRun], place: Place, device: torch.device, deadline: float | None, ended: OnEnd, jobs: int
-) -> tuple[list[MissingRun], list[MissingRun]]:
-    """Runs that were going, and runs that were waiting, when a process was killed; none of either otherwise."""
-    waiting, going = list(runs), dict[Future[_Worked], MissingRun]()
-    # The deadline goes along as wall-clock time: a monotonic clock means nothing in another process.
-    until = None if deadline is None else time.time() + deadline - time.monotonic()
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        while waiting or going:
-            while waiting and len(going) < jobs and (until is None or time.time() < until):
-                run = waiting.pop(0)
-                parcel = Parcel.of((run.recipe, run.study.task, run.seed, run.phase, place, run.folder(place)))
-                try:
-                    going[pool.submit(_work, parcel, str(device), until)] = run
-                except BrokenProcessPool:
-                    return list(going.values()), [run, *waiting]
-            if not going:
-                return [], []
-            for future in wait(going, return_when=FIRST_COMPLETED).done:
-                try:
-                    worked = future.result()
-                except BrokenProcessPool:
-                    return list(going.values()), waiting
-                run = going.pop(future)
-                if not worked.out_of_time:
-                    ended(Ended(run=run, message=worked.message, seconds=worked.seconds, diverged=worked.diverged))
-    return [], []
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def _work(parcel: Parcel, device: str, until: float | None) -> _Worked:
-    """In a worker."""
-    start = time.monotonic()
-    deadline = None if until is None else start + until - time.time()
-    folder: Path
-    try:
-        recipe, source, seed, phase, place, folder = parcel.open()
-        with time_limit(deadline):
-            task = worker_task(source, seed, phase, place)
-            _train_alone(Job(recipe=recipe, task=task, seed=seed, run_dir=folder), place, torch.device(device))
-    except OutOfTime:
-        return _Worked(out_of_time=True)
-    except Exception as error:
-        return _Worked(message=_message(error), diverged=has_diverged(error))
-    return _Worked(seconds=time.monotonic() - start - scoring_seconds(folder))
 
 
 def _train_alone(job: Job, place: Place, device: torch.device) -> None:
@@ -290,7 +210,7 @@ def _tell_done(runs: Sequence[MissingRun], place: Place, ended: OnEnd, seconds: 
     done = [run for run in runs if RunFolder(run.folder(place)).done]
     seconds -= sum(scoring_seconds(run.folder(place)) for run in done)
     for run in done:
-        ended(Ended(run=run, message=None, seconds=seconds, packed=len(runs)))
+        ended(Ended(id=run.id, message=None, seconds=seconds, packed=len(runs)))
 
 
 def _suspect(error: Exception | None, runs: Sequence[MissingRun], place: Place) -> MissingRun:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from deepauc.training.engine.packing import Job
+from deepauc.training.engine.fast.packing import Job
 from deepauc.training.first_stage import after_first_stage, first_stage, first_stage_recipe, with_first_stages
 from deepauc.training.plain import recipe_hash
 from deepauc.training.recipe import Recipe, Stage

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from deepauc.studies.load import Parcel
-from deepauc.studies.running.cluster import Answer, Cluster, Order, carry_out
+from deepauc.studies.running.cluster import Answer, Cluster, Order, unpack_and_carry_out
 
 STORE_BYTES = 200_000_000  # of a cluster started here: what tasks are sent and return is small
 
 
 class RayCrew:
     """Orders as Ray tasks, which Ray itself starts again when a worker is lost."""
+
+    local = False
 
     def __init__(self, cluster: Cluster, *, gpus: float) -> None:
         import ray
@@ -51,11 +53,6 @@ class RayCrew:
             return order, "its worker was killed: the machine ran out of memory"
         except RayError as error:
             return order, f"its worker was lost {self._retries + 1} times ({type(error).__name__})"
-
-
-def unpack_and_carry_out(parcel: Parcel) -> Answer:
-    """The task: a worker first loads the file that declares the studies, which must be there under the same path."""
-    return carry_out(parcel.open())
 
 
 @contextmanager

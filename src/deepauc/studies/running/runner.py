@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from deepauc.studies.records.book import RecordBook, distil
-from deepauc.studies.running.cluster import Cluster, Crew, on_cluster, seen_from_everywhere
-from deepauc.studies.running.execution import Ended, one_by_one, packed, processes, scoring_seconds
+from deepauc.studies.running.cluster import Cluster, Crew, by_crew, seen_from_everywhere
+from deepauc.studies.running.execution import Ended, one_by_one, packed, scoring_seconds
 from deepauc.studies.running.first_stages import begun_with, own_stages, shares_first_stage, told_of
 from deepauc.studies.running.missing import MissingRun, MissingRuns, same_shape
+from deepauc.studies.running.process_crew import ProcessCrew
 from deepauc.studies.running.ray_crew import joined
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
@@ -87,17 +88,22 @@ def run_studies(
     if cluster is not None and jobs > 1:
         raise ValueError("jobs are local processes: on a cluster Ray starts as many tasks as fit.")
     place = place if cluster is None else seen_from_everywhere(place)
-    here: AbstractContextManager[tuple[Crew | None, torch.device]]
-    here = nullcontext((None, chosen_device(device))) if cluster is None else joined(cluster, device)
-    with here as (crew, target):
+    with ExitStack() as here:
+        crew: Crew | None = None
+        if cluster is not None:
+            crew, target = here.enter_context(joined(cluster, device))
+        else:
+            target = chosen_device(device)
         pack = pack or (DEFAULT_PACK if target.type == "cuda" else 1)
+        if jobs > 1 and pack == 1:
+            crew = here.enter_context(closing(ProcessCrew(jobs)))
         began = time.monotonic()
         deadline = None if max_minutes is None else began + 60 * max_minutes
         book = RecordBook(place.results / set_name)
-        missing = MissingRuns(studies, book, place, parents=parents, trains_here=crew is None)
-        at_once = crew.slots if crew is not None else jobs if pack == 1 else 1
+        missing = MissingRuns(studies, book, place, parents=parents, trains_here=crew is None or crew.local)
+        at_once = 1 if crew is None else crew.slots
         session = _Session(set_name, missing, book, place, target, deadline, report, began, at_once, crew)
-        _do_all(session, missing, pack=pack, jobs=jobs)
+        _do_all(session, missing, pack=pack)
     # With no time left, nothing is loaded only to say what it waits for.
     session.outcome.unavailable = {
         **({} if session.outcome.out_of_time else missing.waiting()),
@@ -107,7 +113,7 @@ def run_studies(
     return session.outcome
 
 
-def _do_all(session: _Session, missing: MissingRuns, *, pack: int, jobs: int) -> None:
+def _do_all(session: _Session, missing: MissingRuns, *, pack: int) -> None:
     """Until nothing is left that can begin, or there is no time for it."""
     in_packs = pack > 1 and session.crew is None  # a pack at a time; a crew is given all that is ready
     while True:
@@ -121,7 +127,7 @@ def _do_all(session: _Session, missing: MissingRuns, *, pack: int, jobs: int) ->
         if fitting < min(SMALLEST_PACK if in_packs else 1, len(group)):
             session.outcome.out_of_time = True
             break
-        session.execute(group[:fitting] if in_packs else group, pack=pack, jobs=jobs)
+        session.execute(group[:fitting] if in_packs else group, pack=pack)
         if session.deadline is not None and time.monotonic() >= session.deadline:
             session.outcome.out_of_time |= bool(missing.ready(leave_out=session.left_out))
             break
@@ -182,7 +188,7 @@ class _Session:
         ends = accumulate((self._rate(run) or 0.0) * run.steps + self._after_training(run) for run in runs)
         return sum(end <= left for end in ends)
 
-    def execute(self, group: Sequence[MissingRun], *, pack: int, jobs: int) -> None:
+    def execute(self, group: Sequence[MissingRun], *, pack: int) -> None:
         """Train a group; each run that ends is written down, each that fails is remembered."""
         for run in group:
             folder = run.folder(self.place)
@@ -190,27 +196,26 @@ class _Session:
                 shutil.rmtree(folder)
             folder.mkdir(parents=True, exist_ok=True)
 
+        by_id = {run.id: run for run in group}
+
         def ended(end: Ended) -> None:
+            run = by_id[end.id]
             if end.message is None:
-                steps = end.run.steps * end.packed
-                self._rates[_speed_key(end.run)] = max(end.seconds, 1e-9) / steps
-                scored = self._scoring.setdefault(_score_key(end.run), {})
-                scored[end.run.recipe.tta] = scoring_seconds(end.run.folder(self.place))
-                self._keep(end.run)
+                self._rates[_speed_key(run)] = max(end.seconds, 1e-9) / (run.steps * end.packed)
+                scored = self._scoring.setdefault(_score_key(run), {})
+                scored[run.recipe.tta] = scoring_seconds(run.folder(self.place))
+                self._keep(run)
             else:
-                self._fail(end.run, end.message, end.surroundings, diverged=end.diverged)
+                self._fail(run, end.message, end.surroundings, diverged=end.diverged)
 
         deadline = self._end_of_training(group, pack=pack)
         if self.crew is not None:
-            out_of_time = on_cluster(
+            out_of_time = by_crew(
                 group, self.place, self.device, crew=self.crew, pack=pack, deadline=deadline, ended=ended
             )
-        elif pack > 1:
-            out_of_time = packed(group, self.place, self.device, deadline=deadline, ended=ended)
-        elif jobs > 1:
-            out_of_time = processes(group, self.place, self.device, deadline=deadline, ended=ended, jobs=jobs)
         else:
-            out_of_time = one_by_one(group, self.place, self.device, deadline=deadline, ended=ended)
+            way = packed if pack > 1 else one_by_one
+            out_of_time = way(group, self.place, self.device, deadline=deadline, ended=ended)
         if out_of_time:
             self.outcome.out_of_time = True
             self.left_out |= {run.id for run in group}
@@ -222,63 +227,64 @@ class _Session:
         keeping = sorted(map(self._keep_seconds, group), reverse=True)
         return self.deadline - sum(keeping[: pack * self.at_once])
 
-    def _keep(self, planned: MissingRun) -> None:
+    def _keep(self, due: MissingRun) -> None:
         """The record of a finished run, now or, where what it keeps would take too long, in the next call."""
-        seconds = self._keep_seconds(planned)
+        seconds = self._keep_seconds(due)
         too_long = seconds > LONG_TO_KEEP or self._kept_late + seconds > LATE_KEEPING
         if self.deadline is not None and too_long and time.monotonic() + seconds > self.deadline:
-            self.left_out.add(planned.id)  # its folder is finished: `distil_finished` finds it
+            self.left_out.add(due.id)  # its folder is finished: `distil_finished` finds it
             self.outcome.out_of_time = True
-            self._tell(planned, "trained; the next call writes its record")
+            self._tell(due, "trained; the next call writes its record")
             return
-        folder = planned.folder(self.place)
+        folder = due.folder(self.place)
         run = Run(folder)
-        record = distil(run, about=planned.about(self.set_name), phase=planned.phase, packed=_packed_with(folder))
-        if shares_first_stage(planned.recipe):  # as declared: where its first stage lies is no matter of the record
+        record = distil(run, about=due.about(self.set_name), phase=due.phase, packed=_packed_with(folder))
+        if shares_first_stage(due.recipe):  # as declared: where its first stage lies is no matter of the record
             record["first_stage"] = told_of(run)
-            record["recipe"] = to_plain(planned.recipe)
-            record["identity"] = {**record["identity"], "recipe": recipe_hash(planned.recipe)}
-        if planned.phase == "tuning":
-            record["recipe"] = planned.brief_recipe()
+            record["recipe"] = to_plain(due.recipe)
+            record["identity"] = {**record["identity"], "recipe": recipe_hash(due.recipe)}
+        if due.phase == "tuning":
+            record["recipe"] = due.brief_recipe()
         else:
             began = time.monotonic()
-            here = self.device if self.crew is None else None  # a crew's devices are on other machines
-            record |= planned.study.task.keep(run, planned.task, device=here)
+            # The devices of a cluster's crew are on other machines.
+            here = self.device if self.crew is None or self.crew.local else None
+            record |= due.study.task.keep(run, due.task, device=here)
             ended = time.monotonic()
-            self._keeping[_keep_key(planned)] = ended - began
+            self._keeping[_keep_key(due)] = ended - began
             if self.deadline is not None:
                 self._kept_late += max(0.0, ended - max(began, self.deadline))
-        if planned.phase == "final":
+        if due.phase == "final":
             self.book.set_aside_other_settings(record)
         self.book.add(record)
-        if planned.phase == "tuning":
+        if due.phase == "tuning":
             for name in NOT_KEPT_OF_TUNING:
                 (folder / name).unlink(missing_ok=True)
         self.outcome.done += 1
         ((part, (auc, *_)),) = record["auc"].items()
-        self._tell(planned, f"{part} AUC {auc:.3f}")
+        self._tell(due, f"{part} AUC {auc:.3f}")
 
-    def _fail(self, planned: MissingRun, message: str, around: dict[str, Any] | None, *, diverged: bool) -> None:
-        self.left_out.add(planned.id)
-        self.outcome.failed.append((planned.text(), message))
+    def _fail(self, due: MissingRun, message: str, around: dict[str, Any] | None, *, diverged: bool) -> None:
+        self.left_out.add(due.id)
+        self.outcome.failed.append((due.text(), message))
         if diverged:
-            identity = {"data": planned.task.data_hash(), "seed": planned.seed}
+            identity = {"data": due.task.data_hash(), "seed": due.seed}
             self.book.add(
                 {
-                    **planned.about(self.set_name),
-                    "phase": planned.phase,
-                    "failed": message.replace(f"{planned.folder(self.place)}{os.sep}", ""),  # a path of this machine
+                    **due.about(self.set_name),
+                    "phase": due.phase,
+                    "failed": message.replace(f"{due.folder(self.place)}{os.sep}", ""),  # a path of this machine
                     "identity": identity,
-                    "recipe": planned.brief_recipe(),
+                    "recipe": due.brief_recipe(),
                     **(around or surroundings(self.device)),
                 }
             )
-        self._tell(planned, f"failed: {message}")
+        self._tell(due, f"failed: {message}")
 
-    def _tell(self, planned: MissingRun, result: str) -> None:
+    def _tell(self, due: MissingRun, result: str) -> None:
         if self.report is None:
             return
-        left = self.missing.expected(planned.study.group or planned.study.name)
+        left = self.missing.expected(due.study.group or due.study.name)
         rates = [self._rate(run) for run in left]
         known = [rate for rate in rates if rate is not None]
         seconds_left = sum(
@@ -287,7 +293,7 @@ class _Session:
         ) if known or not left else None  # fmt: skip
         self.report(
             Step(
-                text=f"{planned.text()}: {result}",
+                text=f"{due.text()}: {result}",
                 done=self.outcome.done,
                 left=len(left),
                 seconds=time.monotonic() - self.began,

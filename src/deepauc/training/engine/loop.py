@@ -21,7 +21,7 @@ from deepauc.models.build import is_of_bags
 from deepauc.training.engine.bag_rules import require_bags
 from deepauc.training.engine.batch import read_bags, read_batch
 from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, alpha_of
 from deepauc.training.engine.rates import RATE
 from deepauc.training.engine.step import backward_whole_batch

@@ -44,7 +44,7 @@ class Start:
 
     @property
     def adamw(self) -> AdamWSpec:
-        """Of the first stage."""
+        """Of the cross-entropy stage."""
         return FROZEN_ADAMW if self.frozen else AdamWSpec(lr=ADAMW_LR)
 
     def backbone_rate(self, optimizer: OptimizerSpec | None = None) -> float:
@@ -69,7 +69,7 @@ class Start:
         return LastStage(usual.objective, optimizer, replaced(usual.decisions, both))
 
     def rate(self) -> Decision:
-        """Of the first stage, where it is alone."""
+        """Of the cross-entropy stage, where it is alone."""
         return Decision(name="learning rate", value=self.adamw.lr, reason=(self.kind,), rests_on=self._facts)
 
     @property

@@ -18,7 +18,7 @@ import torch
 from deepauc.data.augment.batch import Augment
 from deepauc.data.bags import BagInputs
 from deepauc.data.task import Task
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.loop import can_be_fast, run_epoch
 from deepauc.training.engine.trainer import Epoch, Trainer
 from deepauc.training.plan.decision import Decision, Fact, replaced

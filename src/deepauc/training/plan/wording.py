@@ -168,7 +168,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "trained": "The pretrained layers have {backbone:g} times this rate.",
     },
     "learning rates": {
-        "frozen": "Only the last layer is trained, with a weight decay of {decay:g} in the first stage.",
+        "frozen": "Only the last layer is trained, with a weight decay of {decay:g} in stage 1.",
         "trained": "The pretrained layers have {backbone:g} times these rates.",
         "sigmoid": "Scores pass a sigmoid first, because raw scores diverge at the second rate.",
         "paper": "The second rate and its steps are the paper's. Scores pass a sigmoid first, because raw scores "

@@ -15,10 +15,10 @@ import torch
 from deepauc.data.augment.batch import Augment
 from deepauc.data.task import Task
 from deepauc.models.fusion import MetadataEncoder, Scale, ensemble
-from deepauc.training.encoded_metadata import metadata_task
 from deepauc.training.engine.loop import chosen_device
 from deepauc.training.plain import from_plain
 from deepauc.training.predict.validation_weights import validation_weights
+from deepauc.training.prepare.encoded_metadata import metadata_task
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run.run import Run

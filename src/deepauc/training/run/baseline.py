@@ -1,4 +1,4 @@
-"""The first stage with scores of a finished run as a run of its own: what the stages after it have to beat."""
+"""The baseline stage of a finished run, the earliest with scores, as a run of its own: what later ones have to beat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = "baseline"
 
 
 def baseline_run(run: Run, task: Task, *, device: str | torch.device | None = None) -> Run | None:
-    """`RUN/baseline`: the first stage with scores as a run of its own, by the weights the guard kept; None without.
+    """`RUN/baseline`: the baseline stage as a run of its own, by the weights the guard kept; None without.
 
     Stages on views that come before it are part of it. Its identity is that of such a run: same data, same seed, the
     recipe cut after that stage.

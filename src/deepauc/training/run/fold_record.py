@@ -22,7 +22,7 @@ class BoardRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class KeptCandidate:
     """The candidate that was kept. Figures are means over labels, but for `aucs`.
 
     auc, aucs: corrected for the choosing. with_trivial: the trivial baseline that joins its average. trivial: the best
@@ -46,12 +46,14 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldsRecord:
-    """names: of the folds, in the order of their folders. column: of the table that names them. choice: at the end."""
+    """names: of the folds, in the order of their folders. column: of the table that names them. choice: at the
+    end, by its name in run.json.
+    """
 
     names: tuple[str, ...]
     column: str | None = None
     cautions: tuple[str, ...] = ()
-    choice: Choice | None = None
+    choice: KeptCandidate | None = None
 
     @classmethod
     def of(cls, plain: Any) -> FoldsRecord | None:
@@ -64,7 +66,7 @@ class FoldsRecord:
                 names=tuple(map(str, plain["names"])),
                 column=plain.get("column"),
                 cautions=tuple(map(str, plain.get("cautions", ()))),
-                choice=None if choice is None else _choice(choice),
+                choice=None if choice is None else _kept(choice),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(f"run.json is damaged: what it says of folds cannot be read ({error!r}).") from None
@@ -73,10 +75,10 @@ class FoldsRecord:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-def _choice(plain: Mapping[str, Any]) -> Choice:
+def _kept(plain: Mapping[str, Any]) -> KeptCandidate:
     board = (BoardRow(**{**row, "auc": Estimate(**row["auc"])}) for row in plain["board"])
     lead = plain.get("lead")
-    return Choice(
+    return KeptCandidate(
         kept=plain["kept"],
         default=plain["default"],
         auc=Estimate(**plain["auc"]),

@@ -349,7 +349,7 @@ class RunRecord:
 
     @property
     def baseline_stage(self) -> int:
-        """The number of the first stage with scores, which is the baseline of those after it; views give none."""
+        """The number of the earliest stage with scores, which those after it have to beat; views give none."""
         return next((number for number, stage in enumerate(self.stages) if stage.views == 1), 0)
 
     @property

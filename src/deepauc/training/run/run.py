@@ -13,8 +13,8 @@ import numpy.typing as npt
 from deepauc.data.task import Array, Task
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import Estimate
-from deepauc.training.encoded_metadata import EncodedMetadata
 from deepauc.training.engine.trainer import Trainer
+from deepauc.training.prepare.encoded_metadata import EncodedMetadata
 from deepauc.training.run.bundle import Bundle, save_weights
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.operating import calibrations, thresholds

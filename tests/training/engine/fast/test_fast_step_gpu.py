@@ -17,9 +17,9 @@ from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast.fast_step import FastEngine
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.predict.predict import predict
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
@@ -72,7 +72,7 @@ def test_packed_follow_alone(tmp_path):
 
 def test_images_through_the_feed(tmp_path, monkeypatch):
     there = train(recipe(), task(), seed=0, run_dir=tmp_path / "there", device="cuda", engine="fast")
-    monkeypatch.setattr("deepauc.training.engine.feed.SHARE_OF_FREE_MEMORY", 0)
+    monkeypatch.setattr("deepauc.training.engine.fast.feed.SHARE_OF_FREE_MEMORY", 0)
     fed = train(recipe(), task(), seed=0, run_dir=tmp_path / "fed", device="cuda", engine="fast")
     mine, theirs = ([float(row["loss"]) for row in r.history] for r in (fed, there))
     np.testing.assert_allclose(mine, theirs, rtol=0.05)

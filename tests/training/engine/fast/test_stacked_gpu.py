@@ -21,9 +21,9 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
+from deepauc.training.engine.fast.packing import Job, train_together
+from deepauc.training.engine.fast.stacked_step import StackedStep
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
-from deepauc.training.engine.stacked_step import StackedStep
 from deepauc.training.recipe import Recipe, Stage
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

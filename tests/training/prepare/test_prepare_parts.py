@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deepauc.training.config import DataSettings, Settings
-from deepauc.training.prepare import prepare
+from deepauc.training.prepare.prepare import prepare
 
 
 def table(folder, unlabelled):

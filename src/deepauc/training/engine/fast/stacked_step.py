@@ -13,8 +13,8 @@ from torch.func import functional_call
 from deepauc.kernels.small_conv import has_triton, use_small_convs
 from deepauc.kernels.stacked.network import can_stack, empty_copy, stacked
 from deepauc.kernels.stacked.weights import StackedWeights
-from deepauc.training.engine.forward import Ends
-from deepauc.training.engine.run_step import RunStep
+from deepauc.training.engine.fast.forward import Ends
+from deepauc.training.engine.fast.run_step import RunStep
 from deepauc.training.engine.step import Batch
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Stage

@@ -20,12 +20,12 @@ from deepauc.data.table.read import read_table
 from deepauc.data.task import Array, Indices, Task, feature_columns
 from deepauc.names import count_possible_leaks, group_word
 from deepauc.training.config import AUTO, DataSettings, Settings, SplitSettings
-from deepauc.training.encoded_metadata import encoding_decision, metadata_task, require_categories
-from deepauc.training.in_memory import kept_in_memory
 from deepauc.training.plan.decision import Decision, DeviceKind, Fact
 from deepauc.training.plan.network import planned_size
 from deepauc.training.predict.known_rows import parts_decision, split_like
-from deepauc.training.prepare_packed import PackedRecord, read_packed, require_only_packed
+from deepauc.training.prepare.encoded_metadata import encoding_decision, metadata_task, require_categories
+from deepauc.training.prepare.in_memory import kept_in_memory
+from deepauc.training.prepare.packed import PackedRecord, read_packed, require_only_packed
 
 ReadingProgress = Callable[[int, int], None]
 

@@ -10,10 +10,10 @@ from deepauc.data.augment.batch import Augment
 from deepauc.models.build import SmallCNNSpec
 from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.engine import fast_step
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast import fast_step
+from deepauc.training.engine.fast.fast_step import FastEngine
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.checkpoint import load_state

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from deepauc.kernels.dropout import STEP_KEY
-from deepauc.training.engine.feed import HostFeed
+from deepauc.training.engine.fast.feed import HostFeed
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TracedLoss, alpha_of
 from deepauc.training.engine.rates import RATE
 from deepauc.training.engine.step import Batch

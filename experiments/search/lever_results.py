@@ -41,7 +41,7 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class LeverResult:
     """What a lever has tried so far; chosen: None as long as a setting or a fold is missing."""
 
     lever: Lever
@@ -80,11 +80,11 @@ class Decision:
         return paired(end.values, simplest.values)
 
 
-def decisions(book: RecordBook, loss: str) -> list[Decision]:
+def lever_results(book: RecordBook, loss: str) -> list[LeverResult]:
     """What the records of each lever come to, in order; a lever counts with what those before it choose now."""
     searches = {one: _recorded(book, one) for one in (("auc_m", loss) if loss in FOLLOWERS else (loss,))}
     choices = RecordedSettings([study for search in searches.values() for study in search], book)
-    return [_decision(*both, choices) for both in zip(levers.LEVERS[loss], searches[loss], strict=True)]
+    return [_result(*both, choices) for both in zip(levers.LEVERS[loss], searches[loss], strict=True)]
 
 
 def _recorded(book: RecordBook, loss: str) -> list[Study]:
@@ -94,7 +94,7 @@ def _recorded(book: RecordBook, loss: str) -> list[Study]:
     return [replace(one, tuning_seeds=seeds[one.name] or one.tuning_seeds) for one in declared]
 
 
-def _decision(lever: Lever, study: Study, choices: RecordedSettings) -> Decision:
+def _result(lever: Lever, study: Study, choices: RecordedSettings) -> LeverResult:
     records, selected, tried = choices.asked_for(study), choices.selected(study), []
     for setting in lever.settings:
         mine = [r for r in records if {axis: r["config"][axis] for axis in lever.axes} == dict(setting)]
@@ -104,4 +104,4 @@ def _decision(lever: Lever, study: Study, choices: RecordedSettings) -> Decision
         if mine:
             tried.append(Tried(setting=setting, aucs=aucs, alpha_zero=fmean(shares) if shares else None))
     chosen = None if selected is None else {axis: selected[0][axis] for axis in lever.axes}
-    return Decision(lever=lever, records=tuple(records), tried=tuple(tried), chosen=chosen)
+    return LeverResult(lever=lever, records=tuple(records), tried=tuple(tried), chosen=chosen)

@@ -18,8 +18,8 @@ from deepauc.data.counter import hash_key
 from deepauc.data.task import ArrayInputs
 from deepauc.kernels.small_conv import has_triton
 from deepauc.kernels.small_conv_launch import launch_tag
-from deepauc.training.engine.feed import images_on_device, rows_needed
-from deepauc.training.engine.forward import (
+from deepauc.training.engine.fast.feed import images_on_device, rows_needed
+from deepauc.training.engine.fast.forward import (
     Ends,
     Forward,
     Inputs,
@@ -33,8 +33,8 @@ from deepauc.training.engine.forward import (
     value_key,
     worth_compiling,
 )
-from deepauc.training.engine.run_step import RunStep, Snapshot
-from deepauc.training.engine.stacked_step import StackedStep, stacking_key, worth_stacking
+from deepauc.training.engine.fast.run_step import RunStep, Snapshot
+from deepauc.training.engine.fast.stacked_step import StackedStep, stacking_key, worth_stacking
 from deepauc.training.engine.trainer import Epoch, Trainer
 
 WARM_UP_STEPS = 3

@@ -18,10 +18,10 @@ from deepauc.data.counter import hash_key
 from deepauc.models.build import FactorySpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import SGDSpec
-from deepauc.training.engine import fast_step
-from deepauc.training.engine.forward import value_key, worth_compiling
+from deepauc.training.engine.fast import fast_step
+from deepauc.training.engine.fast.forward import value_key, worth_compiling
+from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
 from deepauc.training.recipe import Recipe, Stage
 
 

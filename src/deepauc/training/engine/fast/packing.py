@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from deepauc.data.task import Task
-from deepauc.training.engine.fast_step import FastEngine
+from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.loop import can_be_fast, chosen_device, claim_folder, made_current
 from deepauc.training.engine.trainer import Epoch, Trainer
 from deepauc.training.recipe import Recipe

@@ -16,7 +16,7 @@ from deepauc.data.table.read import largest_group
 from deepauc.data.task import Array, Indices, Task
 from deepauc.names import Alike, find_alike
 from deepauc.training.config import DataSettings
-from deepauc.training.in_memory import kept_in_memory
+from deepauc.training.prepare.in_memory import kept_in_memory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,11 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
-from deepauc.training.engine import fast_step
-from deepauc.training.engine.feed import HostFeed
+from deepauc.training.engine.fast import fast_step
+from deepauc.training.engine.fast.feed import HostFeed
+from deepauc.training.engine.fast.packing import Job, train_together
+from deepauc.training.engine.fast.run_step import RunStep, Snapshot
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
-from deepauc.training.engine.run_step import RunStep, Snapshot
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.folder import RunFolder
@@ -181,14 +181,14 @@ def test_runs_of_different_length_go_on_without_each_other(image_task, tmp_path)
 
 def test_images_that_do_not_fit_come_through_the_feed(image_task, tmp_path, monkeypatch):
     there = train(recipe(), image_task, seed=1, run_dir=tmp_path / "there", engine="fast", device="cpu")
-    monkeypatch.setattr("deepauc.training.engine.feed.HOST_BYTES", 0)
+    monkeypatch.setattr("deepauc.training.engine.fast.feed.HOST_BYTES", 0)
     fed = train(recipe(), image_task, seed=1, run_dir=tmp_path / "fed", engine="fast", device="cpu")
     assert (fed.path / "scores.csv").read_bytes() == (there.path / "scores.csv").read_bytes()
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
 def test_no_thread_is_left_of_a_run_that_is_broken_off(image_task, tmp_path, monkeypatch, stop):
-    monkeypatch.setattr("deepauc.training.engine.feed.HOST_BYTES", 0)
+    monkeypatch.setattr("deepauc.training.engine.fast.feed.HOST_BYTES", 0)
     taken = []
 
     def first_two(feed, take=HostFeed.next):
@@ -225,7 +225,7 @@ def test_batches_come_in_their_order_however_fast_they_are_taken(image_task):
 
 
 def test_a_reading_error_reaches_the_caller(image_task, tmp_path, monkeypatch):
-    monkeypatch.setattr("deepauc.training.engine.feed.HOST_BYTES", 0)
+    monkeypatch.setattr("deepauc.training.engine.fast.feed.HOST_BYTES", 0)
     inputs = type(image_task.source).__call__
 
     def broken(self, rows):

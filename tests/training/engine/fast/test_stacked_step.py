@@ -13,10 +13,10 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
-from deepauc.training.engine import fast_step, stacked_step
+from deepauc.training.engine.fast import fast_step, stacked_step
+from deepauc.training.engine.fast.packing import Job, train_together
+from deepauc.training.engine.fast.stacked_step import StackedStep, worth_stacking
 from deepauc.training.engine.loop import train
-from deepauc.training.engine.packing import Job, train_together
-from deepauc.training.engine.stacked_step import StackedStep, worth_stacking
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 
@@ -83,7 +83,7 @@ def test_stacked_runs_equal_runs_alone_and_resume(image_task, tmp_path, calls, m
 
 
 def test_a_stage_on_views_and_images_that_do_not_fit(image_task, tmp_path, calls, monkeypatch):
-    monkeypatch.setattr("deepauc.training.engine.feed.HOST_BYTES", 0)
+    monkeypatch.setattr("deepauc.training.engine.fast.feed.HOST_BYTES", 0)
     first = Stage(
         objective=Contrastive(), optimizer=SGDSpec(lr=0.02), epochs=2, batch_size=16, views=2,
         augment=Augment(crop_padding=1), projection=(8, 8),
