@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from deepauc.training.config import DataSettings, Settings
-from deepauc.training.prepare import prepare
+from deepauc.training.prepare.prepare import prepare
 
 
 def table(folder, *, exams=40, shared=(), **cells):
