@@ -4,7 +4,7 @@ Fixed here before any score was seen: how bags are drawn, the network, rates, ma
 loss, those of the default plan), the poolings. Nothing is chosen on any part: the last epoch is reported.
 
     DEEPAUC_DATA=... python benchmarks/bags.py      # trains what is missing, writes results/bags.jsonl
-    python benchmarks/bags.py --table               # only writes results/bags.md from those records
+    python -m experiments.bags                      # writes results/bags.md from those records
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,6 @@ from deepauc.data.datasets.medical.pathmnist import load_pathmnist_subset
 from deepauc.data.splits import fold_numbers
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.intervals import auroc_interval
-from deepauc.metrics.mean_interval import mean_interval
 from deepauc.metrics.pooling import pool_scores
 from deepauc.models.build import BagSpec, ModelSpec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
@@ -40,7 +40,7 @@ from deepauc.optim.standard import AdamWSpec
 from deepauc.studies.records.file import append, read_named
 from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
-from deepauc.training.run.folder import code_text, surroundings
+from deepauc.training.run.folder import surroundings
 from deepauc.training.schedule import Cosine, Steps
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -167,11 +167,6 @@ DATA: dict[str, Callable[[Path, int], Cohort]] = {
     "dermatology": dermatology,
     "patients": patients,
 }
-TITLES = {
-    "pathology": "PathMNIST, 10 tiles per bag, 1 to 3 of them tumour",
-    "dermatology": "HAM10000, 3 lesions per bag, 1 of them a melanoma",
-    "patients": "NIH chest X-rays, 3 per patient, effusion in any",
-}
 
 
 def shrunk(images: npt.NDArray[np.uint8], factor: int) -> npt.NDArray[np.uint8]:
@@ -201,13 +196,12 @@ def recipe(loss: str, model: ModelSpec, cohort: Cohort, rows: int) -> Recipe:
 
 
 def jobs() -> Iterator[tuple[int, str, str, str]]:
-    """(set, data, loss, method), the drawn bags of lesions last; set by set, so that what is there is of whole sets."""
+    """(set, data, loss, method): attention after the others, the drawn bags of lesions last."""
     for some in (("pathology", "patients"), ("dermatology",)):
-        for number in range(SETS):
-            for data in some:
-                for method in (COPIED, *POOLINGS):
-                    for loss in LOSSES:
-                        yield number, data, loss, method
+        for methods in ((COPIED, "smooth-max"), ("attention",)):
+            for number in range(SETS):
+                for data, method, loss in product(some, methods, LOSSES):
+                    yield number, data, loss, method
 
 
 def run_all(wanted: list[str], sets: list[int]) -> None:
@@ -254,83 +248,10 @@ def run_all(wanted: list[str], sets: list[int]) -> None:
         print(title, {how: round(auc[0], 3) for how, auc in aucs.items()}, record["cpu_seconds"], flush=True)
 
 
-def row_names() -> list[tuple[str, str]]:
-    """(method, how its scores were pooled), in the order of the page."""
-    return [*((COPIED, how) for how in ("mean", "max", "noisy-or")), *((how, how) for how in POOLINGS)]
-
-
-def write_table() -> None:
-    """results/bags.md, from the records alone."""
-    records = list(read_named(RESULTS / "bags.jsonl").values())
-    values: dict[tuple[str, str, str, str], dict[int, float]] = {}
-    for one in records:
-        for how, auc in one["auc"].items():
-            values.setdefault((one["data"], one["loss"], one["method"], how), {})[one["set"]] = auc[0]
-
-    def text(numbers: list[float], *, signed: bool = False) -> str:
-        shown = "{:+.3f}" if signed else "{:.3f}"
-        if len(numbers) < 2:
-            return "-"
-        found = mean_interval(numbers)
-        return f"{shown.format(found.value)} [{shown.format(found.low)}, {shown.format(found.high)}]"
-
-    first = records[0]
-    lines = [
-        "# Bags: one label for several images",
-        "",
-        "Test AUC per bag, mean over five sets with the 95 % t-interval over sets. `copied label`: each image is",
-        "trained with the label of its bag, and the scores of a bag's images are pooled afterwards. `bags`: the",
-        "network pools, and is trained on bags. Differences are paired by set, from `copied label` with `mean` of the",
-        "same loss. All was fixed in `benchmarks/bags.py` before any score was seen, one setting for each loss; the",
-        "last epoch counts. Made by `python benchmarks/bags.py`.",
-    ]
-    for data, title in TITLES.items():
-        mine = [one for one in records if one["data"] == data]
-        if not mine:
-            continue
-        bags, positives = mine[0]["bags"], mine[0]["positives"]
-        lines += [
-            "",
-            f"## {title}",
-            "",
-            f"Train: {bags['train']} bags, {positives['train']} positive. Test: {bags['test']} bags, "
-            f"{positives['test']} positive.",
-            "",
-            "| training | pooling | CE | AUC-M | AUC-M - CE | CE - copied, mean | AUC-M - copied, mean |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for method, how in row_names():
-            own = {loss: values.get((data, loss, method, how), {}) for loss in LOSSES}
-            both = sorted(own["CE"].keys() & own["AUC-M"].keys())
-            cells = [text([own[loss][s] for s in sorted(own[loss])]) for loss in LOSSES]
-            cells.append(text([own["AUC-M"][s] - own["CE"][s] for s in both], signed=True))
-            for loss in LOSSES:
-                base = values.get((data, loss, COPIED, "mean"), {})
-                shared = sorted(base.keys() & own[loss].keys())
-                same = (method, how) == (COPIED, "mean")
-                cells.append("-" if same else text([own[loss][s] - base[s] for s in shared], signed=True))
-            training = "copied label" if method == COPIED else "bags"
-            lines.append(f"| {training} | {how} | {' | '.join(cells)} |")
-    cpu = sum(one["cpu_seconds"] for one in records) / 60
-    lines += [
-        "",
-        "DeLong intervals of each set are in the records. HAM10000's file has one image of each lesion and names no",
-        "patients, so its bags are drawn; those of the chest X-rays are real patients.",
-        "",
-        f"{len(records)} runs, {cpu:.0f} minutes of one core; {first['hardware']}; torch {first['versions']['torch']}; "
-        f"{code_text(first)}.",
-        "",
-    ]
-    (RESULTS / "bags.md").write_text("\n".join(lines), encoding="utf-8")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("--data", choices=list(DATA), action="append", default=[], help="only these; repeatable")
     parser.add_argument("--set", type=int, choices=range(SETS), action="append", default=[], help="likewise")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if not options.table:
-        run_all(options.data, options.set)
-    write_table()
+    run_all(options.data, options.set)
