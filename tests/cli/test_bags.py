@@ -96,6 +96,22 @@ def test_evaluate_judges_exams_of_a_table(deepauc, run, folder):
     assert (code, err) == (0, "")
     (label,) = json.loads(said)["labels"]
     assert (label["rows"], label["positives"]) == (EXAMS, EXAMS // 3)
+    words = (
+        "evaluate",
+        run,
+        "--table",
+        folder / "data.csv",
+        "--group-column",
+        "patient",
+        "--per-group",
+        "max",
+        "--json",
+    )
+    code, said, err = deepauc(*words)
+    assert (code, err) == (0, "")
+    (label,) = json.loads(said)["labels"]
+    assert label["rows"] == EXAMS // 2  # patients
+    assert label["thresholds"] == []  # those of training are for exams
 
 
 def test_examples_show_the_images_that_decided(deepauc, run, folder, tmp_path):
@@ -156,10 +172,18 @@ def test_one_score_per_group_without_training_anew(deepauc, run, folder, tmp_pat
     found = json.loads(said)["results"][0]
     assert found["counts"]["rows"] == len(patients)
     assert found["auc"]["delong"]["value"] == pytest.approx(auroc(pooled, labels), abs=1e-12)
-    code, said, err = deepauc(
-        "compare", run / "scores.csv", run / "scores.csv", "--per-group", "mean", "--part", "train"
-    )
+    other = tmp_path / "other.csv"
+    other.write_text(
+        (run / "scores.csv").read_text().replace(",1,", ",1,-")
+    )  # of some positives the score is turned round
+    turned = [row for row in read(other) if row["part"] == "train"]
+    words = ("compare", run / "scores.csv", other, "--per-group", "mean", "--part", "train", "--json")
+    code, said, err = deepauc(*words)
     assert (code, err) == (0, "")
+    (pair,) = json.loads(said)["labels"]
+    for name, table in (("auc", own), ("baseline_auc", turned)):
+        means = [np.mean([float(row["score"]) for row in table if row["group"] == one]) for one in patients]
+        assert pair[name] == pytest.approx(auroc(means, labels), abs=1e-6)
     code, _, err = deepauc("evaluate", run / "scores.csv", "--per-group", "noisy-or", "--part", "train")
     assert code == 2
     assert "probabilities" in err

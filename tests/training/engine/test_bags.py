@@ -26,6 +26,7 @@ from deepauc.training.predict.predict import predict
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.interrupt import fitting_batch
 from deepauc.training.scoring import BATCH, score_rows
 
 CNN = SmallCNNSpec(widths=(4, 8))
@@ -223,6 +224,22 @@ def test_copies_are_of_all_images_of_a_bag_alike(task, tmp_path):
             bags = Bags(Preprocessing.of(task)(changed), (len(images),), torch.arange(len(images)))
             total += float(model(bags))
     assert total / 3 == pytest.approx(float(run.scores("test")[0][0]), abs=1e-5)
+
+
+def test_memory_that_runs_out_is_told_in_bags():
+    model = BagSpec(image=MLPSpec(hidden=())).build(in_channels=2, num_outputs=1)
+    whole = model.image.forward
+
+    def small(rows, most):
+        if len(rows) > most:
+            raise RuntimeError("not enough memory")
+        return whole(rows)
+
+    bags = Bags(torch.randn(20, 2), (5, 5, 5, 5))
+    model.image.forward = lambda rows: small(rows, 10)
+    assert fitting_batch(model, bags) == 2
+    model.image.forward = lambda rows: small(rows, 4)
+    assert fitting_batch(model, bags) is None
 
 
 def test_the_pace_is_measured_on_bags(task):
