@@ -1,9 +1,10 @@
-"""Partial AUC and AP losses, forward + backward on one CPU thread, beside torch's BCE and the loss over all pairs.
+"""Partial AUC and AP losses, forward + backward on one CPU thread, beside torch's BCE, all pairs, and LibAUC's.
 
     python benchmarks/partial_auc.py
 
 Scores are a leaf tensor of float32. What a call of the module costs is timed, checks of the input included. Best of
-several, all contenders in turn. AP goes through n+ n pairs, so it stops at MOST_PAIRS of them.
+several, all contenders in turn. AP and LibAUC 2.0.1's partial AUC (`pAUC_CVaR_Loss`, where importable) go through all
+pairs, so they stop at so many of them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from timing import best_in_turn, one_thread, readable
 
 SIZES = (128, 1_024, 65_536)
 SHARES = (0.01, 0.5)
-MOST_PAIRS = 2_000_000
-BCE, AP = "torch BCE", "AveragePrecisionLoss"
+MOST_PAIRS, LIBAUC_PAIRS = 2_000_000, 50_000_000
+BCE, AP, LIBAUC = "torch BCE", "AveragePrecisionLoss", "LibAUC, FPR <= .3"
 Row = dict[str, Any]
 
 
@@ -61,6 +62,8 @@ def _row(size: int, share: float) -> Row:
     if size * labels.sum() <= MOST_PAIRS:
         loss_fn, index = AveragePrecisionLoss(size), torch.arange(size)
         losses[AP] = lambda s, y: loss_fn(s, y, index)
+    if size * labels.sum() <= LIBAUC_PAIRS and (theirs := _libauc(size, int(labels.sum()))) is not None:
+        losses[LIBAUC] = theirs
 
     def forward_backward(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
         def run() -> None:
@@ -72,6 +75,16 @@ def _row(size: int, share: float) -> Row:
     seconds = best_in_turn({name: forward_backward(loss) for name, loss in losses.items()}, seconds=2.0, most=2000)
     over_bce = {name: spent / seconds[BCE] for name, spent in seconds.items()}
     return {"size": size, "positive_share": share, "seconds": seconds, "over_bce": over_bce}
+
+
+def _libauc(size: int, positives: int) -> Callable[[Tensor, Tensor], Tensor] | None:
+    try:
+        from libauc.losses.auc import pAUC_CVaR_Loss
+    except ImportError:
+        return None
+    loss_fn = pAUC_CVaR_Loss(size, positives, beta=0.3, device=torch.device("cpu"))
+    index = torch.arange(size)
+    return lambda s, y: loss_fn(s.unsqueeze(1), y.unsqueeze(1), index)
 
 
 if __name__ == "__main__":

@@ -108,9 +108,9 @@ def renewed(page: str, summary: dict[str, Any]) -> str:
 
 def entries() -> dict[str, Entry]:
     """The studies of all files, by name."""
-    from experiments import best, medical, paper, plan
+    from experiments import best, medical, objectives, paper, plan
 
-    return {entry.name: entry for file in (paper, medical, best, plan) for entry in file.STUDIES}
+    return {entry.name: entry for file in (paper, medical, best, plan, objectives) for entry in file.STUDIES}
 
 
 def recorded() -> dict[str, Entry]:

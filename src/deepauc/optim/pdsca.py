@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,11 +94,25 @@ class PDSCA(PESG):
 
     def loss(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """The loss of the step that is next; scores: the network's raw output."""
-        self._asked = True
         given = () if weights is None else (weights,)
-        if self.outer_next:
-            return cast(Loss, self.objective)(self.bound(scores), labels, *given)
-        return self.baseline(scores, labels, *given)
+        if self.begin_step():
+            return self.baseline(scores, labels, *given)
+        return cast(Loss, self.objective)(self.bound(scores), labels, *given)
+
+    def begin_step(self) -> bool:
+        """Whether the step that begins is an inner one; for who computes its loss without `loss`, as a compiled step
+        does."""
+        self._asked = True
+        return not self.outer_next
+
+    def inner_loss(self) -> Loss:
+        """What inner steps minimise, of raw scores."""
+        return self.baseline
+
+    def pass_turn(self) -> None:
+        """The next step is of the other kind: after a step that a CUDA graph has taken, which no Python sees."""
+        for group in self.param_groups:
+            group["outer_next"] = not group["outer_next"]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -117,8 +131,7 @@ class PDSCA(PESG):
             self._outer()
         else:
             self._inner()
-        for group in self.param_groups:
-            group["outer_next"] = not group["outer_next"]
+        self.pass_turn()
         return loss
 
     @contextmanager
@@ -127,7 +140,7 @@ class PDSCA(PESG):
         if not self.outer_next:
             yield
             return
-        held = [(parameter, parameter.detach().clone()) for parameter, _ in self._network()]
+        held = [(p, p.detach().clone()) for _, parameters in self._by_group() for p in parameters]
         self._put_weights()
         try:
             yield
@@ -154,49 +167,69 @@ class PDSCA(PESG):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "baseline": self.baseline, "bound": self.bound, "_asked": self._asked}
 
-    def _network(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
+    def _by_group(self) -> list[tuple[dict[str, Any], list[Tensor]]]:
         """The network's parameters with their groups; a, b and alpha have no inner step."""
         own = {id(p) for p in (*self.objective.primal_parameters(), *self.objective.dual_parameters())}
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) not in own:
-                    yield parameter, group
+        found = [(group, [p for p in group["params"] if id(p) not in own]) for group in self.param_groups]
+        return [(group, parameters) for group, parameters in found if parameters]
 
     def _inner(self) -> None:
-        for parameter, group in self._network():
-            state = self.state[parameter]
-            precise = torch.promote_types(parameter.dtype, torch.float32)
-            ahead = parameter.to(precise, copy=True)
-            if parameter.grad is not None:
-                ahead.sub_(parameter.grad.to(precise), alpha=group["inner_lr"])
-            if "u" in state:
-                state["u"].lerp_(ahead, group["beta0"])
-                state["w"].copy_(parameter)
-            else:
-                state["u"], state["w"] = ahead, parameter.detach().clone(memory_format=torch.preserve_format)
-            parameter.copy_(state["u"])
+        begun = self._has_begun("inner")
+        for group, parameters in self._by_group():
+            ahead = list(torch._foreach_mul([p.to(_precise(p)) for p in parameters], 1.0))  # copies
+            moving = [(x, p.grad.to(x.dtype)) for x, p in zip(ahead, parameters, strict=True) if p.grad is not None]
+            if moving:
+                torch._foreach_add_(*map(list, zip(*moving, strict=True)), alpha=-group["inner_lr"])
+            for parameter, x in zip(parameters, ahead, strict=True):
+                if "u" not in (state := self.state[parameter]):
+                    state["u"], state["w"] = x.clone(), torch.empty_like(parameter)
+            u, w = ([self.state[parameter][name] for parameter in parameters] for name in ("u", "w"))
+            torch._foreach_copy_(w, parameters)
+            _average(u, ahead, begun, group["beta0"])
+            torch._foreach_copy_(parameters, u)
+        begun.fill_(1)
 
     def _outer(self) -> None:
+        begun = self._has_begun("outer")
         for group in self.param_groups:
-            if group["dual"]:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if group["dual"] or not parameters:
                 continue
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if "z" in state:
-                    state["z"].lerp_(parameter.grad.to(state["z"].dtype), group["beta1"])
-                else:
-                    precise = torch.promote_types(parameter.dtype, torch.float32)
-                    state["z"] = parameter.grad.to(precise, copy=True)
-                parameter.grad.copy_(state["z"])
+            gradients = [parameter.grad.to(_precise(parameter)) for parameter in parameters]
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if "z" not in (state := self.state[parameter]):
+                    state["z"] = gradient.clone()
+            z = [self.state[parameter]["z"] for parameter in parameters]
+            _average(z, gradients, begun, group["beta1"])
+            torch._foreach_copy_([parameter.grad for parameter in parameters], z)
+        begun.fill_(1)
         self._put_weights()
         super().step()
 
+    def _has_begun(self, turn: Literal["inner", "outer"]) -> Tensor:
+        """0 before the first step of this kind, then 1, on the device: whoever captures a step may zero what trials of
+        it have left, and its first replay still begins with u or z as they come."""
+        owner, name = self._stage_owner(), f"{turn}_begun"
+        if name not in self.state[owner]:
+            self.state[owner][name] = torch.zeros((), device=owner.device)
+        begun: Tensor = self.state[owner][name]
+        return begun
+
     @torch.no_grad()
     def _put_weights(self) -> None:
-        for parameter, _ in self._network():
-            parameter.copy_(self.state[parameter]["w"])
+        for _, parameters in self._by_group():
+            torch._foreach_copy_(parameters, [self.state[parameter]["w"] for parameter in parameters])
+
+
+def _precise(parameter: Tensor) -> torch.dtype:
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _average(old: list[Tensor], new: list[Tensor], begun: Tensor, beta: float) -> None:
+    """old <- (1 - beta) old + beta new in place, and new itself where begun, a number on the device, is 0."""
+    torch._foreach_sub_(old, new)
+    torch._foreach_mul_(old, begun.to(old[0].dtype) * (1 - beta))
+    torch._foreach_add_(old, new)
 
 
 _OWN_OPTIONS = ("inner_lr", "beta0", "beta1", "outer_next")
@@ -236,6 +269,7 @@ class PDSCASpec:
     beta1: float = 0.9
     gamma: float = 0.002
     weight_decay: float = 0.0
+    momentum: float = 0.0
     reference: Reference = "start"
     decay_norms: bool = True
     projects: ClassVar[bool] = True  # as PESGSpec's
@@ -259,5 +293,6 @@ class PDSCASpec:
             beta1=self.beta1,
             gamma=self.gamma,
             weight_decay=self.weight_decay,
+            momentum=self.momentum,
             reference=self.reference,
         )

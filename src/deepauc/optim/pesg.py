@@ -217,12 +217,16 @@ class PESG(Optimizer):
 
     def _stage_steps(self) -> Tensor:
         """Steps of this stage, on the device, so that a captured step counts; kept with alpha, which every step has."""
-        objective, first = self.objective, self.param_groups[0]["params"]
-        owner = (objective.dual_parameters() or objective.primal_parameters() or first)[0]
+        owner = self._stage_owner()
         state = self.state[owner]
         if "stage_steps" not in state:
             state["stage_steps"] = torch.zeros((), dtype=torch.float32, device=owner.device)
         return state["stage_steps"]
+
+    def _stage_owner(self) -> Tensor:
+        objective, first = self.objective, self.param_groups[0]["params"]
+        owner: Tensor = (objective.dual_parameters() or objective.primal_parameters() or first)[0]
+        return owner
 
     def _batches(self) -> list[tuple[Rates, list[Primal]]]:
         """What to descend in, together where options, type and device agree; state is made at first sight."""

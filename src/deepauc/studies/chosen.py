@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepauc.studies.grid import Config
-from deepauc.studies.records.book import Record, RecordBook, validation_curve
+from deepauc.studies.records.book import Record, RecordBook, is_measured, validation_curve
 from deepauc.studies.selection import NothingToChoose, Trial
 from deepauc.studies.study import Inherits, Study
 
@@ -73,9 +73,9 @@ class ChosenSettings(ABC):
             curves = []
             for seed in study.tuning_seeds:
                 record = self.tuning_record(study, config, seed)
-                if record is None:  # at the first: asked before every pack, and to name a run takes a while
-                    return None
-                curves.append(validation_curve(record))
+                if record is None or not is_measured(record, study.measures):
+                    return None  # at the first: asked before every pack, and to name a run takes a while
+                curves.append(validation_curve(record, study.chosen_by))
             tried.append(Trial(config=config, validation=tuple(curves)))
         best = study.select.choose(tried)
         values = best.values()
@@ -83,7 +83,7 @@ class ChosenSettings(ABC):
             "rule": {"type": type(study.select).__name__, **vars(study.select)},
             "configurations": len(tried),
             "training_sets": list(study.tuning_seeds),
-            "validation_auc": [round(value, 5) for value in values],
+            f"validation_{study.chosen_by}": [round(value, 5) for value in values],
             **source,
         }
 

@@ -13,7 +13,7 @@ from deepauc.studies.grid import Config
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A configuration and the validation AUC it had, by training set and by epoch."""
+    """A configuration and the validation AUC (or the study's own measure) it had, by training set and by epoch."""
 
     config: Config
     validation: tuple[tuple[float, ...], ...]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+import numpy.typing as npt
+
 from deepauc.studies.grid import Config, Grid, product
 from deepauc.studies.selection import BestMeanValidation, SelectionRule
 from deepauc.studies.sources import TaskSource
@@ -15,6 +17,8 @@ from deepauc.training.plain import valid_name
 from deepauc.training.recipe import Recipe
 
 Phase = Literal["tuning", "final"]
+Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], Any]
+AUC = "auc"  # what settings are chosen by unless a study says otherwise
 
 
 TUNING_EVERY = 10  # epochs between two validations of a tuning run: selection looks at the last
@@ -61,7 +65,9 @@ class Study:
     tuned on, 90 % each, the rest being validation. tuning: arguments that differ while tuning, such as fewer epochs.
     test_curve, alpha_curve: kept by final runs; tuning runs never see the test part. curve_every: epochs between two
     points of the test curve. group: studies of one group are tuned together before any of them is refitted. cut: what
-    was left out of the declared study; goes into the records.
+    was left out of the declared study; goes into the records. measures: further metrics of scores and labels (n,), by
+    name: records hold them on validation while tuning and on test at the end. chosen_by: the one of them that settings
+    are chosen by on validation in place of the AUC.
     """
 
     name: str
@@ -79,6 +85,8 @@ class Study:
     curve_every: int = 1
     group: str = ""
     cut: Config = field(default_factory=dict)
+    measures: Mapping[str, Metric] = field(default_factory=dict)
+    chosen_by: str = AUC
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) & set("/\\ *?[]"):
@@ -98,6 +106,9 @@ class Study:
         ):
             for name in names:
                 valid_name(name, arguments, f"{what} of study {self.name}: its method has no such argument")
+        if AUC in self.measures:
+            raise ValueError(f"study {self.name}: records have the AUC anyway: give the measure {AUC!r} another name.")
+        valid_name(self.chosen_by, [AUC, *self.measures], f"measure of study {self.name}")
         sources = [*grid.axes, *self.fixed, *inherited]
         if twice := sorted({name for name in sources if sources.count(name) > 1}):
             raise ValueError(f"study {self.name}: {', '.join(twice)} is set in two of grid, fixed and inherits.")

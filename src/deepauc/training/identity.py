@@ -145,6 +145,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "beta1": 0.9,
         "gamma": 0.002,
         "weight_decay": 0.0,
+        "momentum": 0.0,
         "reference": "start",
         "decay_norms": True,
     },

@@ -17,7 +17,11 @@ import pytest
 import torch
 
 from deepauc.data.augment.batch import Augment
+from deepauc.metrics.auroc import auroc
+from deepauc.metrics.average_precision import average_precision
+from deepauc.metrics.partial import partial_auroc
 from deepauc.models.build import FactorySpec
+from deepauc.studies.chosen import RecordedSettings
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.status import status_of
 from deepauc.studies.running import execution, runner
@@ -575,6 +579,62 @@ def test_one_training_for_two_studies_that_need_the_same_run(tmp_path):
     assert outcome.done == 2
     assert len(list((tmp_path / "runs").iterdir())) == 1
     assert book.final("one")[0]["run"] == book.final("two")[0]["run"]
+
+
+def measures():
+    return {"ap": average_precision, "tpr": lambda s, y: partial_auroc(s, y, min_tpr=0.8)}
+
+
+@pytest.mark.parametrize("pack", [1, 2])
+def test_a_study_may_measure_and_choose_by_other_metrics(tmp_path, pack):
+    """Validation while tuning, test at the end, both from the scores; the selection is that metric's."""
+    studies = [a_study(name, measures=measures(), chosen_by=by) for name, by in (("a", "auc"), ("b", "ap"))]
+    outcome, book = run(studies, tmp_path, pack=pack)
+    assert outcome.done == 2 * (2 + 2)
+    assert not outcome.failed
+    tuned = book.tuning("b")
+    values = {record["config"]["margin"]: record["measures"]["validation"]["ap"] for record in tuned}
+    (final, _) = book.final("b")
+    assert final["config"]["margin"] == max(values, key=values.get)
+    assert final["selection"]["validation_ap"] == [round(max(values.values()), 5)]
+    assert set(tuned[0]["measures"]) == {"validation"}
+    assert set(final["measures"]) == {"test"}
+    assert [record["run"] for record in tuned] == [record["run"] for record in book.tuning("a")]  # trained once
+    with (tmp_path / "runs" / final["run"] / "scores.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["part"] == "test"]
+    scores, labels = (np.array([float(row[name]) for row in rows]) for name in ("score", "label"))
+    assert final["measures"]["test"] == {
+        name: pytest.approx(of(scores, labels), abs=1e-6) for name, of in measures().items()
+    }
+    settings = RecordedSettings(studies, book)
+    assert settings.selected(studies[1])[0]["margin"] == final["config"]["margin"]
+
+
+def test_the_measure_decides_and_not_the_auc(tmp_path):
+    """A measure that prefers what the AUC ranks last."""
+    study = a_study(measures={"worse": lambda s, y: -float(auroc(s, y))}, chosen_by="worse", seeds=(0,))
+    _, book = run([study], tmp_path)
+    aucs = {record["config"]["margin"]: record["auc"]["validation"][0] for record in book.tuning("m")}
+    assert book.final("m")[0]["config"]["margin"] == min(aucs, key=aucs.get)
+    assert len(set(aucs.values())) == 2
+
+
+def test_records_from_before_a_study_had_measures_are_made_again_once(done, tmp_path):
+    folder, (before, _), _, _, _ = done
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    study = replace(before, measures=measures(), chosen_by="ap")
+    outcome, book = run([study], tmp_path)
+    assert outcome.done == 2 + 2
+    assert all("measures" in record for record in (*book.tuning("m"), *book.final("m")))
+    assert run([study], tmp_path)[0].done == 0
+    assert run([before], tmp_path)[0].done == 2  # chosen by the AUC again: told, not trained
+
+
+def test_a_measure_has_a_name_of_its_own_and_is_declared():
+    with pytest.raises(ValueError, match="records have the AUC anyway"):
+        a_study(measures={"auc": auroc})
+    with pytest.raises(ValueError, match="'aq' is no measure of study m; there are ap, auc, tpr"):
+        a_study(measures=measures(), chosen_by="aq")
 
 
 def test_status_flags_records_of_other_code(done, tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from deepauc.metrics.intervals import Estimate
 from deepauc.studies.records.file import append, parsed, read_runs, whole
+from deepauc.studies.study import AUC, Metric
 from deepauc.training.run.run import Run
 from deepauc.training.run.scores import read_run_scores
 
@@ -143,8 +144,12 @@ def _old_runs(folder: Path) -> Iterator[tuple[float, Record]]:
             yield -1.0, record | ({"replaced": True} if path.parent.name == "replaced" else {})
 
 
-def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Record:
+def distil(
+    run: Run, *, about: Mapping[str, Any], phase: str, packed: int, measures: Mapping[str, Metric] | None = None
+) -> Record:
     """What is kept of a finished run. packed: how many runs shared the device, and so the seconds.
+
+    measures: further metrics, of the part whose AUC is kept.
 
     Final: test AUC with DeLong's interval, curves where the recipe asked for them, the recipe in full. Tuning: the
     validation AUC of each epoch; the recipe without what is at its default (`identity` has the hash of the whole).
@@ -162,6 +167,9 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
     part = "test" if phase == "final" else "validation"
     (auc,) = results.auc.get(part, {"": Estimate(math.nan, math.nan, math.nan)}).values()
     record["auc"] = {part: [round(value, 6) for value in (auc.value, auc.low, auc.high)]}
+    if measures:
+        scores, labels = run.scores(part)
+        record["measures"] = {part: {name: round(float(of(scores, labels)), 6) for name, of in measures.items()}}
     shares = [float(row["alpha_zero_share"]) for row in history if row.get("alpha_zero_share")]
     record["alpha_zero_share"] = round(sum(shares) / len(shares), 6) if shares else None
     if phase == "final":
@@ -173,8 +181,16 @@ def distil(run: Run, *, about: Mapping[str, Any], phase: str, packed: int) -> Re
     return record | found.made_by
 
 
-def validation_curve(record: Record) -> tuple[float, ...]:
+def is_measured(record: Record, measures: Collection[str]) -> bool:
+    """Whether a record has all of these, or the run has failed; one from before a study had them may not."""
+    parts = record.get("measures", {}).values()
+    return "failed" in record or not measures or any(set(measures) <= part.keys() for part in parts)
+
+
+def validation_curve(record: Record, chosen_by: str = AUC) -> tuple[float, ...]:
     """What a tuning run is chosen by: validation AUC after each epoch, not a number where it failed.
+
+    chosen_by: another measure of the study, which is of the final scores alone.
 
     Epochs score the images as they are. Where the recipe's own score is the mean over copies of an image, the only
     value is that of the final scores: it is with them that the setting would be used, and a mean over the last epochs
@@ -182,6 +198,8 @@ def validation_curve(record: Record) -> tuple[float, ...]:
     """
     if "failed" in record:
         return (math.nan,)
+    if chosen_by != AUC:
+        return (record["measures"]["validation"][chosen_by],)
     if record["recipe"].get("tta"):
         return (record["auc"]["validation"][0],)
     return tuple(record["history"]["validation_auc"])

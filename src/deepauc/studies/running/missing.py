@@ -13,7 +13,7 @@ from deepauc.models.build import require_files
 from deepauc.studies.chosen import ChosenSettings
 from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
-from deepauc.studies.records.book import Record, RecordBook
+from deepauc.studies.records.book import Record, RecordBook, is_measured
 from deepauc.studies.running.first_stages import own_stages
 from deepauc.studies.sources import Place, TaskSource, comparable, without_test
 from deepauc.studies.study import Phase, Study
@@ -59,9 +59,12 @@ class MissingRun:
         return record | {"tuning": dict(study.tuning)}
 
     def told_by(self, record: Record) -> bool:
-        """Whether a record of this run also says how its setting was chosen now: the same one may come about anew."""
-        if self.phase == "tuning":
-            return True
+        """Whether a record of this run also says how its setting was chosen now: the same one may come about anew.
+
+        And whether it has all that the study measures.
+        """
+        if self.phase == "tuning" or not is_measured(record, self.study.measures):
+            return is_measured(record, self.study.measures)
         mine = {"selection": self.selection, "cut": dict(self.study.cut)}
         # As text, which is how a record is kept: a tuple is a list there, and NaN is NaN.
         return json.dumps(mine, sort_keys=True) == json.dumps({name: record.get(name) for name in mine}, sort_keys=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from deepauc.studies.records.book import RecordBook, distil
+from deepauc.studies.records.book import RecordBook, distil, is_measured
 from deepauc.studies.running.cluster import Cluster, Crew, by_crew, seen_from_everywhere
 from deepauc.studies.running.execution import Ended, one_by_one, packed, scoring_seconds
 from deepauc.studies.running.first_stages import begun_with, own_stages, shares_first_stage, told_of
@@ -30,6 +30,7 @@ from deepauc.studies.study import Study
 from deepauc.training.engine.loop import chosen_device
 from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.run.folder import RunFolder, surroundings
+from deepauc.training.run.own_files import SCORES
 from deepauc.training.run.run import Run
 
 DEFAULT_PACK = 24
@@ -166,15 +167,19 @@ class _Session:
         for run in ready:
             own = [run.study.name] if run.phase == "final" else names
             found = (self.book.find(name, run.phase, run.id) for name in own)
-            record = next((one for one in found if one is not None), None)
+            known = (one for one in found if one is not None and is_measured(one, run.study.measures))
+            record = next(known, None)
             if record is not None:
                 self.book.add({**record, **run.about(self.set_name)})
                 self.outcome.done += "failed" not in record
                 self._tell(run, "recorded by another study" if run.phase == "tuning" else "trained before, chosen anew")
-            elif RunFolder(run.folder(self.place)).done:
-                self._keep(run)
-            else:
+            elif not RunFolder(run.folder(self.place)).done:
                 continue
+            elif run.study.measures and not (run.folder(self.place) / SCORES).exists():
+                shutil.rmtree(run.folder(self.place))  # recorded for a study that measures less
+                continue
+            else:
+                self._keep(run)
             there += 1
         return bool(there)
 
@@ -238,7 +243,13 @@ class _Session:
             return
         folder = due.folder(self.place)
         run = Run(folder)
-        record = distil(run, about=due.about(self.set_name), phase=due.phase, packed=_packed_with(folder))
+        record = distil(
+            run,
+            about=due.about(self.set_name),
+            phase=due.phase,
+            packed=_packed_with(folder),
+            measures=due.study.measures,
+        )
         if shares_first_stage(due.recipe):  # as declared: where its first stage lies is no matter of the record
             record["first_stage"] = told_of(run)
             record["recipe"] = to_plain(due.recipe)

@@ -140,12 +140,12 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
 
 
 def can_be_fast(recipe: Recipe) -> bool:
-    """Whether the fast engine takes all stages: one loss, batches whole, no deterministic algorithms, no bags.
+    """Whether the fast engine takes all stages: batches whole, no deterministic algorithms asked for, no bags.
 
     A last layer alone is trained in seconds anyway.
     """
     plain = recipe.deterministic or recipe.frozen or is_of_bags(recipe.model)
-    return not plain and all(s.accumulate == 1 and not s.takes_turns for s in recipe.stages)
+    return not plain and all(stage.accumulate == 1 for stage in recipe.stages)
 
 
 def chosen_device(device: str | torch.device | None) -> torch.device:

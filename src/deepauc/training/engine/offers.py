@@ -29,6 +29,15 @@ class TakesTurns(Protocol):
     def loss(self, scores: Tensor, labels: Tensor, weights: Tensor | None = ...) -> Tensor:
         """Of the step that is next; the network's raw output."""
 
+    def begin_step(self) -> bool:
+        """Whether the step that begins is an inner one; who computes its loss without `loss` calls this."""
+
+    def inner_loss(self) -> Callable[..., Tensor]:
+        """What inner steps minimise, of raw scores, labels and weights."""
+
+    def pass_turn(self) -> None:
+        """The next step is of the other kind: after one that a graph has taken."""
+
     def set_bound(self, bound: Callable[[Tensor], Tensor]) -> None:
         """What the scores pass before the objective."""
 

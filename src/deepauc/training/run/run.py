@@ -75,7 +75,7 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     """Scores of every part, weights, bundle, results; DONE comes last.
 
     A run that ends with a stage on views has no classifier: its weights are there to start from, nothing is scored.
-    results_only: the AUCs of validation and test go into run.json, and nothing else is kept.
+    results_only: the AUCs of validation and test go into run.json, their scores into scores.csv; no network is kept.
     """
     folder, recipe, task = trainer.folder, trainer.recipe, trainer.task
     began = trainer.seconds()
@@ -87,7 +87,9 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
 
     if results_only:
         parts = [part for part in ("validation", "test") if part in task.parts]
-        aucs = aucs_of(task, {part: trainer.scores(part, final=True) for part in parts})
+        scores = {part: trainer.scores(part, final=True) for part in parts}
+        aucs = aucs_of(task, scores)
+        write_run_scores(folder.path, task, scores)
         return finished(folder, results(aucs))
     if recipe.stages[-1].on_views:
         save_weights(folder.model_path, trainer.network(), classifier=False)

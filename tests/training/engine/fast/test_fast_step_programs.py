@@ -196,7 +196,7 @@ class OnAStream:
 
 class Step:
     def __init__(self, seed):
-        self.t, self.trainer = torch.ones(1), SimpleNamespace(stream=SimpleNamespace(seed=seed))
+        self.turns, self.t, self.trainer = None, torch.ones(1), SimpleNamespace(stream=SimpleNamespace(seed=seed))
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_graphs_of_packed_runs_with_dropout_have_seeds_of_their_own(pretended_gp
     second = torch.device("cuda", 1)
     engine = object.__new__(fast_step.FastEngine)
     engine.device, engine.captures = second, True
-    engine._steps = []
+    engine._steps, engine._turn = [], 0
 
     def unit(name, seed):
         def work():
@@ -252,7 +252,7 @@ def test_graphs_of_packed_runs_with_dropout_have_seeds_of_their_own(pretended_gp
         seeds = engine._seeds([SimpleNamespace(number=2), SimpleNamespace(number=3)])
         for t in (7, 8):
             engine._replay(seeds, t)
-    graphs = engine._graphs
+    (graphs,) = engine._graphs
     assert [graph.units for graph in graphs] == ([["a"], ["b"]] if by_chance else [["a", "b"]])
     assert all(graph.stream.device == second for graph in graphs)
     if by_chance:

@@ -8,10 +8,11 @@ Runs of one network share their kernels where that is faster (`stacked_step`); o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import torch
+from torch import Tensor
 from torch._functorch import config as functorch_config
 
 from deepauc.data.counter import hash_key
@@ -46,17 +47,22 @@ _VALUES: dict[tuple[bool, str], Forward] = {}
 
 
 class SingleStep:
-    """One run's step: gather, augment, forward, loss, backward, update, log, count."""
+    """One run's step: gather, augment, forward, loss, backward, update, log, count.
 
-    def __init__(self, step: RunStep, forward: Forward) -> None:
-        self.steps, self.forward = [step], forward
+    inner: the forward pass of the inner steps of an optimizer that takes turns.
+    """
+
+    def __init__(self, step: RunStep, forward: Forward, inner: Forward | None = None) -> None:
+        self.steps, self.forward, self.inner = [step], forward, inner
 
     def __call__(self) -> None:
         (step,) = self.steps
         batch, changes = step.batch()
         step.optimizer.zero_grad(set_to_none=True)
         given = (step.weights, step.variables, step.prior, step.margin, step.constants)
-        loss, seen, labels = self.forward(*given, batch, changes)
+        inner = self.inner if step.turns is not None and step.turns.begin_step() else None
+        forward = inner or self.forward
+        loss, seen, labels = forward(*given, batch, changes)
         torch.autograd.backward(loss)
         step.update(loss, seen, labels)
 
@@ -75,7 +81,9 @@ class FastEngine:
         self.stacked = stacked
         self._steps: list[RunStep] = []  # in the order of the trainers
         self._units: list[SingleStep | StackedStep] = []
-        self._graphs: list[torch.cuda.CUDAGraph] = []  # one for all units, or one each where they draw numbers
+        # By turn: one for all units, or one each where they draw numbers. Two turns where an optimizer takes them.
+        self._graphs: list[list[torch.cuda.CUDAGraph]] = []
+        self._turn = 0
         self._draws = not self.captures
         self._place_images()
 
@@ -135,23 +143,31 @@ class FastEngine:
         return [[n for s in unit.steps for n in (s.trainer.stream.seed, numbers[s])] for unit in self._units]
 
     def _replay(self, seeds: Sequence[Sequence[int]], t: int) -> None:
+        graphs = self._graphs[self._turn] if self.captures else []
         if not self._draws:
-            self._graphs[0].replay()
-            return
-        work = [graph.replay for graph in self._graphs] if self.captures else self._units
-        for seed, unit in zip(seeds, work, strict=True):
-            torch.manual_seed(hash_key(*seed, t) >> 1)  # dropout, if any
-            unit()
+            graphs[0].replay()
+        else:
+            for seed, unit in zip(seeds, [graph.replay for graph in graphs] or self._units, strict=True):
+                torch.manual_seed(hash_key(*seed, t) >> 1)  # dropout, if any
+                unit()
+        if self.captures:
+            self._turn = (self._turn + 1) % len(self._graphs)
+            for step in self._steps:
+                if step.turns is not None:
+                    step.turns.pass_turn()
 
     def _prepare(self, epochs: Sequence[Epoch]) -> None:
         """Steps of this stage, warmed up and captured. Every weight and state is as before afterwards."""
-        self._graphs, self._units = [], []
+        self._graphs, self._units, self._turn = [], [], 0
         for trainer in self.trainers:
             trainer.trained.train()
         self._steps = [RunStep(t, e.stage) for t, e in zip(self.trainers, epochs, strict=True)]
         together: dict[str, list[RunStep]] = {}
         for step in self._steps:
-            if self.stacked or (self.stacked is None and worth_stacking(step.trainer, step.stage)):
+            if step.turns is not None:  # never stacked: its inner steps have another loss
+                both = (make_forward(self._ends(step, i), self._network(step)) for i in (None, step.turns.inner_loss()))
+                self._units.append(SingleStep(step, *both))
+            elif self.stacked or (self.stacked is None and worth_stacking(step.trainer, step.stage)):
                 together.setdefault(stacking_key(step.trainer, step.stage), []).append(step)
             else:
                 self._units.append(SingleStep(step, make_forward(self._ends(step), self._network(step))))
@@ -168,23 +184,24 @@ class FastEngine:
             _NETWORKS[key] = make_network(trainer.trained, stage, compiled=compiled)
         return _NETWORKS[key]
 
-    def _ends(self, step: RunStep) -> Ends:
+    def _ends(self, step: RunStep, inner: Callable[..., Tensor] | None = None) -> Ends:
         trainer, stage = step.trainer, step.stage
-        before, behind = (self.compiled, inputs_key(stage, trainer)), (self.compiled, value_key(stage, trainer))
+        before, behind = (self.compiled, inputs_key(stage, trainer)), (self.compiled, value_key(stage, trainer, inner))
         if before not in _INPUTS:
             _INPUTS[before] = make_inputs(stage, trainer.preprocessing, compiled=self.compiled)
         if behind not in _VALUES:
-            _VALUES[behind] = make_value(trainer.objective, stage, compiled=self.compiled)
+            _VALUES[behind] = make_value(trainer.objective, stage, compiled=self.compiled, inner=inner)
         return Ends(_INPUTS[before], _VALUES[behind])
 
     def _capture(self) -> None:
         before = [Snapshot(step) for step in self._steps]
+        turns = 1 if all(step.turns is None for step in self._steps) else 2
         drawn = [False] * len(self._units)
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
             for number, unit in enumerate(self._units):
-                for _ in range(WARM_UP_STEPS):  # all tables are 0, the learning rate too: no weight moves
+                for _ in range(turns * WARM_UP_STEPS):  # all tables are 0, the learning rate too
                     for step in unit.steps:
                         step.t.zero_()
                     generator = torch.cuda.get_rng_state(self.device)
@@ -195,7 +212,8 @@ class FastEngine:
         # A graph has one seed. Units with dropout have one each, one after the other: packed runs draw as if alone.
         self._draws = any(drawn)
         together = [[unit] for unit in self._units] if self._draws else [self._units]
-        self._graphs = [self._captured(units) for units in together]
+        # So many trials and captures that an optimizer's turn is what it was.
+        self._graphs = [[self._captured(units) for units in together] for _ in range(turns)]
         for snapshot in before:
             snapshot.restore()
 

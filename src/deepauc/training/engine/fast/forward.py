@@ -100,8 +100,13 @@ def worth_compiling(trainer: Trainer) -> bool:
     return convolutions < DEEP or trainer.total >= COMPILED_STEPS or pixels >= COMPILED_PIXELS
 
 
-def make_value(objective: nn.Module, stage: Stage, *, compiled: bool) -> Forward:
-    """(output, labels, sample weights, row index, variables, prior, margin) -> what `make_forward` gives."""
+def make_value(
+    objective: nn.Module, stage: Stage, *, compiled: bool, inner: Callable[..., Tensor] | None = None
+) -> Forward:
+    """(output, labels, sample weights, row index, variables, prior, margin) -> what `make_forward` gives.
+
+    inner: minimised in place of the objective, of the output as it is (`TakesTurns`).
+    """
     traced = objective.traced if isinstance(objective, TracedLoss) else None
 
     def value(
@@ -117,7 +122,9 @@ def make_value(objective: nn.Module, stage: Stage, *, compiled: bool) -> Forward
             loss, matched = view_loss(scores, labels, objective, views=stage.views)
             return loss, matched, labels
         seen = bounded(scores, stage.resolved_bound)
-        if traced is not None:
+        if inner is not None:
+            loss = inner(scores, labels, sample_weights)
+        elif traced is not None:
             loss = traced(seen, labels, sample_weights, variables, prior=prior, margin=margin)
         else:
             asked = () if index is None else (index,)
@@ -139,7 +146,7 @@ def network_key(stage: Stage, trainer: Trainer) -> str:
     return repr((form, suits(trainer.device), _shapes(trainer)))
 
 
-def value_key(stage: Stage, trainer: Trainer) -> str:
+def value_key(stage: Stage, trainer: Trainer, inner: Callable[..., Tensor] | None = None) -> str:
     """What the compiled loss depends on; margin and prior of a `TracedLoss` come in as tensors.
 
     Other losses go by the spec they were built from as well: they need not print all their settings.
@@ -148,7 +155,7 @@ def value_key(stage: Stage, trainer: Trainer) -> str:
     own = objective.program() if isinstance(objective, TracedLoss) else repr((objective, stage.objective))
     if type(objective).__module__.partition(".")[0] != "deepauc":  # one's own loss may also depend on the prior
         own = repr((own, stage.objective, trainer.stream.prior))
-    return repr((own, stage.resolved_bound, stage.on_views, stage.views, _shapes(trainer)))
+    return repr((own, inner, stage.resolved_bound, stage.on_views, stage.views, _shapes(trainer)))
 
 
 def _shapes(trainer: Trainer) -> tuple[object, ...]:

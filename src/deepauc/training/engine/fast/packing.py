@@ -22,7 +22,7 @@ SAVE_SECONDS = 300.0  # between checkpoints: the device waits while all runs of 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The arguments of one `train`. results_only: keep its history and AUCs alone, as a tuning run needs it."""
+    """The arguments of one `train`. results_only: no network is kept, as a tuning run needs none."""
 
     recipe: Recipe
     task: Task

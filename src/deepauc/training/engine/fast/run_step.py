@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from deepauc.kernels.dropout import STEP_KEY
 from deepauc.training.engine.fast.feed import HostFeed
-from deepauc.training.engine.offers import DualLoss, RenewsReference, TracedLoss, alpha_of
+from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, TracedLoss, alpha_of
 from deepauc.training.engine.rates import RATE
 from deepauc.training.engine.step import Batch
 from deepauc.training.engine.trainer import Epoch, Trainer
@@ -22,8 +23,6 @@ class RunStep:
     def __init__(self, trainer: Trainer, stage: Stage) -> None:
         if stage.accumulate != 1:
             raise ValueError("the fast engine takes the batch whole: set accumulate=1, or use the plain engine.")
-        if stage.takes_turns:
-            raise ValueError("the fast engine captures one kind of step, and PDSCA has two: use the plain engine.")
         self.trainer, self.stage, self.optimizer = trainer, stage, trainer.optimizer
         device, stream = trainer.device, trainer.stream
         batch, steps, width = stream.batch_size, stream.per_epoch, trainer.task.num_labels
@@ -38,6 +37,7 @@ class RunStep:
         margin = objective.margins() if isinstance(objective, TracedLoss) else (1.0,)
         self.dual = objective if isinstance(objective, DualLoss) else None
         self.renewing = trainer.optimizer if isinstance(trainer.optimizer, RenewsReference) else None
+        self.turns = trainer.optimizer if isinstance(trainer.optimizer, TakesTurns) else None
         self.prior, self.margin = (torch.tensor(x, dtype=torch.float32, device=device) for x in (stream.prior, margin))
         self.constants = trainer.preprocessing.constants(device)
         self.labels = torch.from_numpy(stream.labels).to(device)
@@ -146,12 +146,17 @@ class Snapshot:
     def restore(self) -> None:
         for tensor, before in self.kept:
             tensor.copy_(before)
+        with nullcontext() if self.step.turns is None else self.step.turns.weights_in_place():
+            self._restore_new()
+
+    def _restore_new(self) -> None:
+        """What was made during warm-up."""
         groups = self.step.optimizer.param_groups
         from_zero = {id(p) for group in groups if group.get("reference") == "zero" for p in group["params"]}
         for parameter, state in self.step.optimizer.state.items():
             for name, value in state.items():
                 if (id(parameter), name) not in self.known and isinstance(value, Tensor):
-                    # Made during warm-up: momenta and counts start at 0, PESG's reference at the weights or at 0.
+                    # Momenta and counts start at 0, PESG's reference at the weights or at 0.
                     at_weights = name == "reference" and id(parameter) not in from_zero
                     value.copy_(parameter) if at_weights else value.zero_()
 
