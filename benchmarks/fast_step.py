@@ -5,6 +5,11 @@ are random with a signal, which costs the same as real ones. A step's time is an
 included.
 
     PYTHONPATH=src:benchmarks python3 benchmarks/fast_step.py --json fast-step.json
+    PYTHONPATH=src:benchmarks python3 benchmarks/fast_step.py --objectives --json objectives-step.json
+    PYTHONPATH=src:benchmarks python3 benchmarks/fast_step.py --objectives --device cpu --images 260   # a trial
+
+--objectives: every objective beside cross-entropy, alone and packed. Every second step of PDSCA is an inner one: its
+time is the mean of both kinds.
 """
 
 from __future__ import annotations
@@ -23,7 +28,11 @@ from deepauc.data.task import ArrayInputs, Task
 from deepauc.kernels import tile_conv
 from deepauc.models.build import ResNet20Spec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.baselines import CrossEntropy
+from deepauc.objectives.pairwise import PairwiseAUC
+from deepauc.objectives.partial_auc import PartialAUC
+from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.engine.fast.fast_step import FastEngine
@@ -34,10 +43,21 @@ from deepauc.training.run.folder import code_text
 from deepauc.training.run.interrupt import InterruptFlag
 from run import circumstances
 
+CUDA = torch.device("cuda")
 MODELS = {
     "ResNet20": ResNet20Spec(activation="elu"),
     "DenseNet121": TimmSpec(name="densenet121", activation="elu"),
+    "DenseNet121-dropout": TimmSpec(name="densenet121", activation="elu", proj_drop_rate=0.3),
     "DenseNet121-small-stem": TimmSpec(name="densenet121", activation="elu", small_stem=True),
+}
+
+OBJECTIVES = {
+    "CE": CrossEntropy(),
+    "all pairs": PairwiseAUC(),
+    "partial AUC, FPR <= .3": PartialAUC(max_fpr=0.3),
+    "partial AUC, TPR >= .8": PartialAUC(min_tpr=0.8),
+    "partial AUC, both": PartialAUC(max_fpr=0.3, min_tpr=0.8),
+    "AP": AveragePrecision(),
 }
 
 
@@ -54,21 +74,31 @@ def c10_like(size: int = 32, negatives: int = 25_000, positives: int = 253) -> T
 
 
 def recipe(model: str, loss: str, *, precision: str = "bfloat16", augment: bool = True, batch: int = 128) -> Recipe:
-    """AUC-M + BSN + PESG, or CE + SGD with momentum, over plain batches."""
+    """AUC-M + BSN + PESG, AUC-M + PDSCA, or another loss + SGD with momentum, over plain batches."""
     common = {"epochs": 1000, "batch_size": batch, "precision": precision, "augment": Augment() if augment else None}
     if loss == "AUC-M":
         stage = Stage(objective=AUCMargin(), optimizer=PESGSpec(weight_decay=1e-4), bound="l2", **common)
+    elif loss == "PDSCA":
+        stage = Stage(objective=AUCMargin(), optimizer=PDSCASpec(weight_decay=1e-4), **common)
     else:
-        stage = Stage(objective=CrossEntropy(), optimizer=SGDSpec(weight_decay=1e-4), **common)
+        stage = Stage(objective=OBJECTIVES[loss], optimizer=SGDSpec(weight_decay=1e-4), **common)
     return Recipe(model=MODELS[model], stages=(stage,))
 
 
 def epoch_seconds(
-    recipes: list[Recipe], task: Task, *, engine: str, epochs: int, compiled: bool = True, stacked: bool | None = None
+    recipes: list[Recipe],
+    task: Task,
+    *,
+    engine: str,
+    epochs: int,
+    compiled: bool = True,
+    stacked: bool | None = None,
+    device: torch.device = CUDA,
 ) -> dict:
     """Best of some epochs after one that warms up; the start-up beside it."""
-    device = torch.device("cuda")
-    torch.cuda.reset_peak_memory_stats()
+    synchronise = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
         trainers = [
             Trainer(r, task, i, claim_folder(r, task, seed=i, run_dir=Path(folder) / str(i), device=device), device,
@@ -81,14 +111,14 @@ def epoch_seconds(
         times = []
         for number in range(epochs + 1):
             work = [next(epoch) for epoch in waiting]
-            torch.cuda.synchronize()
+            synchronise()
             start = time.perf_counter()
             if fast is not None:
                 fast.run_epoch(work)
             else:
                 for trainer, epoch in zip(trainers, work, strict=True):
                     run_epoch(trainer, epoch)
-            torch.cuda.synchronize()
+            synchronise()
             times.append(time.perf_counter() - start)
             if number == 0:
                 start_up = time.perf_counter() - began
@@ -99,11 +129,12 @@ def epoch_seconds(
         "step_ms": 1e3 * best / steps,
         "step_ms_a_run": 1e3 * best / steps / len(recipes),
         "start_up_s": start_up,
-        "memory_gb": torch.cuda.max_memory_allocated() / 1e9,
+        "memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0,
         "images_a_second": trainers[0].stream.batch_size * steps * len(recipes) / best,
     }
     del trainers, waiting, fast
-    torch.cuda.empty_cache()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     return result
 
 
@@ -135,13 +166,15 @@ def libauc_step(model_name: str, task: Task, steps: int = 40) -> dict | None:
     return {"runs": 1, "step_ms": 1e3 * float(np.median(times[5:])), "step_ms_a_run": 1e3 * float(np.median(times[5:]))}
 
 
-def gpu_rows(cases: list[str], *, deadline: float) -> list[dict]:
+def gpu_rows(
+    cases: list[str], *, deadline: float, device: torch.device = CUDA, images: int | None = None
+) -> list[dict]:
     """Each case is MODEL/LOSS/ENGINE/RUNS, ENGINE one of fast, streams, plain, libauc.
 
     streams: the fast engine with a stream for every run, kernels not shared; -uncompiled behind either: without
     torch.compile. The short `uncompiled` is fast-uncompiled.
     """
-    task = c10_like()
+    task = c10_like() if images is None else c10_like(negatives=images, positives=max(images // 100, 1))
     rows: list[dict] = []
     began = time.perf_counter()
     for case in cases:
@@ -161,6 +194,7 @@ def gpu_rows(cases: list[str], *, deadline: float) -> list[dict]:
                     epochs=1 if engine == "plain" else epochs,
                     compiled="uncompiled" not in engine,
                     stacked=False if engine.startswith("streams") else None,
+                    device=device,
                 )
         except Exception as error:  # a case that fails must not cost the others
             print(f"failed: {case}: {type(error).__name__}: {str(error)[:300]}", flush=True)
@@ -186,23 +220,29 @@ CASES = [
     "DenseNet121/AUC-M/streams-uncompiled/1",
     "DenseNet121/AUC-M/streams-uncompiled/4",
 ]
+# Cross-entropy first and last: what it drifts by in between is no objective's.
+OBJECTIVE_CASES = [f"ResNet20/{loss}/fast/{runs}" for runs in (1, 24) for loss in (*OBJECTIVES, "AUC-M", "PDSCA", "CE")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=CASES)
+    parser.add_argument("--objectives", action="store_true", help="the cases of all objectives beside cross-entropy")
+    parser.add_argument("--device", type=torch.device, default=CUDA, help="cpu: a trial, whose times say nothing")
+    parser.add_argument("--images", type=int, help="negatives of the set, for a trial")
     parser.add_argument("--deadline", type=float, default=400.0, help="seconds after which no case is started")
     parser.add_argument("--rows", action="store_true", help="small convolutions by rows of taps, not by tiles")
     parser.add_argument("--json", type=Path, help="the record; rows of the same code in it are kept")
     options = parser.parse_args()
-    record = {**circumstances(gpu=True), "rows": []}
+    record = {**circumstances(gpu=options.device.type == "cuda"), "rows": []}
     if options.json is not None and options.json.exists():
         before = json.loads(options.json.read_text())
         record["rows"] = before["rows"] if code_text(before) == code_text(record) else []
     if options.rows:
         tile_conv.CONV.clear()
         tile_conv.GRADIENT.clear()
-    for row in gpu_rows(options.cases, deadline=options.deadline):
+    cases = OBJECTIVE_CASES if options.objectives else options.cases
+    for row in gpu_rows(cases, deadline=options.deadline, device=options.device, images=options.images):
         record["rows"].append({**row, "engine": row["engine"] + "-rows"} if options.rows else row)
     if options.json is not None:
         options.json.write_text(json.dumps(record, indent=1) + "\n")

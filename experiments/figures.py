@@ -29,6 +29,7 @@ from deepauc.studies.records.file import read_named
 from deepauc.studies.records.tables import merged, rounded, summary_text
 from experiments.bags import bag_figures
 from experiments.bags import page as bag_page
+from experiments.fold_study import fold_study_figures
 from experiments.rules import other_figures, rule_figures
 from experiments.speed import speed_figures
 
@@ -108,9 +109,10 @@ def renewed(page: str, summary: dict[str, Any]) -> str:
 
 def entries() -> dict[str, Entry]:
     """The studies of all files, by name."""
-    from experiments import best, medical, objectives, paper, plan
+    from experiments import best, medical, objectives, paper, plan, pretrained
 
-    return {entry.name: entry for file in (paper, medical, best, plan, objectives) for entry in file.STUDIES}
+    files = (paper, medical, best, plan, objectives, pretrained)
+    return {entry.name: entry for file in files for entry in file.STUDIES}
 
 
 def recorded() -> dict[str, Entry]:
@@ -127,7 +129,8 @@ def own_figures() -> dict[str, Any]:
         runs.setdefault(data, {}).setdefault("auc_m" if loss == "ce-auc-m" else loss, []).append(auc[0])
     means = {data: {loss: fmean(aucs) for loss, aucs in some.items()} for data, some in runs.items()}
     own = {"medical": {"medmnist_cpu": means}, "speed": speed_figures(RESULTS), "rules": rule_figures()}
-    found: dict[str, Any] = rounded({**own, **other_figures(RESULTS), **bag_figures(RESULTS)})
+    studies = {**fold_study_figures(RESULTS), **bag_figures(RESULTS)}
+    found: dict[str, Any] = rounded({**own, **other_figures(RESULTS), **studies})
     return found
 
 

@@ -1,6 +1,7 @@
 """The pictures of the documentation, computed, not drawn: `python docs/pictures/make.py` writes them beside this file.
 
-loss-and-auc.svg trains a small network on scikit-learn's digits (seconds on a CPU); the others are formulas.
+loss-and-auc.svg trains a small network on scikit-learn's digits (seconds on a CPU); learning-curves.svg is read from
+records in results/; the others are formulas and boxes. The picture of a report is made by report.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parents[1] / "results"
 BLUE, ORANGE, GREY = "#1b6ca8", "#d1642c", "#777777"
+LOSSES = {
+    "ce": ("cross-entropy", "black"),
+    "focal": ("focal loss", GREY),
+    "auc_s": ("AUC-S", ORANGE),
+    "auc_m": ("AUC-M", BLUE),
+}
 
 
 def draw_penalty(axes: Axes) -> None:
@@ -91,6 +99,59 @@ def draw_loss_and_auc(left: Axes, right: Axes) -> None:
         axes.legend(frameon=False)
 
 
+def draw_learning_curves(left: Axes, right: Axes) -> None:
+    """Mean test AUC of five training sets, every fifth epoch, of the recipe `literal`."""
+    from deepauc.studies.records.book import RecordBook
+
+    book = RecordBook(RESULTS / "paper-tables")
+    for axes, cell, title in ((left, "C10-D-1", "C10, DenseNet121, 1 %"), (right, "C10-R-10", "C10, ResNet20, 10 %")):
+        for loss, (label, colour) in LOSSES.items():
+            curves = np.array([run["test_curve"] for run in book.final(f"{cell}-literal-{loss}")])
+            axes.plot(5 * np.arange(1, 1 + curves.shape[1]), curves.mean(0), color=colour, label=label)
+        axes.set(xlabel="epoch", ylabel="test AUC", title=title)
+    right.legend(frameon=False)
+
+
+def draw_two_stages(axes: Axes) -> None:
+    """What `deepauc train` does, in boxes."""
+    from matplotlib.patches import FancyBboxPatch
+
+    boxes = [
+        ("table\nof images", "check, split\nby patient", GREY),
+        ("contrastive\nstage", "if positives are few,\nimages many and small", GREY),
+        ("cross-entropy", "learns\nthe features", "black"),
+        ("AUC-M", "learns\nthe order", BLUE),
+        ("validation", "keeps the\nbetter network", ORANGE),
+        ("report", "test AUC with\nits interval", GREY),
+    ]
+    for place, (name, does, colour) in enumerate(boxes):
+        optional = "--" if place == 1 else "-"
+        axes.add_patch(
+            FancyBboxPatch(
+                (place * 2, 0),
+                1.4,
+                1,
+                boxstyle="round,pad=0.05",
+                facecolor="none",
+                edgecolor=colour,
+                linestyle=optional,
+            )
+        )
+        axes.text(place * 2 + 0.7, 0.5, name, ha="center", va="center", color=colour)
+        axes.text(place * 2 + 0.7, -0.25, does, ha="center", va="top", fontsize=8, color=GREY)
+        if place:
+            axes.annotate("", (place * 2 - 0.08, 0.5), (place * 2 - 0.5, 0.5), arrowprops={"arrowstyle": "->"})
+    axes.annotate(
+        "",
+        (8.7, 1.1),
+        (4.7, 1.1),
+        arrowprops={"arrowstyle": "->", "connectionstyle": "arc3,rad=-0.25", "linestyle": "--", "color": GREY},
+    )
+    axes.text(6.7, 1.72, "its network is a candidate, too", ha="center", fontsize=8, color=GREY)
+    axes.set(xlim=(-0.2, 11.6), ylim=(-1, 2))
+    axes.set_axis_off()
+
+
 def main() -> None:
     import matplotlib as mpl
 
@@ -103,9 +164,12 @@ def main() -> None:
         "one-class-batches": (draw_one_class_batches, 1),
         "reach": (draw_reach, 1),
         "loss-and-auc": (draw_loss_and_auc, 2),
+        "learning-curves": (draw_learning_curves, 2),
+        "two-stages": (draw_two_stages, 1),
     }
     for name, (draw, columns) in drawings.items():
-        figure, axes = plt.subplots(1, columns, figsize=(5 * columns, 3), layout="constrained")
+        size = (8, 2.1) if name == "two-stages" else (5 * columns, 3)
+        figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained")
         draw(*np.atleast_1d(axes))
         figure.savefig(HERE / f"{name}.svg", metadata={"Date": None})
         plt.close(figure)

@@ -30,7 +30,7 @@ DEFAULTS = "best-defaults"  # named by records of runs without a search
 
 
 @dataclass(frozen=True, kw_only=True)
-class Length:
+class TaskLength:
     """Of a task with ResNet20. epochs: of the second stage, in place of the search's 20; steps: that many.
 
     first_epochs: in place of the search's 100; first_steps: that many, of first_batch images in two views each.
@@ -46,11 +46,11 @@ class Length:
 # The second stage sees about as many images as both stages of `-R-ours` together (HAM10000: half as many), at 4, 40, 71
 # and 59 steps an epoch with 32 positives in 128. First stages: 4, 10, 26 and 24 steps an epoch. PathMNIST has 69
 # positives: batches of 512 would leave supcon's quarter unfilled.
-LENGTHS: Mapping[str, Length] = {
-    "breast": Length(epochs=150, steps=600, first_epochs=500, first_steps=2000, first_batch=128),
-    "pneumonia": Length(epochs=30, steps=1200, first_epochs=200, first_steps=2000, first_batch=512),
-    "path": Length(epochs=30, steps=2130, first_epochs=100, first_steps=2600, first_batch=256),
-    "ham": Length(epochs=40, steps=2360, first_epochs=100, first_steps=2400, first_batch=256),
+LENGTHS: Mapping[str, TaskLength] = {
+    "breast": TaskLength(epochs=150, steps=600, first_epochs=500, first_steps=2000, first_batch=128),
+    "pneumonia": TaskLength(epochs=30, steps=1200, first_epochs=200, first_steps=2000, first_batch=512),
+    "path": TaskLength(epochs=30, steps=2130, first_epochs=100, first_steps=2600, first_batch=256),
+    "ham": TaskLength(epochs=40, steps=2360, first_epochs=100, first_steps=2400, first_batch=256),
 }
 SOURCES: Mapping[str, MedicalSource] = {
     "breast": MedicalSource(dataset="breastmnist"),
@@ -106,7 +106,7 @@ def chosen_setting(book: RecordBook, loss: str) -> tuple[str, Config]:
     return DEFAULTS, {}
 
 
-def _fitted(setting: Config, length: Length) -> dict[str, Any]:
+def _fitted(setting: Config, length: TaskLength) -> dict[str, Any]:
     """A setting of the search in the task's own steps; without its `tta`: medical scores have copies of their own."""
     second = setting.get("epochs", SEARCH_EPOCHS) / SEARCH_EPOCHS
     first = setting.get("first_epochs", SEARCH_FIRST_EPOCHS) / SEARCH_FIRST_EPOCHS

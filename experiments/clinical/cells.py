@@ -9,9 +9,10 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
+from deepauc.models.fusion import ensemble
 from deepauc.studies.records.book import Record
 from experiments.clinical.recipes import LOSSES
-from experiments.clinical.scores import Floats, TestScores, against, joined_scores, pooled, read_scores
+from experiments.clinical.scores import Floats, TestScores, against, pooled, read_scores
 from experiments.clinical.studies import HAM_NETWORKS, MELANOMA_NETWORKS, PRINTED_NETWORKS, PRINTED_SKIN
 
 SEEDS = 5  # training sets, or folds
@@ -38,25 +39,28 @@ _PAIR = ("ce", "auc_m")
 _SETTINGS = ("R-paper", "R-ours", "printed")
 
 
-def _skin(name: str, networks: Sequence[str]) -> tuple[MedicalCell, ...]:
-    return (
-        *(
-            MedicalCell(
-                name=f"{name}-{which}",
-                paper=_MELANOMA,
-                folds=True,
-                losses=LOSSES if which == networks[0] else _PAIR,
-            )
-            for which in networks
-        ),
-        MedicalCell(name=f"{name}-meta", folds=True),
-    )
+@dataclass(frozen=True, kw_only=True)
+class SkinCells:
+    """Names of the studies: NAME-NETWORK-LOSS and NAME-meta-LOSS; the first network is that of the comparison."""
+
+    name: str
+    networks: tuple[str, ...]
+
+    def each(self) -> tuple[MedicalCell, ...]:
+        losses = {which: LOSSES if which == self.networks[0] else _PAIR for which in self.networks}
+        images = (
+            MedicalCell(name=f"{self.name}-{which}", paper=_MELANOMA, folds=True, losses=own)
+            for which, own in losses.items()
+        )
+        return (*images, MedicalCell(name=f"{self.name}-meta", folds=True))
 
 
-# Images of skin: names of the cells' family and of its networks, the first of which is that of the comparison.
 SKINS = {
-    "medical": (("ham", HAM_NETWORKS), (PRINTED_SKIN, PRINTED_NETWORKS)),
-    "melanoma": (("melanoma", MELANOMA_NETWORKS),),
+    "medical": (
+        SkinCells(name="ham", networks=HAM_NETWORKS),
+        SkinCells(name=PRINTED_SKIN, networks=PRINTED_NETWORKS),
+    ),
+    "melanoma": (SkinCells(name="melanoma", networks=MELANOMA_NETWORKS),),
 }
 MEDICAL_CELLS = {
     "medical": (
@@ -66,14 +70,14 @@ MEDICAL_CELLS = {
         ),
         *(MedicalCell(name=f"pneumonia-{which}", published=_PNEUMONIA) for which in ("R-paper", "R-ours")),
         *(MedicalCell(name=f"path-{which}", paper=_PCAM) for which in _SETTINGS),
-        *(cell for skin in SKINS["medical"] for cell in _skin(*skin)),
+        *(cell for skin in SKINS["medical"] for cell in skin.each()),
         MedicalCell(name="isic-M", folds=True),
         MedicalCell(name="breast-R-best", paper=_DDSM, published=_BREAST, losses=_PAIR),
         MedicalCell(name="pneumonia-R-best", published=_PNEUMONIA, losses=_PAIR),
         MedicalCell(name="path-R-best", paper=_PCAM, losses=_PAIR),
         MedicalCell(name="ham-R-best", paper=_MELANOMA, folds=True, losses=_PAIR),
     ),
-    "melanoma": tuple(cell for skin in SKINS["melanoma"] for cell in _skin(*skin)),
+    "melanoma": tuple(cell for skin in SKINS["melanoma"] for cell in skin.each()),
     "ddsm": (MedicalCell(name="ddsm-D", paper=_DDSM),),
     "pcam": (MedicalCell(name="pcam-D", paper=_PCAM),),
 }
@@ -84,7 +88,7 @@ def together(cell: MedicalCell, records: Sequence[Record]) -> TestScores:
     scores = [read_scores(record) for record in records]
     if cell.folds:
         return pooled(scores, [one.plain for one in scores])
-    mean = joined_scores([one.plain for one in scores])
+    mean = ensemble([one.plain for one in scores])
     return TestScores(plain=mean, labels=scores[0].labels, tta=None, groups=scores[0].groups)
 
 
@@ -124,8 +128,8 @@ def ensemble_of(records: Sequence[Record]) -> Ensemble:
     return Ensemble(
         single=tuple(aucs[: len(plain)]),
         tta=tuple(aucs[len(plain) :]),
-        plain=float(auroc(joined_scores(plain), labels)),
+        plain=float(auroc(ensemble(plain), labels)),
         best_single=(*plain, *tta)[int(np.argmax(aucs))],
-        scores=joined_scores([one.best for one in runs]),
+        scores=ensemble([one.best for one in runs]),
         test=runs[0],
     )

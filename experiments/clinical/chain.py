@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,10 +19,10 @@ import torch
 from deepauc.data.task import Task
 from deepauc.models.build import require_files
 from deepauc.studies.records.book import Record, RecordBook
-from deepauc.studies.running.execution import OutOfTime, time_limit
+from deepauc.studies.running.execution import Ended, OnEnd, OutOfTime, one_by_one, packed, time_limit
 from deepauc.studies.sources import Place
-from deepauc.training.engine.fast.packing import Job, train_together
-from deepauc.training.engine.loop import can_be_fast, chosen_device, train
+from deepauc.training.engine.fast.packing import Job
+from deepauc.training.engine.loop import can_be_fast, chosen_device
 from deepauc.training.engine.stream import Stream
 from deepauc.training.plain import recipe_hash, run_id, to_plain
 from deepauc.training.recipe import Recipe
@@ -58,6 +58,9 @@ class Link:
 
     def folder(self, place: Place) -> Path:
         return place.runs / self.id
+
+    def job(self, place: Place) -> Job:
+        return Job(recipe=self.started(place), task=self.task, seed=self.seed, run_dir=self.folder(place))
 
     def started(self, place: Place) -> Recipe:
         """The recipe that starts from the parent's folder."""
@@ -126,13 +129,20 @@ def _run_missing(call: _Call, links: Sequence[Link]) -> None:
         _require(call, link, wanted)
     for model in {link.recipe.model for link in wanted.values() if not call.done(link)}:
         require_files(model)  # of all networks, before days of training with the first
+
+    def ended(end: Ended) -> None:
+        link = wanted[end.id]
+        if end.message is not None:
+            raise ValueError(f"{link.study}, seed {link.seed}: {end.message}")
+        _note(call, link, waiting=sum(not call.done(other) for other in wanted.values()))
+        if call.deadline is not None and time.monotonic() >= call.deadline:
+            raise OutOfTime  # runs that were at their very end when the time was up have not stopped for it
+
     while waiting := [link for link in wanted.values() if not call.done(link)]:
         ready = [link for link in waiting if link.parent is None or call.done(link.parent)]
-        for ended in _train(call, ready):
-            for link in ended:
-                _note(call, link, waiting=sum(not call.done(other) for other in wanted.values()))
-                if call.deadline is not None and time.monotonic() >= call.deadline:
-                    raise OutOfTime  # runs that were at their very end when the time was up have not stopped for it
+        alone = call.pack == 1 or not all(can_be_fast(link.recipe) for link in ready)
+        for together in [[link] for link in ready] if alone else _packs(ready, call.pack):
+            _train(call, together, ended)
 
 
 def _require(call: _Call, link: Link, wanted: dict[str, Link]) -> None:
@@ -142,53 +152,18 @@ def _require(call: _Call, link: Link, wanted: dict[str, Link]) -> None:
     wanted.setdefault(link.id, link)
 
 
-def _train(call: _Call, ready: Sequence[Link]) -> Iterator[Sequence[Link]]:
-    """Pack by pack: those that have ended."""
-    for link in ready:
-        begun_in = RunFolder(link.folder(call.place))
-        if begun_in.record_path.exists():
-            begun = begun_in.record().identity.recipe
-            if begun != recipe_hash(link.started(call.place)):
-                shutil.rmtree(link.folder(call.place))
-    packs = [[link] for link in ready] if call.pack == 1 else _packs(ready, call.pack)
-    fast = all(can_be_fast(link.recipe) for link in ready)
-    while packs:
-        together = packs.pop(0)
-        if not fast or (len(together) == 1 and call.pack in (None, 1)):
-            for link in together:
-                call.report(f"{link.study}, seed {link.seed}")
-                folder = link.folder(call.place)
-                (folder / ".packed").unlink(missing_ok=True)
-                train(link.started(call.place), link.task, seed=link.seed, run_dir=folder, device=call.device)
-                yield [link]
-            continue
-        fits = _train_pack(call, together)
-        if call.device.type == "cuda":
-            torch.cuda.empty_cache()
-        if fits:
-            yield together
-        else:
-            half = len(together) // 2
-            packs[:0] = [together[:half], together[half:]]
-
-
-def _train_pack(call: _Call, together: Sequence[Link]) -> bool:
-    """Whether it fitted into memory; one run alone that does not is an error."""
-    runs = f"{len(together)} runs side by side: {together[0].study} to {together[-1].study}"
-    call.report(runs if len(together) > 1 else f"{together[0].study}, seed {together[0].seed}")
-    jobs = []
+def _train(call: _Call, together: Sequence[Link], ended: OnEnd) -> None:
     for link in together:
-        folder = link.folder(call.place)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".packed").write_text(str(len(together)))
-        jobs.append(Job(recipe=link.started(call.place), task=link.task, seed=link.seed, run_dir=folder))
-    try:
-        train_together(jobs, device=call.device)
-    except torch.OutOfMemoryError:
-        if len(together) == 1:
-            raise
-        return False
-    return True
+        folder = RunFolder(link.folder(call.place))
+        if folder.record_path.exists() and folder.record().identity.recipe != recipe_hash(link.started(call.place)):
+            shutil.rmtree(folder.path)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        (folder.path / ".packed").unlink(missing_ok=True)
+    first, last = together[0], together[-1]
+    runs = f"{len(together)} runs side by side: {first.study} to {last.study}"
+    call.report(runs if len(together) > 1 else f"{first.study}, seed {first.seed}")
+    way = packed if len(together) > 1 else one_by_one
+    way(together, call.place, call.device, deadline=None, ended=ended)  # the call has its own
 
 
 def _packs(ready: Sequence[Link], pack: int | None) -> list[list[Link]]:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from deepauc.data.counter import fixed_permutation
+from deepauc.data.datasets.benchmarks.load import data_root
 from deepauc.data.datasets.medical.chexpert import COMPETITION_LABELS, load_chexpert
 from deepauc.data.datasets.medical.nih import COMPETITION_FINDINGS, load_nih_sheets
 from deepauc.data.task import UNCERTAIN, Task
@@ -49,7 +50,7 @@ from experiments.clinical.chest_design import (
 )
 from experiments.clinical.readers import given_readers, note_readers
 from experiments.clinical.recipes import METHODS, ONE_STAGE, arguments
-from experiments.clinical.tasks import given_root, joined, root_of
+from experiments.clinical.tasks import joined, root_of
 
 SMOOTHED: Mapping[Choice, Choice] = {"zeros": "smooth_zeros", "ones": "smooth_ones"}
 HARDENED: Mapping[Choice, Choice] = {"smooth_zeros": "zeros", "smooth_ones": "ones"}
@@ -112,19 +113,27 @@ class ChestStudy:
         max_minutes: float | None = None,
         report: Report | None = None,
     ) -> dict[str, Any]:
-        """cells: as in `chosen`; what they start from comes along. settings: as in `with_settings`."""
+        """Train, write the records down, and count readers where their points are given. left: runs without a record.
+
+        cells: as in `chosen`; what they start from comes along. settings: as in `with_settings`.
+        """
         design = with_settings(self.design, settings or {})
         if seeds is not None:
             if len(set(seeds)) != len(seeds) or min(seeds) < 0:
                 raise ValueError(f"seeds are distinct whole numbers of at least 0, not {seeds}.")
             design = replace(design, seeds=seeds)
         # Before the images are read, and before days of training.
-        chosen_names(study_names(design, self.labels), cells, f"run of {design.name}")
-        given_readers(given_root(place), self.labels)
+        names = chosen_names(study_names(design, self.labels), cells, f"run of {design.name}")
+        readers = given_readers(data_root(place.data), self.labels)
         task = self.load(place, design)
-        return run_chest(
-            design, task, place, cells=cells, pack=pack, device=device, max_minutes=max_minutes, report=report
-        )
+        _require_both_classes(task)
+        every = [*chest_links(design, task), *(policy_links(design, task) if design.masked else ())]
+        links = [link for link in every if link.study in names]
+        done = run_links(design.records, links, place, device=device, pack=pack, max_minutes=max_minutes, report=report)
+        book = RecordBook.of(place.results, design.records)
+        records = [record for study in book.studies() for record in book.final(study)]
+        beaten = note_readers(design.records, records, self.labels, readers, place)
+        return {"runs": len(done), "left": len(links) - len(done), "readers": beaten}
 
 
 def chexpert_task(place: Place, design: ChestDesign = REAL) -> Task:
@@ -144,35 +153,6 @@ CHEST_STUDY = ChestStudy(design=STAND_IN, labels=COMPETITION_FINDINGS, load=nih_
 CHEST_PRINTED_STUDY = ChestStudy(design=PRINTED_STAND_IN, labels=COMPETITION_FINDINGS, load=nih_task)
 CHEXPERT_STUDY = ChestStudy(design=REAL, labels=COMPETITION_LABELS, load=chexpert_task)
 STUDIES = (CHEST_STUDY, CHEST_PRINTED_STUDY, CHEXPERT_STUDY)
-
-
-def run_chest(
-    design: ChestDesign,
-    task: Task,
-    place: Place,
-    *,
-    cells: Sequence[str] = (),
-    pack: int | None = None,
-    device: str | None = None,
-    max_minutes: float | None = None,
-    report: Report | None = None,
-) -> dict[str, Any]:
-    """Train, write the records down, and count readers where their points are given. left: runs without a record.
-
-    cells: only runs whose name begins with, or fits, one of these, and what they start from.
-    """
-    _require_both_classes(task)
-    readers = given_readers(given_root(place), task.label_names)
-    links = chest_links(design, task)
-    if design.masked:
-        links += policy_links(design, task)
-    names = chosen_names(tuple(dict.fromkeys(link.study for link in links)), cells, f"run of {design.name}")
-    links = [link for link in links if link.study in names]
-    records = run_links(design.records, links, place, device=device, pack=pack, max_minutes=max_minutes, report=report)
-    book = RecordBook.of(place.results, design.records)
-    every = [record for study in book.studies() for record in book.final(study)]
-    beaten = note_readers(design.records, every, task.label_names, readers, place)
-    return {"runs": len(records), "left": len(links) - len(records), "readers": beaten}
 
 
 def _require_both_classes(task: Task) -> None:

@@ -17,9 +17,9 @@ from deepauc.studies.records.book import Record
 from deepauc.text_tables import auc_text
 from experiments.benchmarks.recipes import TITLES
 from experiments.clinical.readers import disease_ensembles
+from experiments.clinical.recipes import LOSSES
 from experiments.clinical.scores import RESAMPLES, comparison_text, read_scores
 
-LOSSES = ("ce", "focal", "auc_s", "auc_m")
 STAGES = {"at once": False, "apart": True}
 WHERE = ("settings", "stage 2", "loss")
 OWN = "as declared"

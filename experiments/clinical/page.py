@@ -15,8 +15,8 @@ from experiments.clinical.best import LENGTHS
 from experiments.clinical.cells import MEDICAL_CELLS, SKINS, Ensemble, MedicalCell, ensemble_of, paired, together
 from experiments.clinical.chest_page import STAGES, minus_ce, second_stages
 from experiments.clinical.recipes import LOSSES
-from experiments.clinical.scores import against, bootstrap_interval, comparison_text, delong_interval
-from experiments.clinical.skin_page import SkinCells, skin_figures, skin_tables
+from experiments.clinical.scores import against, comparison_text, interval
+from experiments.clinical.skin_page import skin_figures, skin_tables
 
 BESIDE_BEST = {"ham": "ham-R-64"}  # where it is not NAME-R-ours
 TWO_LOSSES = ("auc_m", "ce")
@@ -69,14 +69,14 @@ def _singles(name: str) -> t.Table:
 
 def _delong(cell: MedicalCell, line: t.Line) -> str:
     test = together(cell, line.final)
-    found = delong_interval(test.plain, test)
-    return auc_text(float(found.value), float(found.low), float(found.high))
+    found = interval(test.plain, test)
+    return auc_text(found.value, found.low, found.high)
 
 
 def _bootstrap(cell: MedicalCell, line: t.Line) -> str:
     test = together(cell, line.final)
-    found = bootstrap_interval(test.plain, test)
-    return f"[{float(found.low):.3f}, {float(found.high):.3f}]"
+    found = interval(test.plain, test, method="bootstrap")
+    return f"[{found.low:.3f}, {found.high:.3f}]"
 
 
 def _minus_ce(cell: MedicalCell, line: t.Line) -> str:
@@ -100,15 +100,15 @@ def _joined(book: RecordBook, name: str) -> Iterator[tuple[MedicalCell, str, Ens
 def _ensembles(name: str) -> t.Table:
     def lines(books: t.Books) -> Iterator[list[str]]:
         for cell, loss, found in _joined(books(name), name):
-            delong = delong_interval(found.scores, found.test)
+            delong = interval(found.scores, found.test)
             tta = (fmean(found.tta), max(found.tta)) if found.tta else ()
             yield [
                 *(cell.name, TITLES[loss], f"{fmean(found.single):.3f}", f"{max(found.single):.3f}"),
                 *([f"{value:.3f}" for value in tta] or ["-", "-"]),
                 f"{found.plain:.3f}",
-                auc_text(float(delong.value), float(delong.low), float(delong.high)),
+                auc_text(delong.value, delong.low, delong.high),
                 comparison_text(against(found.scores, found.best_single, found.test)),
-                "yes" if float(delong.value) > found.to_pass else "no",
+                "yes" if delong.value > found.to_pass else "no",
             ]
 
     return t.Table(
@@ -204,7 +204,7 @@ def _figures(books: t.Books, name: str) -> t.Figures:
     book, parts = books(name), list[t.Figures]()
     for cell, loss, one in _joined(book, name):
         gain = against(one.scores, one.best_single, one.test)
-        value = float(delong_interval(one.scores, one.test).value)
+        value = interval(one.scores, one.test).value
         found: t.Figures = {"ensemble": {"mean": one.plain, "tta": value, "to_pass": one.to_pass}}
         found["ensemble"]["minus_best"] = [float(x) for x in (gain.difference, gain.low, gain.high)]
         parts.append({cell.name: {loss: found | ({"tta": fmean(one.tta)} if one.tta else {})}})
@@ -217,7 +217,7 @@ def _figures(books: t.Books, name: str) -> t.Figures:
             both = (book.final(f"{cell}-{loss}") for cell in (f"{family}-R-best", _beside(family)))
             if (minus := t.between(*both)) is not None:
                 parts.append({f"{family}-R-best": {f"{loss}-beside": t.interval_figures(minus)}})
-    parts += [skin_figures(book, SkinCells(name=family, networks=nets)) for family, nets in SKINS.get(name, ())]
+    parts += [skin_figures(book, skin) for skin in SKINS.get(name, ())]
     if name == "medical" and book.studies():
         parts.append({"counts": _counts(books, t.merged([_singles(name).figures(books)["medical"], *parts]))})
     found = t.merged(parts)
@@ -252,11 +252,7 @@ def _counts(books: t.Books, cells: t.Figures) -> t.Figures:
 
 def medical_page(name: str, title: str, note: str) -> t.Page:
     """The page of one of the four sets of studies."""
-    skins = [
-        table
-        for family, nets in SKINS.get(name, ())
-        for table in skin_tables(name, SkinCells(name=family, networks=nets))
-    ]
+    skins = [table for skin in SKINS.get(name, ()) for table in skin_tables(name, skin)]
     best = [_best()] if name == "medical" else []
     return t.Page(
         name=name,

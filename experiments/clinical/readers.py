@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from deepauc.data.datasets.medical.csv_columns import CsvColumns, read_columns
 from deepauc.metrics.readers import readers_beaten
+from deepauc.models.fusion import ensemble
 from deepauc.studies.sources import Place
 from deepauc.training.run.output_file import write_atomically
-from experiments.clinical.scores import joined_scores, read_scores
+from experiments.clinical.scores import read_scores
 
 COLUMNS = ("label", "reader", "fpr", "tpr")
 Floats = npt.NDArray[np.float64]
@@ -78,7 +79,7 @@ def disease_ensembles(
         columns = [scores.best if apart else scores.best[:, number] for scores in own]
         truth = own[0].labels if apart else own[0].labels[:, number]
         known = ~np.isnan(truth)
-        found.append((joined_scores([column[known] for column in columns]), truth[known]))
+        found.append((ensemble([column[known] for column in columns]), truth[known]))
     return found
 
 

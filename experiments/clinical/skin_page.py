@@ -11,35 +11,27 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
 from deepauc.metrics.learned_weights import NothingToWeigh
-from deepauc.models.fusion import Scale, fuse
+from deepauc.models.fusion import Scale, ensemble, fuse
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.tables import Books, Figures, Table
 from deepauc.text_tables import auc_text
 from experiments.benchmarks.recipes import TITLES
+from experiments.clinical.cells import SkinCells
+from experiments.clinical.recipes import LOSSES
 from experiments.clinical.scores import (
     Floats,
     TestScores,
     against,
     comparison_text,
-    delong_interval,
-    joined_scores,
+    interval,
     learned_scores,
     pooled,
     read_scores,
 )
 
-LOSSES = ("ce", "focal", "auc_s", "auc_m")
 SCALES: tuple[Scale, ...] = ("sigmoid", "rank")
 Folds = dict[int, TestScores]
 Scores = Mapping[int, Floats]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkinCells:
-    """Names of the studies: NAME-NETWORK-LOSS and NAME-meta-LOSS; the first network is that of the comparison."""
-
-    name: str
-    networks: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +115,14 @@ def ensembles(book: RecordBook, cells: SkinCells) -> Iterator[tuple[str, Folds, 
     }
     for text, names in choices.items():
         if len(names) > 1:
-            joined = {fold: joined_scores([members[name][fold].best for name in names]) for fold in tests}
+            joined = {fold: ensemble([members[name][fold].best for name in names]) for fold in tests}
             yield f"{text} ({len(names)})", tests, joined
     patients = folds_of(book, f"{cells.name}-meta-auc_m")
     if patients.keys() >= tests.keys() and f"{first}-auc_m" in members:
         own = members[f"{first}-auc_m"]
         for name in (n for n in members if n.endswith("-ce") and not n.startswith(f"{first}-")):
             pair = {
-                fold: joined_scores(
+                fold: ensemble(
                     [fuse(own[fold].best, patients[fold].plain, scale="rank"), members[name][fold].best], scale="rank"
                 )
                 for fold in tests
@@ -209,8 +201,8 @@ def _shown(tests: Folds, scores: Scores, first: Scores, without: Scores | None) 
     folds = sorted(scores)
     parts = [tests[fold] for fold in folds]
     test = pooled(parts, [scores[fold] for fold in folds])
-    delong = delong_interval(test.plain, test)
-    value = auc_text(float(delong.value), float(delong.low), float(delong.high))
+    found = interval(test.plain, test)
+    value = auc_text(found.value, found.low, found.high)
     minus = [_minus(tests, scores, one) for one in (first, without)]
     return [str(len(folds)), f"{_mean_auc(tests, scores):.3f}", value, *minus]
 

@@ -6,7 +6,6 @@ all. Otherwise the seed is that of the network, and of the positives that are dr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from deepauc.data.datasets.benchmarks.load import data_root
 from deepauc.data.datasets.medical.csv_columns import column_names
 from deepauc.data.datasets.medical.ddsm import load_ddsm
 from deepauc.data.datasets.medical.ham10000 import load_ham10000_sheets
@@ -68,15 +68,9 @@ class MedicalSource(TaskSource):
         return kept_scores(run, task, tta=0 if self.metadata else self.tta, device=device)
 
 
-def given_root(place: Place) -> Path | None:
-    """The folder of the data: --data, else the environment variable DEEPAUC_DATA, else None."""
-    root = place.data or os.environ.get("DEEPAUC_DATA")
-    return Path(root) if root else None
-
-
 def root_of(place: Place) -> Path:
-    """As `given_root`; an error where nobody has named it."""
-    root = given_root(place)
+    """The folder of the data; an error where nobody has named it."""
+    root = data_root(place.data)
     if root is None:
         raise ValueError("where are the images? Name their folder: --data DIR, or set DEEPAUC_DATA.")
     return root
@@ -212,9 +206,7 @@ def _read_ham10000(path: Path, size: int, with_2018: bool) -> Task:
     return replace(task, name="HAM10000, 32 px", source=ArrayInputs(((blocks + 2) // 4).astype(np.uint8)))
 
 
-@cache
-def _read_isic2020(path: Path) -> Task:
-    return load_isic2020_table(path)
+_read_isic2020 = cache(load_isic2020_table)
 
 
 @cache

@@ -15,7 +15,6 @@ setting over with a learning rate of their own.
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ import torch
 from deepauc.data.task import Task
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid
-from deepauc.studies.selection import NothingToChoose, Trial
+from deepauc.studies.selection import NothingToChoose, TriedSetting
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
 from deepauc.studies.study import InheritsLatest, Study, StudySet
 from deepauc.training.run.run import Run
@@ -172,7 +171,7 @@ class SimplestWithinPairedError:
     standard error is a rule for choosing, no claim.
     """
 
-    def choose(self, trials: Sequence[Trial]) -> Trial:
+    def choose(self, trials: Sequence[TriedSetting]) -> TriedSetting:
         usable = [t for t in trials if t.validation and not any(math.isnan(v) for v in t.values())]
         if not usable:
             raise NothingToChoose("no setting has a validation AUC on every fold: there is nothing to choose.")
@@ -180,7 +179,7 @@ class SimplestWithinPairedError:
         return next(trial for trial in usable if trial is top or _within(top, trial))
 
 
-def _within(top: Trial, other: Trial) -> bool:
+def _within(top: TriedSetting, other: TriedSetting) -> bool:
     differences = [a - b for a, b in zip(top.values(), other.values(), strict=True)]
     error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
     return fmean(differences) <= error
@@ -214,18 +213,14 @@ def kept_ranks(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32])
     """Twice the rank from 0, ties sharing their mean, as two bytes each; labels as bytes."""
     if len(scores) > 1 << 15:
         raise ValueError(f"ranks of {len(scores)} images do not fit into two bytes each.")
-    _, group, size = np.unique(scores, return_inverse=True, return_counts=True)
-    twice = 2 * np.cumsum(size) - size - 1
-    return {"ranks": twice[group].astype("<u2"), "labels": (labels == 1).astype("u1")}
+    from scipy.stats import rankdata
+
+    return {"ranks": (2 * rankdata(scores) - 2).astype("<u2"), "labels": (labels == 1).astype("u1")}
 
 
 def read_ranks(kept: Mapping[str, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Ranks and labels, (N,) each, as `kept_ranks` got them; in records of an earlier version in base64."""
-    if not isinstance(kept["ranks"], str):
-        return np.asarray(kept["ranks"]) / 2, np.asarray(kept["labels"]).astype(np.float64)
-    ranks = np.frombuffer(base64.b64decode(kept["ranks"]), dtype="<u2") / 2
-    labels = np.unpackbits(np.frombuffer(base64.b64decode(kept["labels"]), dtype=np.uint8), count=len(ranks))
-    return ranks, labels.astype(np.float64)
+    """Ranks and labels, (N,) each, as `kept_ranks` got them."""
+    return np.asarray(kept["ranks"]) / 2, np.asarray(kept["labels"]).astype(np.float64)
 
 
 def lever_studies(

@@ -20,8 +20,9 @@ from deepauc.metrics.operating_points import operating_point
 from deepauc.metrics.partial import compare_partial_auroc, partial_auroc, partial_auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.metrics.streaming import distributed_auroc
+from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
 from deepauc.models.bags import BagNetwork, Bags, BagSpec
-from deepauc.models.build import AverageSpec, FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
+from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
 from deepauc.objectives.average_precision import AveragePrecision, AveragePrecisionLoss
@@ -81,6 +82,8 @@ __all__ = [
     "FocalLoss",
     "MLPSpec",
     "Model",
+    "OnFeaturesSpec",
+    "OnPicturesSpec",
     "OneVsOneAUCLoss",
     "OneVsRestAUCLoss",
     "PDSCASpec",

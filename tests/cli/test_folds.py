@@ -80,6 +80,16 @@ def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, writ
     code, text, _ = deepauc("predict", out, "--table", table, "--id-column", "name", "--parts", "--out", "-")
     assert code == 0
     assert text.splitlines()[1].split(",")[1] == "oof"
+    code, text, errors = deepauc("export", out, "--bundle", tmp_path / "single", "--single", "--json")
+    assert (code, errors) == (0, "")
+    exported = json.loads(text)
+    assert exported["cost"]["single"]["networks"] == 1 < exported["cost"]["average"]["networks"]
+    code, _, errors = deepauc("export", out, "--card", tmp_path / "card.md", "--single")
+    assert code == 2
+    assert "--card" in errors
+    code, _, errors = deepauc("export", out / "fold-1", "--bundle", tmp_path / "other", "--single")
+    assert code == 2
+    assert "one split" in errors
 
 
 @pytest.mark.parametrize(

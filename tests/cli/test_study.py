@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from deepauc.cli.main import run
 from deepauc.cli.study import _options
@@ -183,56 +182,11 @@ def test_a_fraction_is_a_number():
     }
 
 
-def test_packs_by_image_size_keep_the_order_and_the_time(monkeypatch, tmp_path):
-    """On a GPU, where nobody says: those of one size together, the others' selections within reach."""
-    from deepauc.cli import study_parts
-    from deepauc.studies.load import load_studies
-    from deepauc.studies.running import runner
-    from deepauc.studies.sources import Place
-    from deepauc.training.engine import loop
-
-    entry = load_studies(MEDICAL).find("medical")
-    chosen = entry.studies.chosen(["breast-R-ours-ce", "ham-R-64-ce", "ham-D-32-ce", "isic-M-ce"])
-    calls = []
-
-    def recorded(name, studies, *, parents, pack, max_minutes, **options):
-        calls.append(([one.name for one in studies], pack))
-        assert {one.name for one in (*studies, *parents)} == {one.name for one in chosen}
-        assert max_minutes <= 5
-        return runner.Outcome(done=len(studies), failed=[("run", "why")])
-
-    monkeypatch.setattr(runner, "run_studies", recorded)
-    monkeypatch.setattr(loop, "chosen_device", torch.device)
-    options = {"place": Place(results=tmp_path), "parents": (), "jobs": 1, "max_minutes": 5, "cluster": None}
-    options |= {"report": None}
-    outcome = study_parts.run_in_packs(entry, chosen, device="cuda", pack=None, **options)
-    assert [names for names, _ in calls] == [["breast-R-ours-ce"], ["ham-R-64-ce"], ["ham-D-32-ce", "isic-M-ce"]]
-    assert calls[0][1] == calls[2][1] == 24
-    assert (outcome.done, len(outcome.failed), outcome.out_of_time) == (4, 3, False)
-    for device, pack in (("cpu", None), ("cuda", 3)):
-        calls.clear()
-        study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
-        assert calls == [([one.name for one in chosen], pack)]
-    calls.clear()
-    options["jobs"] = 2
-    for device, pack in (("cuda", None), ("cuda", 2), ("cpu", 2)):
-        with pytest.raises(ValueError, match="--jobs 2: these runs go side by side"):
-            study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
-    smoke = load_studies(PAPER).find("smoke")
-    with pytest.raises(ValueError, match="or take --pack 1"):  # the runner's own default on a GPU
-        study_parts.run_in_packs(smoke, smoke.studies.studies, device="cuda", pack=None, **options)
-    assert not calls
-    for device, pack in (("cuda", 1), ("cpu", None)):
-        study_parts.run_in_packs(entry, chosen, device=device, pack=pack, **options)
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("own", [True, False])
 def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, monkeypatch, own):
-    from deepauc.cli import study_parts
     from deepauc.studies.entry import Entry
     from deepauc.studies.load import StudyFile
-    from deepauc.studies.running.runner import Outcome
+    from deepauc.studies.running.runner import StudiesOutcome
     from deepauc.studies.study import StudySet
     from experiments.benchmarks.toy import Toy
 
@@ -242,14 +196,14 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
         def run(self, place, **_):
             return {"left": left.pop(0)}
 
-    def packs(*_, **__):
-        return Outcome(out_of_time=bool(left.pop(0)))
+    def studied(*_, **__):
+        return StudiesOutcome(out_of_time=bool(left.pop(0)))
 
     studies = StudySet(name="some", title="Some", studies=())
     kind = {"own": Own()} if own else {"studies": studies, "page_after_run": True}
     entry = Entry(name="some", title="Some", table=lambda _: "# Some", **kind)
     monkeypatch.setattr("deepauc.studies.load.load_studies", lambda path: StudyFile(path, {"some": entry}))
-    monkeypatch.setattr(study_parts, "run_in_packs", packs)
+    monkeypatch.setattr("deepauc.studies.running.runner.run_studies", studied)
     for page in (False, True):
         code, out, _ = call(capsys, "run", "some.py", "--results", tmp_path)
         assert code == 0

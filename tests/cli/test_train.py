@@ -131,7 +131,7 @@ def test_from_one_csv_to_a_report_and_again_nothing_changes(deepauc, data, tmp_p
     assert content(out) == before
 
 
-def test_the_baseline_is_the_run_of_the_first_stage_alone(deepauc, no_report, data, tmp_path):
+def test_the_baseline_is_the_run_of_cross_entropy_alone(deepauc, no_report, data, tmp_path):
     out = tmp_path / "run"
     assert (
         deepauc("--table", data / "split.csv", *IMAGES, "--split-column", "split", "--out", out, "--epochs", 2)[0] == 0

@@ -99,14 +99,14 @@ def test_a_mark_without_a_figure_is_refused(page, message):
 
 
 def test_a_free_alpha_went_below_0_at_no_step():
-    """As choosing.md says."""
+    """As findings/auc-m.md says."""
     for network in ("D", "R"):
         runs = RecordBook(RESULTS / "ablations").final(f"A5-{network}-alpha-free")
         assert [run["alpha_negative_share"] for run in runs] == [0.0] * 5
 
 
 def test_raw_scores_do_not_train_densenet():
-    """Four of five runs diverged within two epochs, as choosing.md says."""
+    """Four of five runs diverged within two epochs, as findings/settings.md says."""
     book = RecordBook(RESULTS / "ablations")
     name = "A2-D-C2_1-raw"
     assert (sorted(run["seed"] for run in book.diverged(name)), len(book.final(name))) == ([0, 1, 3, 4], 1)
@@ -140,7 +140,7 @@ def test_the_table_of_unbounded_scores_is_the_measured_one():
         " ".join(row.split()) for row in (RESULTS / "unbounded-scores.md").read_text().splitlines() if "|" in row
     ]
     assert len(measured) == 8
-    page = " ".join((ROOT / "docs" / "faq.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "docs" / "findings" / "settings.md").read_text(encoding="utf-8").split())
     assert all(row in page for row in measured if "---" not in row)
 
 

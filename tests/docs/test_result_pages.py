@@ -30,4 +30,4 @@ def test_the_summary_is_what_the_records_make():
     written = json.loads((RESULTS / "summary.json").read_text(encoding="utf-8"))
     assert written == summary_of(recorded().values())
     studies = {"cells", "contrasts", "ablations", "medical", "best", "plan"}
-    assert studies | {"speed", "rules", "large_table", "gammas", "momentum", "bags"} == written.keys()
+    assert studies | {"speed", "rules", "large_table", "gammas", "momentum", "folds", "bags"} == written.keys()

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from deepauc.integrations.table_training import LinearPlusMLP, Table, TableRun, TableSettings
+from deepauc.integrations.table_training import FeatureTable, LinearPlusMLP, TableRun, TableSettings
 
 
 def some(rows=90, columns=1, seed=0):
     generator = np.random.default_rng(seed)
     features = generator.normal(size=(rows, 4))
     labels = (features[:, :columns] + 0.5 * generator.normal(size=(rows, columns)) > 0.7).astype(float)
-    return Table(features, labels, generator.integers(1, 4, rows).astype(float))
+    return FeatureTable(features, labels, generator.integers(1, 4, rows).astype(float))
 
 
 def settings(**options):
@@ -48,7 +48,7 @@ def normalised(inputs, outputs):
 def test_rows_left_out_have_no_influence(options):
     table = some()
     rows = np.arange(50)
-    changed = Table(table.features.copy(), table.columns.copy(), table.weights)
+    changed = FeatureTable(table.features.copy(), table.columns.copy(), table.weights)
     changed.features[50:] *= 9
     changed.columns[50:] = 1 - changed.columns[50:]
     runs = [TableRun(one, [rows, np.arange(40)], settings(**options)) for one in (table, changed)]
@@ -61,7 +61,7 @@ def test_every_mini_batch_holds_both_classes():
     generator = np.random.default_rng(0)
     labels = (np.arange(500) < 10).astype(float)[:, None]
     run = TableRun(
-        Table(generator.normal(size=(500, 2)), labels, np.ones(500)), [np.arange(500)], settings(batch_size=40)
+        FeatureTable(generator.normal(size=(500, 2)), labels, np.ones(500)), [np.arange(500)], settings(batch_size=40)
     )
     for _ in range(30):
         inputs, drawn, weights = next(run._batches)

@@ -47,6 +47,26 @@ def test_new_rows_use_the_training_statistics():
     np.testing.assert_allclose(encoder.transform(new), [[0, 0, 0, 0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 1, 0, 0, 0, 0]])
 
 
+def test_the_features_of_fewer_rows_follow_from_those_of_all():
+    """A fold's encoding is an affine map of the whole table's: missing cells, unknown categories and all."""
+    generator = np.random.default_rng(0)
+    ages = np.where(generator.random(40) < 0.2, np.nan, generator.normal(50, 12, 40))
+    weights = generator.normal(70, 9, 40)
+    sites = generator.choice(["a", "b", "c", ""], 40).astype(object)
+    columns = {"age": ages, "weight": weights, "site": sites}
+    whole = MetadataEncoder.fit(columns).with_missing()
+    new = {
+        "age": np.array([60.0, np.nan, 20.0, 50.0]),
+        "weight": np.array([70.0, np.nan, 99.0, 1.0]),
+        "site": np.array(["a", "", "never seen", "c"], dtype=object),
+    }
+    for rows in (np.arange(40), np.flatnonzero(sites != "c"), np.flatnonzero((sites != "") & ~np.isnan(ages))):
+        part = MetadataEncoder.fit({name: column[rows] for name, column in columns.items()})
+        matrix, offset = part.affine_from(whole)
+        for some in (columns, new):
+            np.testing.assert_allclose(whole.transform(some) @ matrix.T + offset, part.transform(some), atol=1e-5)
+
+
 def test_codes_are_categories_on_request_whatever_their_type():
     encoder = MetadataEncoder.fit({"site": np.array([3, 1, 3])}, categorical=["site"])
     assert encoder.feature_names == ("site=1", "site=3")

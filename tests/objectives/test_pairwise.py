@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from deepauc.objectives import pairwise
-from deepauc.objectives.pairwise import PairwiseAUCLoss, Surrogate, pairwise_auc_loss
+from deepauc.objectives.pairwise import PairwiseAUCLoss, Surrogate, pairwise_auc_loss, stable_sort
 
 SURROGATES = get_args(Surrogate)
 SORTED = ("squared_hinge", "hinge")
@@ -457,3 +457,15 @@ def test_a_margin_may_be_a_tensor():
         )
     with pytest.raises(ValueError, match="margin must be finite"):
         PairwiseAUCLoss(margin=[])
+
+
+@pytest.mark.parametrize("distinct", [1, 3, 50, 10_000])
+@pytest.mark.parametrize("size", [1, 2, 400, 40_000])
+def test_the_sort_on_the_host_is_stable(size, distinct):
+    """Few numbers go through NumPy, many by radix: the order is torch's own stable one, -0 being 0."""
+    x = torch.randint(-distinct, distinct, (size,), generator=torch.Generator().manual_seed(size)).double() / 7
+    x[::3] *= -1
+    values, order = stable_sort(x.clone())
+    expected, expected_order = torch.sort(x, stable=True)
+    assert torch.equal(values, expected)
+    assert torch.equal(order, expected_order)

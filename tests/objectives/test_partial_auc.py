@@ -263,3 +263,14 @@ def test_another_number_of_labels_is_refused():
     loss_fn(torch.rand(4, 2), torch.tensor([[0, 1], [1, 0], [0, 0], [1, 1]]))
     with pytest.raises(ValueError, match="2 labels, and got 1"):
         loss_fn(torch.rand(4), torch.tensor([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e3, 1e8])
+@pytest.mark.parametrize("surrogate", SURROGATES)
+def test_raw_scores_of_any_size_are_finite(surrogate, scale):
+    """LibAUC's KL forms are NaN there; the chosen pairs are the same whatever the scale."""
+    scores, labels = batch(60, dtype=torch.float32)
+    loss, grad = value_and_grad(PartialAUCLoss(max_fpr=0.3, min_tpr=0.8, surrogate=surrogate), scale * scores, labels)
+    assert loss.isfinite()
+    assert grad.isfinite().all()
+    assert loss > 0

@@ -8,21 +8,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from deepauc.data.table.read import read_table
+from deepauc.metrics import choosing
 from deepauc.metrics.folds import fold_auroc
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.pipeline import cross_validation
-from deepauc.pipeline.candidates import HeldOut, choose_candidate, log_odds_of_mean, recalibrations
+from deepauc.pipeline.candidates import HeldOut, choose_candidate, cross_fitted, log_odds_of_mean, recalibrations
 from deepauc.pipeline.events import AlreadyFinished, Estimated, FoldBegan, Resumed, Stepped
 from deepauc.pipeline.folding import dealt_folds
 from deepauc.pipeline.job import read
 from deepauc.pipeline.run import run
+from deepauc.pipeline.single import save_single
 from deepauc.reporting.document.checklist import ITEMS
 from deepauc.reporting.export import copy_bundle, export_onnx
 from deepauc.reporting.report import write_report
 from deepauc.training.config import DataSettings, Settings, SplitSettings
+from deepauc.training.plan import length
 from deepauc.training.plan.inputs import PlanOptions
+from deepauc.training.predict.cost import prediction_cost
 from deepauc.training.predict.predict import predict
 from deepauc.training.predict.table import predict_table
 from deepauc.training.run.bundle import Bundle
@@ -161,6 +166,44 @@ def test_onnx_holds_all_members(finished, tmp_path):
     assert exported.max_difference < 1e-4
 
 
+@pytest.mark.parametrize("default", ["ce", "average"])
+def test_a_single_network_and_what_it_costs(people, tmp_path, monkeypatch, default):
+    """Its probabilities are those of one fold, its thresholds those of the held-out rows of its own candidate."""
+    monkeypatch.setattr(choosing, "STANDARD_ERRORS", 1e9)  # the default is kept
+    monkeypatch.setattr(cross_validation, "default_candidate", lambda recipe: default)
+    out, alone = tmp_path / "run", tmp_path / "single"
+    trained(settings_of(people), out)
+    alone.mkdir()
+    single = save_single(out, alone)
+    names, fold = {"ce": "baseline", "ce_auc_m": ""}, int(single.fold)
+    board = {row.candidate: row.auc.value for row in RunFolder(out).record().folds.choice.board}
+    assert single.candidate == ("ce" if default == "ce" else max(names, key=board.get))
+    counts = [sum(row["fold"] == str(number) for row in rows_of(out)) for number in (1, 2, 3)]
+    assert fold == 1 + counts.index(min(counts))
+    table = write_people(tmp_path / "new.csv", count=20, seed=5)
+    task, _ = read_table(table, label_columns=["ill"], kind="binary", feature_columns=["x", "y"], id_column="name")
+    folders = [out / f"fold-{number}" / names[single.candidate] for number in (1, 2, 3)]
+    held = [[row for row in rows_of(folder) if row["part"] == "test"] for folder in folders]
+    truth = {row["id"]: float(row["label"]) for row in rows_of(out)}
+    rows = held_out(
+        {single.candidate: [float(row["score"]) for some in held for row in some]},
+        {},
+        labels=[truth[row["id"]] for some in held for row in some],
+        fold=np.repeat([0, 1, 2], list(map(len, held))),
+    )
+    (scaling,) = recalibrations(rows, single.candidate)[fold - 1].labels
+    expected = scaling.slope * predict(folders[fold - 1], task) + scaling.intercept
+    np.testing.assert_allclose(predict(alone, task), expected, atol=1e-5)
+    odds, labels = cross_fitted(rows, single.candidate)[:, 0], rows.labels[:, 0]
+    threshold = Bundle.load(alone).thresholds["ill"]["sensitivity 0.9"]
+    assert (odds[labels == 1] >= threshold).sum() == np.ceil(0.9 * (labels == 1).sum())
+    small, large = prediction_cost(alone), prediction_cost(out)
+    assert (small.networks, large.networks) == (1, 3 if default == "ce" else 6)
+    assert 0 < small.bytes < large.bytes
+    with pytest.raises(ValueError, match="one split"):
+        save_single(out / "fold-1", alone)
+
+
 class Stopped(Exception):
     pass
 
@@ -255,6 +298,36 @@ def test_minutes_are_shared_out_and_the_pace_is_kept(people, tmp_path):
     assert RunFolder(out).record().plain["plan"]["pace"] == pace
 
 
+def test_minutes_that_are_left_buy_further_seeds(people, tmp_path, monkeypatch):
+    monkeypatch.setattr(cross_validation, "MOST_SEEDS", 2)
+    monkeypatch.setattr(choosing._Board, "pick", lambda board: ("ce", None))
+    monkeypatch.setattr(length, "MOST_EPOCHS", (3, 3))
+    out = tmp_path / "run"
+    trained(settings_of(people, minutes=20), out)
+    record = RunFolder(out).record()
+    assert next(one.value for one in record.plan.decisions if one.name == "networks per fold") == "2"
+    seeds = [RunFolder(out / "fold-1" / place).record().identity.seed for place in ("", "seed-2")]
+    assert seeds == [0, cross_validation.SEED_STEP]
+    assert {row.candidate for row in record.folds.choice.board} == {"ce", "ce_auc_m", "average", "logistic"}
+    table = write_people(tmp_path / "new.csv", count=20, seed=5)
+    found = predict_table([out], table, probability=True)
+    truth = {row["id"]: float(row["label"]) for row in rows_of(out)}
+    mean = np.zeros(20)
+    for place in ("baseline", "seed-2/baseline"):
+        folders = [out / f"fold-{one}" / place for one in (1, 2, 3)]
+        parts = [[row for row in rows_of(folder) if row["part"] == "test"] for folder in folders]
+        rows = held_out(
+            {"ce": [float(row["score"]) for part in parts for row in part]},
+            {},
+            labels=[truth[row["id"]] for part in parts for row in part],
+            fold=np.repeat([0, 1, 2], list(map(len, parts))),
+        )
+        for folder, scaling in zip(folders, recalibrations(rows, "ce"), strict=True):
+            scores = predict_table([folder], table, feature_columns=("x", "y"), id_column="name").scores
+            mean += scaling.apply(scores)[:, 0] / 6
+    np.testing.assert_allclose(found.probabilities[:, 0], mean, atol=1e-5)
+
+
 def test_auto_asks_for_folds_where_the_rows_are_few(people, tmp_path):
     settings = settings_of(people, folds="auto")
     rows = read(settings, device=CPU)
@@ -281,15 +354,114 @@ def test_auto_asks_for_folds_where_the_rows_are_few(people, tmp_path):
     assert dealt_folds(settings, rows, folder) is None
 
 
-def test_metadata_have_one_encoding_for_all_folds(people, tmp_path):
-    settings = settings_of(people)
+def test_metadata_are_encoded_by_the_training_rows_of_each_fold(tmp_path):
+    """A category of one fold alone is unknown to its own network; the average is the members' mean all the same."""
+    lines = write_people(tmp_path / "people.csv").read_text().splitlines()
+    cells = [line.split(",") for line in lines]
+    for number, row in enumerate(cells[1:]):
+        row[4] = "" if number % 7 == 0 else row[4]  # x
+    table = tmp_path / "cells.csv"
+    table.write_text("\n".join(map(",".join, cells)) + "\n")
+    settings = settings_of(table, folds="site")
     data = replace(settings.data, feature_columns=(), metadata_columns=("x", "site"))
-    trained(replace(settings, data=data), tmp_path / "run")
-    bundles = [Bundle.load(tmp_path / "run" / name) for name in ("", "fold-1", "fold-2", "fold-3")]
-    assert all(bundle.metadata == bundles[0].metadata for bundle in bundles)
-    found = predict_table([tmp_path / "run"], people, id_column="name", probability=True)
-    assert found.rows_seen == 80
-    assert np.isfinite(found.scores).all()
+    out = tmp_path / "run"
+    trained(replace(settings, data=data), out)
+    encoded = [Bundle.load(out / f"fold-{one}").metadata["columns"] for one in (1, 2, 3)]
+    assert [site["categories"] for _, site in encoded] == [["s1", "s2"], ["s0", "s2"], ["s0", "s1"]]
+    assert len({x["mean"] for x, _ in encoded}) == 3
+    new = tmp_path / "new.csv"
+    new.write_text("name,x,site\na,0.5,s0\nb,,s1\nc,-1,\nd,2,other\n")
+    found = predict_table([out], new, id_column="name", probability=True)
+    choice = RunFolder(out).record().folds.choice
+    places = {"ce": "baseline", "ce_auc_m": "", "logistic": "trivial/logistic"}
+    members = ["ce", "ce_auc_m"] if choice.kept == "average" else [choice.kept]
+    members += [choice.with_trivial] if choice.with_trivial else []
+    held = {row["id"]: row for row in rows_of(out)}
+    mean = np.zeros(4)
+    for name in members:
+        folders = [out / f"fold-{one}" / places[name] for one in (1, 2, 3)]
+        parts = [[row for row in rows_of(folder) if row["part"] == "test"] for folder in folders]
+        rows = held_out(
+            {name: [float(row["score"]) for part in parts for row in part]},
+            {},
+            labels=[float(held[row["id"]]["label"]) for part in parts for row in part],
+            fold=np.repeat([0, 1, 2], list(map(len, parts))),
+        )
+        for folder, scaling in zip(folders, recalibrations(rows, name), strict=True):
+            share = 0.5 / 3 if choice.with_trivial else 1 / 3 / len(members)
+            mean += share * scaling.apply(predict_table([folder], new, id_column="name").scores)[:, 0]
+    np.testing.assert_allclose(found.probabilities[:, 0], mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("joined", ["ce_auc_m with metadata", "ce_auc_m", "metadata"])
+def test_images_and_metadata_in_one_run(tmp_path, monkeypatch, joined):
+    """Whatever is kept, the shipped network scores as its members do, each fed with its own inputs."""
+    generator = np.random.default_rng(0)
+    lines = ["file,person,part,age,site,ill"]
+    for number in range(48):
+        ill = int(number % 3 == 0)
+        pixels = np.clip(generator.normal(100 + 60 * ill, 40, (8, 8)), 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        age = "" if number % 10 == 0 else f"{50 + 10 * ill + generator.normal():.1f}"
+        lines.append(f"{number}.png,p{number // 2},{'test' if number >= 36 else 'train'},{age},s{number % 2},{ill}")
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(lines) + "\n")
+    data = DataSettings(
+        table=str(table),
+        image_column="file",
+        metadata_columns=("age", "site"),
+        label_columns=("ill",),
+        group_column="person",
+        split_column="part",
+    )
+    settings = Settings(data=data, plan=PlanOptions(epochs=1, model="small-cnn"), folds=2)
+
+    monkeypatch.setattr(choosing._Board, "pick", lambda board: (joined, None))
+    out = tmp_path / "run"
+    trained(settings, out)
+    board = RunFolder(out).record().folds.choice.board
+    assert {row.candidate for row in board if row.kept} == {joined}
+    assert {row.candidate for row in board if not row.trivial} == {
+        *("ce", "ce_auc_m", "average", "metadata", "ce_auc_m with metadata")
+    }
+    columns = {"id_column": "file"} if joined == "metadata" else {}
+    found = predict_table([out], table, probability=True, **columns)
+    mean = np.zeros(48)
+    places = {"ce_auc_m": "", "metadata": "metadata"}
+    members = joined.split(" with ")
+    truth = {row["id"]: float(row["label"]) for row in rows_of(out)}
+    for name in members:
+        folders = [out / f"fold-{one}" / places[name] for one in (1, 2)]
+        parts = [[row for row in rows_of(folder) if row["part"] == "test"] for folder in folders]
+        rows = held_out(
+            {name: [float(row["score"]) for part in parts for row in part]},
+            {},
+            labels=[truth[row["id"]] for part in parts for row in part],
+            fold=np.repeat([0, 1], list(map(len, parts))),
+        )
+        for folder, scaling in zip(folders, recalibrations(rows, name), strict=True):
+            scores = predict_table([folder], table, id_column="file" if name == "metadata" else None).scores
+            mean += scaling.apply(scores)[:, 0] / 2 / len(members)
+    np.testing.assert_allclose(found.probabilities[:, 0], mean, atol=5e-6)
+    written = {row["id"]: float(row["score"]) for row in rows_of(out) if row["part"] == "test"}
+    by_id = dict(zip(found.ids.tolist(), found.scores[:, 0], strict=True))
+    assert len(written) == 12
+    assert all(by_id[name] == pytest.approx(score, abs=1e-5) for name, score in written.items())
+    copy_bundle(out, tmp_path / "bundle")
+    columns = columns or {"image_column": "file"}
+    again = predict_table([tmp_path / "bundle"], table, **columns)
+    np.testing.assert_array_equal(again.scores, found.scores)
+    (tmp_path / "single").mkdir()
+    single = save_single(out, tmp_path / "single")
+    assert single.candidate == members[0]
+    alone = predict_table([tmp_path / "single"], table, **columns).scores[:, 0]
+    assert np.isfinite(alone).all()
+    before = (out / "model.safetensors").read_bytes()
+    (out / "DONE").unlink()
+    trained(settings, out)  # the same call goes on
+    assert (out / "model.safetensors").read_bytes() == before
+    with pytest.raises(ValueError, match="need folds"):
+        trained(replace(settings, folds=0), tmp_path / "other")
 
 
 def held_out(networks, trivial, *, labels, fold):

@@ -116,6 +116,9 @@ def test_new_rows_and_rows_of_training(model, frame, tmp_path):
     assert np.array_equal(model.predict(tmp_path / "new.csv").score, scores.score)
     exported = model.export(tmp_path / "bundle")
     assert {path.name for path in exported.iterdir()} == {"model.safetensors", "bundle.json"}
+    single = model.export(tmp_path / "single", single=True)
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (single, exported)]
+    assert 2 * sizes[0] < sizes[1]
 
 
 def test_external_rows_and_their_prevalence(model, frame):
@@ -192,7 +195,7 @@ def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, c
     [
         ({"label": "nothing"}, "nothing"),
         ({"features": None}, "input columns are missing"),
-        ({"image": "name", "features": None, "id": None, "metadata": ["x"]}, "deepauc predict averages them"),
+        ({"image": "name", "features": None, "id": None, "metadata": ["x"], "folds": 0}, "together need folds"),
         ({"folds": 1}, "folds"),
         ({"folds": 80}, "80 folds"),
         ({"device": "quantum"}, "device quantum"),

@@ -12,6 +12,7 @@ from deepauc.pipeline.events import (
     AlreadyFinished,
     Checked,
     Decided,
+    Estimated,
     Reading,
     Scoring,
     Stepped,
@@ -56,7 +57,8 @@ def test_events_come_in_order_and_nothing_is_printed(settings, no_report, tmp_pa
     tuned = Settings(data=settings.data, plan=settings.plan, tune=2)
     first = run(tuned, out=tmp_path / "run", device=CPU, command="mine", listen=told.append)
     kinds = list(dict.fromkeys(type(event) for event in told))
-    assert kinds == [Reading, Checked, Decided, Tuning, TrainingBegan, Stepped, TrainingEnded, Scoring, WritingReport]
+    started = [Reading, Checked, Decided, Estimated, Tuning, TrainingBegan]
+    assert kinds == [*started, Stepped, TrainingEnded, Scoring, WritingReport]
     steps = [event.step for event in told if isinstance(event, Stepped)]
     (began,) = [event for event in told if isinstance(event, TrainingBegan)]
     assert len(steps) == sum(length.steps for length in began.lengths)

@@ -15,7 +15,7 @@ from deepauc.data.task import ArrayInputs, Task
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.running import first_stages
-from deepauc.studies.running.execution import _first_stages, _job
+from deepauc.studies.running.execution import _first_stages
 from deepauc.studies.running.first_stages import FirstStages
 from deepauc.studies.running.missing import MissingRuns
 from deepauc.studies.running.runner import _goes_on, run_studies
@@ -289,7 +289,7 @@ def test_which_first_stage_is_needed_is_worked_out_once(done, monkeypatch):
     folder, studies, _, book = done
     place = Place(runs=folder / "runs", results=folder / "results")
     missing = MissingRuns(studies, book, place).tuning_runs(studies[0])
-    jobs = [_job(run, place) for run in missing]
+    jobs = [run.job(place) for run in missing]
     known = _first_stages(place).onwards(jobs, torch.device("cpu"), side_by_side=False)
     monkeypatch.setattr(first_stages, "first_stage", None)
     assert _first_stages(place).onwards(jobs, torch.device("cpu"), side_by_side=False) == known
@@ -299,7 +299,7 @@ def test_a_packed_first_stage_that_fails_is_known_by_its_folder(done, tmp_path, 
     """Packed training names the folder on its exception; from there to a job that needs it."""
     folder, studies, _, book = done
     place = Place(runs=folder / "runs", results=folder / "results")
-    jobs = [_job(run, place) for run in MissingRuns(studies, book, place).tuning_runs(studies[0])]
+    jobs = [run.job(place) for run in MissingRuns(studies, book, place).tuning_runs(studies[0])]
     kept = {r["seed"]: r["first_stage"]["name"] for r in book.tuning("f")}
 
     def fails(jobs, **_):

@@ -4,15 +4,15 @@ from dataclasses import fields
 
 import pytest
 
-from deepauc.studies.selection import BestMeanValidation, Trial
+from deepauc.studies.selection import BestMeanValidation, TriedSetting
 
 
 def trial(margin, *values, gamma=0.01):
-    return Trial(config={"margin": margin, "gamma": gamma}, validation=tuple((0.5, v) for v in values))
+    return TriedSetting(config={"margin": margin, "gamma": gamma}, validation=tuple((0.5, v) for v in values))
 
 
 def test_a_trial_has_configuration_and_validation_only():
-    assert [f.name for f in fields(Trial)] == ["config", "validation"]
+    assert [f.name for f in fields(TriedSetting)] == ["config", "validation"]
 
 
 def test_best_mean_over_training_sets_not_the_best_single_one():
@@ -24,8 +24,8 @@ def test_of_equals_the_earlier_one():
 
 
 def test_epochs_averages_over_the_end_of_the_curve():
-    steady = Trial(config={"margin": 1}, validation=((0.7, 0.7, 0.7),))
-    lucky = Trial(config={"margin": 2}, validation=((0.1, 0.1, 0.8),))
+    steady = TriedSetting(config={"margin": 1}, validation=((0.7, 0.7, 0.7),))
+    lucky = TriedSetting(config={"margin": 2}, validation=((0.1, 0.1, 0.8),))
     assert BestMeanValidation().choose([steady, lucky]) is lucky
     assert BestMeanValidation(epochs=3).choose([steady, lucky]) is steady
 

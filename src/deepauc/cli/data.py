@@ -35,7 +35,8 @@ from deepauc.cli.options import (
 )
 from deepauc.cli.short_help import HELP_ALL, ShortHelp
 from deepauc.cli.table_report import refuse_table, report_record, show_summary
-from deepauc.data.datasets.catalogue import CATALOGUE, data_root, load_named
+from deepauc.data.datasets.benchmarks.load import data_root
+from deepauc.data.datasets.catalogue import CATALOGUE, load_named
 from deepauc.data.export import Exported, export_task
 from deepauc.data.imbalance import imbalanced
 from deepauc.data.packed.sets import pack as pack_task

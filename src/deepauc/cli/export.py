@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +20,9 @@ def export(
     card: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face; - for stdout.")
     ] = None,
+    single: Annotated[
+        bool, typer.Option("--single", help="One fold's network instead of the average of all folds: faster, smaller.")
+    ] = False,
     force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
     as_json: AsJson = False,
@@ -28,14 +33,18 @@ def export(
     """
     if not any((onnx, bundle, card)):
         raise ValueError("name what to write: --onnx FILE, --bundle DIR or --card FILE.")
+    if single and card is not None:
+        raise ValueError("a model card describes the whole run: leave out --single, or --card.")
     from deepauc.training.run.output_file import require_output, write_output
 
     for path, option in ((onnx, "--onnx"), (card, "--card")):
         if path is not None:
             require_output(path, option)
     _require_nothing_lost(run, onnx=onnx, card=card)
+    from deepauc.pipeline.single import has_folds, save_single
     from deepauc.reporting.export import copy_bundle, export_onnx
     from deepauc.reporting.model_card import model_card
+    from deepauc.training.predict.cost import prediction_cost
     from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 
     output = Output.beside([onnx, card], quiet=quiet, as_json=as_json)
@@ -44,24 +53,36 @@ def export(
     for text in cautions:
         output.result(f"Caution. {text}.")
     record: dict[str, Any] = {"cautions": list(cautions)} if cautions else {}
-    if onnx is not None:
-        found = export_onnx(run, onnx, force=force)
-        difference = f"max difference to torch {found.max_difference:.2g}, allowed {found.tolerance:.2g}"
-        output.result(f"ONNX: {onnx} ({difference}, on {found.source})")
-        record["onnx"] = {
-            "path": str(onnx),
-            "max_difference": found.max_difference,
-            "tolerance": found.tolerance,
-            "compared": found.compared,
-            "source": found.source,
-            "copies": found.copies,
-        }
-        if found.copies:
-            output.say(f"As in the run, a score is the mean over {found.copies:,} changed copies of an image.")
-    if bundle is not None:
-        files = copy_bundle(run, bundle, force=force)
-        output.result(f"Bundle: {', '.join(map(str, files))}")
-        record["bundle"] = [str(path) for path in files]
+    with TemporaryDirectory() as place:
+        source = run
+        if single:
+            source, chosen = Path(place), save_single(run, Path(place), force=force)
+            record["single"] = asdict(chosen)
+            output.result(f"Single network: {chosen.text}")
+        costs = {"average": prediction_cost(run)} if has_folds(run) else {}
+        if single:
+            costs["single"] = prediction_cost(source)
+        for name, cost in costs.items():
+            output.say(f"The {name}: {cost.text}")
+        record |= {"cost": {name: asdict(cost) for name, cost in costs.items()}} if costs else {}
+        if onnx is not None:
+            found = export_onnx(source, onnx, force=force, images_of=run)
+            difference = f"max difference to torch {found.max_difference:.2g}, allowed {found.tolerance:.2g}"
+            output.result(f"ONNX: {onnx} ({difference}, on {found.source})")
+            record["onnx"] = {
+                "path": str(onnx),
+                "max_difference": found.max_difference,
+                "tolerance": found.tolerance,
+                "compared": found.compared,
+                "source": found.source,
+                "copies": found.copies,
+            }
+            if found.copies:
+                output.say(f"As in the run, a score is the mean over {found.copies:,} changed copies of an image.")
+        if bundle is not None:
+            files = copy_bundle(source, bundle, force=force)
+            output.result(f"Bundle: {', '.join(map(str, files))}")
+            record["bundle"] = [str(path) for path in files]
     if card is not None:
         write_output(card, model_card(run, force=force).encode())
         output.result(f"Model card: {card}")

@@ -17,7 +17,7 @@ from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
 
 if TYPE_CHECKING:
     from deepauc.studies.entry import Entry
-    from deepauc.studies.running.runner import Outcome, Step
+    from deepauc.studies.running.runner import Step, StudiesOutcome
     from deepauc.studies.study import Study
 
 app = typer.Typer(rich_markup_mode=None)
@@ -125,12 +125,12 @@ def run_study(
         refuse_what_does_not_apply,
         refuse_without_cluster,
         refuse_without_effect,
-        run_in_packs,
     )
     from deepauc.studies.decoded import telling
     from deepauc.studies.load import load_studies
     from deepauc.studies.running.cluster import Cluster
     from deepauc.studies.running.missing import weights_not_here
+    from deepauc.studies.running.runner import run_studies
     from deepauc.studies.sources import Place
     from deepauc.studies.study import cut_all
 
@@ -175,13 +175,13 @@ def run_study(
     for message in weights_not_here(chosen, results / entry.studies.name) if tasks is None else ():
         output.say(message)
     with telling(output.say), _told(output) as report:
-        outcome = run_in_packs(
-            entry,
+        outcome = run_studies(
+            entry.name,
             chosen,
             place=place,
             parents=parents,
             device=device,
-            pack=pack,
+            pack=entry.pack if pack is None else pack,
             jobs=jobs,
             max_minutes=max_minutes,
             cluster=tasks,
@@ -346,7 +346,7 @@ def _left(step: Step) -> str:
     return f"{step.left} left in this group{time}"
 
 
-def _finish(outcome: Outcome, output: Output) -> None:
+def _finish(outcome: StudiesOutcome, output: Output) -> None:
     for text, message in outcome.failed:
         output.result(f"Failed: {text}: {message}")
     for name, message in outcome.unavailable.items():

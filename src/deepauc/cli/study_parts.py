@@ -1,10 +1,8 @@
-"""Parts of `deepauc study`: studies that are not made of `Study`, options that do not apply, packs by image size."""
+"""Parts of `deepauc study`: studies that are not made of `Study`, and options that do not apply."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +12,6 @@ from deepauc.cli.console import Output
 
 if TYPE_CHECKING:
     from deepauc.studies.entry import Entry
-    from deepauc.studies.running.cluster import Cluster
-    from deepauc.studies.running.runner import Outcome, Step
-    from deepauc.studies.sources import Place
     from deepauc.studies.study import Study
 
 _ALWAYS = ("file", "name", "runs", "results", "data", "device", "max_minutes", "quiet", "as_json", "help_all")
@@ -89,60 +84,3 @@ def tell_own_status(entry: Entry, cells: list[str], results: Path, output: Outpu
         output.result(f"{entry.name}, with {changes}: {count} recorded in {where}")
     by_name = [{"study": name, "final": count, "seeds": seeds} for name, count in found.items()]
     return {"runs": by_name, "other_settings": others}
-
-
-def run_in_packs(
-    entry: Entry,
-    chosen: Sequence[Study],
-    *,
-    place: Place,
-    parents: Sequence[Study],
-    device: str | None,
-    pack: int | None,
-    jobs: int,
-    max_minutes: float | None,
-    cluster: Cluster | None,
-    report: Callable[[Step], None],
-) -> Outcome:
-    """`run_studies`, on a GPU with the pack of each study where nobody says: those of one size after each other."""
-    from deepauc.studies.running.runner import DEFAULT_PACK, Outcome, run_studies
-    from deepauc.training.engine.loop import chosen_device
-
-    on_gpu = chosen_device(device).type == "cuda" if cluster is None else device == "cuda"
-
-    def size(study: Study) -> int | None:
-        if pack is not None or entry.pack is None:
-            return pack
-        own = entry.pack(study)
-        return own if on_gpu or (cluster is not None and own == 1) else None  # what a cluster has is seen when joined
-
-    if jobs > 1 and cluster is None and any((size(one) or (DEFAULT_PACK if on_gpu else 1)) > 1 for one in chosen):
-        raise ValueError(
-            f"--jobs {jobs}: these runs go side by side in one process. Leave it out, or take --pack 1 for processes."
-        )
-    together, began = Outcome(), time.monotonic()
-    for number, some in groupby(chosen, key=size):
-        mine = list(some)
-        others = [*parents, *(one for one in chosen if one not in mine)]
-        left = None if max_minutes is None else max_minutes - (time.monotonic() - began) / 60
-        if left is not None and left <= 0:
-            together.out_of_time = True
-            break
-        outcome = run_studies(
-            entry.name,
-            mine,
-            place=place,
-            parents=others,
-            device=device,
-            pack=number,
-            jobs=jobs,
-            max_minutes=left,
-            cluster=cluster,
-            report=report,
-        )
-        together.done += outcome.done
-        together.failed += outcome.failed
-        together.unavailable |= outcome.unavailable
-        together.out_of_time |= outcome.out_of_time
-    together.seconds = time.monotonic() - began
-    return together

@@ -16,6 +16,7 @@ from deepauc.reporting.figures.label import interval_text
 from deepauc.reporting.folds import verdict
 from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.wording import told
+from deepauc.training.predict.cost import prediction_cost
 from deepauc.training.prepare.prepare import Prepared
 from deepauc.training.run.record import plain_aucs
 
@@ -172,6 +173,8 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
         output.result(f"Test part, {label}: AUC {interval_text(auc)} of the average of all folds' networks")
     for caution in folds.cautions:
         output.say(f"Caution. {caution}")
+    cost = prediction_cost(run.path)
+    output.say(f"Prediction: {cost.text}; `deepauc export --single` takes the network of one fold instead.")
     output.result(f"Run: {run.path}")
     output.result(f"Report: {outcome.report}")
     if examples is not None:
@@ -185,6 +188,7 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
             **({} if examples is None else {"examples": str(examples)}),
             "auc": plain_aucs(record.results.auc),
             "folds": record.plain.get("folds"),
+            "cost": asdict(cost),
             "seconds": record.results.seconds,
             "plan": record.plain.get("plan"),
             "leaks": record.leaks,

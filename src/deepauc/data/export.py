@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from deepauc.data.packed.place import work_folder
 from deepauc.data.task import PART_NAMES, Array, Indices, Task
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
@@ -55,10 +54,7 @@ def export_task(
     rows, owner = _rows(task, parts)
     _require_pictures(task, rows)
     columns = _columns(task, rows, owner)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{place.name}.exporting-", dir=place.parent))
-    try:
-        work.chmod(0o755)  # others may read it, unlike a temporary folder
+    with work_folder(place) as work:
         _write_pictures(task, rows, columns[FILE], work, progress)
         with open(work / TABLE_NAME, "w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
@@ -67,9 +63,6 @@ def export_task(
         if place.exists():  # and empty: Windows renames onto nothing that is there
             place.rmdir()
         os.rename(work, place)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
     return Exported(
         table=place / TABLE_NAME,
         label_columns=_label_columns(task),

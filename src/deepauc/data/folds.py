@@ -19,7 +19,7 @@ from deepauc.labels import NO_NAME
 from deepauc.names import find_alike, group_word, one_form
 
 AUTO_FOLDS = 5
-AUTO_BELOW = 200  # units of the rarer class, from which on a single split has enough of them in every part
+AUTO_BELOW = 200  # units of the rarer class, from which on a test part of 15 % has 30 of them
 MOST_FOLDS = 50  # of a table's own column: each is a training of its own
 VALIDATION_AT_LEAST = 20  # units of either class, below which nothing is chosen on a validation part
 _UNEVEN = 1.5  # times its share of the rarer class, from which on a fold is worth a caution

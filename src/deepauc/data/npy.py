@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import zipfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -59,19 +60,23 @@ def read_npy_header(file: IO[bytes]) -> NpyHeader:
     return NpyHeader(shape=tuple(shape), dtype=dtype, fortran_order=bool(fortran_order), head_bytes=file.tell())
 
 
-def read_npz(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
-    """All arrays of an .npz file, by name; ValueError naming the file for anything else, or for over `max_bytes`."""
+def read_npz(
+    path: str | os.PathLike[str], *, names: Collection[str] | None = None, max_bytes: int = MAX_BYTES
+) -> dict[str, Array]:
+    """All arrays of an .npz file, or those of these names; ValueError for anything else, or for over `max_bytes`."""
     if not os.path.isfile(path):  # opening a pipe would wait for ever
         raise ValueError(f"{path}: there is no such file.")
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read_members(archive, max_bytes=max_bytes)
+            return _read_members(archive, names, max_bytes=max_bytes)
     except Exception as error:  # zipfile and zlib meet a broken file with a dozen kinds of exception
         raise ValueError(f"{path} is no readable .npz file: {one_line(error)}.") from None
 
 
-def _read_members(archive: zipfile.ZipFile, *, max_bytes: int) -> dict[str, Array]:
+def _read_members(archive: zipfile.ZipFile, names: Collection[str] | None, *, max_bytes: int) -> dict[str, Array]:
     members = archive.infolist()
+    if names is not None:
+        members = [member for member in members if member.filename.removesuffix(".npy") in names]
     if not 0 < len(members) <= _MAX_ARRAYS:
         raise ValueError(f"it holds {len(members)} arrays")
     if (total := sum(member.file_size for member in members)) > max_bytes:

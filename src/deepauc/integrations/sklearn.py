@@ -22,12 +22,12 @@ from sklearn.utils.multiclass import check_classification_targets  # noqa: TID25
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data  # noqa: TID253
 
 from deepauc.integrations.table_training import (
+    FeatureTable,
     Floats,
     LinearPlusMLP,
     ModuleFactory,
     Rows,
     Scorer,
-    Table,
     TableRun,
     TableSettings,
 )
@@ -118,7 +118,7 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             columns = (numbers[:, None] == np.arange(len(self.classes_))).astype(np.float64)
         own = scale_free_array(weights[kept])
-        table = Table(features[kept], columns, own / own.mean())
+        table = FeatureTable(features[kept], columns, own / own.mean())
         settings = self._settings()
         splits = self._splits(features, labels, kept, numbers, groups, settings.seed)
 
@@ -245,7 +245,7 @@ class _Trial:
 
 
 def _cross_validate(
-    table: Table, splits: Splits, settings: TableSettings, *, max_iter: int, patience: int, every: int
+    table: FeatureTable, splits: Splits, settings: TableSettings, *, max_iter: int, patience: int, every: int
 ) -> _Trial:
     """All folds go on side by side until their mean AUC has not risen for `patience` steps."""
     run = TableRun(table, [train for train, _ in splits], settings)
@@ -276,7 +276,7 @@ def _cross_validate(
     )
 
 
-def _mean_auc(scores: Floats, table: Table, rows: Rows) -> float:
+def _mean_auc(scores: Floats, table: FeatureTable, rows: Rows) -> float:
     """Of the rows' scores, over the columns that have both classes among them."""
     columns = table.columns[rows]
     positives = columns.sum(0)
@@ -288,7 +288,7 @@ def _mean_auc(scores: Floats, table: Table, rows: Rows) -> float:
     return float(np.mean(auroc(scores[:, both], columns[:, both], weights=table.weights[rows])))
 
 
-def _recalibrations(trial: _Trial, table: Table) -> tuple[TemperatureScaling, ...]:
+def _recalibrations(trial: _Trial, table: FeatureTable) -> tuple[TemperatureScaling, ...]:
     columns, weights = table.columns[trial.rows], table.weights[trial.rows]
     return tuple(_recalibration(h, y, weights) for h, y in zip(trial.scores.T, columns.T, strict=True))
 

@@ -63,7 +63,7 @@ class TableSettings:
 
 
 @dataclass(frozen=True)
-class Table:
+class FeatureTable:
     """Features (N, F), 0/1 columns (N, L) and row weights (N,), all float64."""
 
     features: Floats
@@ -79,7 +79,7 @@ class Standardiser:
     scale: Tensor
 
     @classmethod
-    def fit(cls, table: Table, rows: Rows) -> Standardiser:
+    def fit(cls, table: FeatureTable, rows: Rows) -> Standardiser:
         from sklearn.preprocessing import StandardScaler
 
         scaler = StandardScaler().fit(table.features[rows], sample_weight=table.weights[rows])
@@ -118,7 +118,7 @@ class TableRun:
     float64: a table costs little, and a row's score does not depend on the rows beside it.
     """
 
-    def __init__(self, table: Table, trains: Sequence[Rows], settings: TableSettings) -> None:
+    def __init__(self, table: FeatureTable, trains: Sequence[Rows], settings: TableSettings) -> None:
         self.settings, self.steps = settings, 0
         outputs = table.columns.shape[1]
         self.scorers = [
@@ -217,7 +217,7 @@ def _endless(rows: Rows, sampler: ClassQuotaSampler) -> Iterator[Rows]:
         epoch += 1
 
 
-def _quota_samplers(table: Table, trains: Sequence[Rows], settings: TableSettings) -> list[ClassQuotaSampler]:
+def _quota_samplers(table: FeatureTable, trains: Sequence[Rows], settings: TableSettings) -> list[ClassQuotaSampler]:
     """Mini-batches of one size; positives near the rows' own share, but neither class below SMALLEST_QUOTA.
 
     Batches are smaller where the rows that are not of the most common class would not fill their part.
@@ -236,7 +236,7 @@ def _quota_samplers(table: Table, trains: Sequence[Rows], settings: TableSetting
     return samplers
 
 
-def _prior(table: Table, rows: Rows, sampler: ClassQuotaSampler | None = None) -> list[float]:
+def _prior(table: FeatureTable, rows: Rows, sampler: ClassQuotaSampler | None = None) -> list[float]:
     """The weighted share of positives in what the loss sees, a column."""
     rates = table.weights[rows] if sampler is None else table.weights[rows] * sampler.draw_rates()
     return (rates @ table.columns[rows] / rates.sum()).tolist()

@@ -57,7 +57,7 @@ def auroc_by_fold(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> Flo
     """The AUROC within each fold, in ascending order of their names: (F,) or (F, L), NaN where a class is missing."""
     columns = read_columns(scores, labels)
     codes = _fold_codes(folds, columns)
-    table = np.full((int(codes.max()) + 1, _width(columns)), np.nan)
+    table = np.full((int(codes.max()) + 1, columns.count), np.nan)
     for j, (column, rows) in enumerate(_with_rows(columns)):
         for fold, part in _parts(column, codes[rows]):
             table[fold, j] = auroc_of(part)
@@ -279,10 +279,6 @@ def _with_rows(columns: Columns) -> Iterator[tuple[Column, Codes]]:
     labels = columns.labels.reshape(len(columns.labels), -1)
     for j, column in enumerate(columns):
         yield column, np.arange(len(labels)) if columns.complete else np.flatnonzero(~np.isnan(labels[:, j]))
-
-
-def _width(columns: Columns) -> int:
-    return 1 if columns.scores.ndim == 1 else columns.scores.shape[1]
 
 
 def _fold_codes(folds: ArrayLike, columns: Columns) -> Codes:

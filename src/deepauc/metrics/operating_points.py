@@ -102,8 +102,7 @@ def operating_point(
     """
     require_interval_options(level)
     columns = read_columns(scores, labels, groups=groups)
-    labels_count = 1 if columns.scores.ndim == 1 else columns.scores.shape[1]
-    thresholds = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (labels_count,))
+    thresholds = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (columns.count,))
     counts, shares = [], []
     for column, cut in zip(columns, thresholds, strict=True):
         column.require_both_classes("an operating point")

@@ -31,7 +31,37 @@ class Region:
     min_tpr: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_limits(self.max_fpr, self.min_tpr)
+        if not 0 < self.max_fpr <= 1:
+            raise ValueError(f"max_fpr is {self.max_fpr}; it must lie in (0, 1].")
+        if not 0 <= self.min_tpr < 1:
+            raise ValueError(f"min_tpr is {self.min_tpr}; it must lie in [0, 1).")
+
+    @property
+    def most(self) -> float:
+        """The area of a perfect ranking."""
+        return self.max_fpr * (1 - self.min_tpr)
+
+    @property
+    def chance(self) -> float:
+        """The area of a coin."""
+        diagonal = np.array([0.0, 1.0])
+        return float(self.area(diagonal, diagonal))
+
+    def of(self, column: Column) -> float:
+        """The area of one checked column."""
+        curve = roc_of(column)
+        return float(self.area(curve.fpr, curve.tpr))
+
+    def area(self, fpr: Floats, tpr: Floats) -> Floats:
+        """The sum over straight pieces along the last axis, each cut at f = max_fpr and where it passes min_tpr."""
+        left, right = fpr[..., :-1], np.minimum(fpr[..., 1:], self.max_fpr)
+        run, width = np.diff(fpr), np.maximum(right - left, 0.0)
+        low = tpr[..., :-1] - self.min_tpr
+        end = low + np.diff(tpr) * (width / np.where(run > 0, run, 1.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above = np.where((low < 0) & (end > 0), end / (end - low), 1.0)  # share of the piece that lies above
+        found: Floats = (width * above * (np.maximum(low, 0) + np.maximum(end, 0)) / 2).sum(axis=-1)
+        return found
 
     @classmethod
     def asked(cls, max_fpr: float | None, min_tpr: float | None) -> Region | None:
@@ -41,10 +71,8 @@ class Region:
         return cls(max_fpr=1.0 if max_fpr is None else max_fpr, min_tpr=0.0 if min_tpr is None else min_tpr)
 
     def __str__(self) -> str:
-        limits = [f"FPR up to {self.max_fpr:g}"] * (self.max_fpr < 1) + [f"TPR above {self.min_tpr:g}"] * (
-            self.min_tpr > 0
-        )
-        return ", ".join(limits) or "the whole curve"
+        limits = {f"FPR up to {self.max_fpr:g}": self.max_fpr < 1, f"TPR above {self.min_tpr:g}": self.min_tpr > 0}
+        return ", ".join(text for text, limited in limits.items() if limited) or "the whole curve"
 
 
 def partial_auroc(
@@ -71,23 +99,12 @@ def partial_auroc(
         >>> partial_auroc(scores, labels, max_fpr=0.5, standardise=True)
         0.6666666666666666
     """
-    _require_limits(max_fpr, min_tpr)
+    region = Region(max_fpr=max_fpr, min_tpr=min_tpr)
     columns = read_columns(scores, labels, weights=weights)
-    values = []
-    for column in columns:
-        curve = roc_of(column)
-        area = float(_area(curve.fpr, curve.tpr, max_fpr, min_tpr))
-        if standardise:
-            chance, most = chance_and_most(max_fpr, min_tpr)
-            area = (1 + (area - chance) / (most - chance)) / 2
-        values.append(area)
-    return columns.collect(values)
-
-
-def chance_and_most(max_fpr: float, min_tpr: float) -> tuple[float, float]:
-    """The area of a coin, and of a perfect ranking."""
-    diagonal = np.array([0.0, 1.0])
-    return float(_area(diagonal, diagonal, max_fpr, min_tpr)), max_fpr * (1 - min_tpr)
+    areas = [region.of(column) for column in columns]
+    if standardise:
+        areas = [(1 + (area - region.chance) / (region.most - region.chance)) / 2 for area in areas]
+    return columns.collect(areas)
 
 
 def partial_auroc_interval(
@@ -112,17 +129,16 @@ def partial_auroc_interval(
         10 positives,  90 negatives: FPR <= .3: .955 / .964 / .935; TPR >= .8: .795 / .770 / .729
     BCa was the best of six methods on some of these samples, so the figures favour it a little.
     """
-    _require_limits(max_fpr, min_tpr)
+    region = Region(max_fpr=max_fpr, min_tpr=min_tpr)
     require_interval_options(level, n_resamples)
     columns = read_columns(scores, labels, groups=groups)
     rows = []
     for column in columns:
         require_resamplable(column, "an interval of the partial AUC", stratified=False)
-        value = _value(column, max_fpr, min_tpr)
-        replicates = next(_resampled([column], max_fpr, min_tpr, n_resamples=n_resamples, seed=seed))
-        influence = _influence(column, max_fpr, min_tpr)
+        value, influence = region.of(column), _influence(column, region)
+        replicates = next(_resampled([column], region, n_resamples=n_resamples, seed=seed))
         if np.ptp(replicates) < ROUNDING or influence @ influence < ROUNDING**2:
-            rows.append((value, *_exact_limits(column, value, max_fpr, min_tpr, level)))
+            rows.append((value, *_exact_limits(column, value, region, level)))
         else:
             rows.append((value, *bca_limits(value, replicates, influence, level)))
     return Estimate(*(columns.collect(values) for values in zip(*rows, strict=True)))
@@ -146,52 +162,36 @@ def compare_partial_auroc(
     `partial_auroc_interval`; limits are difference ± z·se, cut where the areas end. Two scores with the same areas in
     every sample differ by 0: limits 0, p-value 1.
     """
-    _require_limits(max_fpr, min_tpr)
+    region = Region(max_fpr=max_fpr, min_tpr=min_tpr)
     require_interval_options(level, n_resamples)
     columns_a = read_columns(scores_a, labels, groups=groups)
     columns_b = read_columns(scores_b, labels, groups=groups)
     rows = []
     for pair in zip(columns_a, columns_b, strict=True):
         require_resamplable(pair[0], "a comparison of partial AUCs", stratified=False)
-        a, b = _resampled(pair, max_fpr, min_tpr, n_resamples=n_resamples, seed=seed)
-        values = [_value(column, max_fpr, min_tpr) for column in pair]
+        a, b = _resampled(pair, region, n_resamples=n_resamples, seed=seed)
+        values = [region.of(column) for column in pair]
         difference, se = values[0] - values[1], float(np.std(a - b, ddof=1))
         if se < ROUNDING and abs(difference) < ROUNDING:
             rows.append((0.0, 0.0, 0.0, 1.0))
             continue
-        most = max_fpr * (1 - min_tpr)
         if se < ROUNDING:
             (low_a, high_a), (low_b, high_b) = (
-                _exact_limits(column, value, max_fpr, min_tpr, level)
-                for column, value in zip(pair, values, strict=True)
+                _exact_limits(column, value, region, level) for column, value in zip(pair, values, strict=True)
             )
-            p_value = min(1.0, 2.0 ** (1 - _independent_pairs(pair[0], max_fpr, min_tpr)))
+            p_value = min(1.0, 2.0 ** (1 - _independent_pairs(pair[0], region)))
             rows.append((difference, low_a - high_b, high_a - low_b, p_value))
             continue
         half = normal_quantile(level) * se
         p_value = math.erfc(abs(difference) / se / math.sqrt(2))
-        rows.append((difference, max(difference - half, -most), min(difference + half, most), p_value))
+        rows.append((difference, max(difference - half, -region.most), min(difference + half, region.most), p_value))
     return Comparison(*(columns_a.collect(values) for values in zip(*rows, strict=True)))
 
 
 ROUNDING = 1e-12  # areas of one ranking, summed in another order, differ by less
 
 
-def _require_limits(max_fpr: float, min_tpr: float) -> None:
-    if not 0 < max_fpr <= 1:
-        raise ValueError(f"max_fpr is {max_fpr}; it must lie in (0, 1].")
-    if not 0 <= min_tpr < 1:
-        raise ValueError(f"min_tpr is {min_tpr}; it must lie in [0, 1).")
-
-
-def _value(column: Column, max_fpr: float, min_tpr: float) -> float:
-    curve = roc_of(column)
-    return float(_area(curve.fpr, curve.tpr, max_fpr, min_tpr))
-
-
-def _resampled(
-    columns: Sequence[Column], max_fpr: float, min_tpr: float, *, n_resamples: int, seed: int
-) -> Iterator[Floats]:
+def _resampled(columns: Sequence[Column], region: Region, *, n_resamples: int, seed: int) -> Iterator[Floats]:
     """The areas of each column, (n_resamples,), over the same bootstrap samples of the rows that all have."""
     first = columns[0]
     back = np.argsort(canonical_order(first))  # from the order in which counts come to that of the rows
@@ -207,11 +207,11 @@ def _resampled(
             counts = block.take(taken, axis=1)
             true, both = np.cumsum(counts * positive, axis=1)[:, last], np.cumsum(counts, axis=1)[:, last]
             rates = [np.pad(total / total[:, -1:], ((0, 0), (1, 0))) for total in (both - true, true)]
-            found.append(_area(rates[0], rates[1], max_fpr, min_tpr))
+            found.append(region.area(rates[0], rates[1]))
         yield np.concatenate(found)
 
 
-def _influence(column: Column, max_fpr: float, min_tpr: float) -> Floats:
+def _influence(column: Column, region: Region) -> Floats:
     """What one sample (one patient, with groups) adds to the area to first order; sums to 0, (n,) or (G,).
 
     With phi(c) = max(TPR(c) - min_tpr, 0) and the threshold c_0 where FPR is max_fpr, a negative at c >= c_0 adds
@@ -223,10 +223,10 @@ def _influence(column: Column, max_fpr: float, min_tpr: float) -> Floats:
 
     def height(cuts: npt.NDArray[Any]) -> Floats:
         below = np.searchsorted(ordered, cuts, side="left") + np.searchsorted(ordered, cuts, side="right")
-        found: Floats = 1 - below / (2 * ordered.size) - min_tpr
+        found: Floats = 1 - below / (2 * ordered.size) - region.min_tpr
         return found
 
-    within = np.sort(of_negatives)[-min(math.ceil(max_fpr * of_negatives.size), of_negatives.size) :]
+    within = np.sort(of_negatives)[-min(math.ceil(region.max_fpr * of_negatives.size), of_negatives.size) :]
     found = np.empty(positive.size)
     found[~positive] = np.maximum(height(np.maximum(of_negatives, within[0])), 0)
     counted = within[height(within) > 0]
@@ -237,30 +237,17 @@ def _influence(column: Column, max_fpr: float, min_tpr: float) -> Floats:
     return found if column.groups is None else np.bincount(column.groups, found).astype(np.float64)
 
 
-def _exact_limits(column: Column, value: float, max_fpr: float, min_tpr: float, level: float) -> tuple[float, float]:
+def _exact_limits(column: Column, value: float, region: Region, level: float) -> tuple[float, float]:
     """Without a variance: the area over its largest value is a share of right pairs."""
-    most = max_fpr * (1 - min_tpr)
-    share = round(value / most, 12)
-    low, high = limits_without_variance(share, _independent_pairs(column, max_fpr, min_tpr), level)
-    return low * most, high * most
+    share = round(value / region.most, 12)
+    low, high = limits_without_variance(share, _independent_pairs(column, region), level)
+    return low * region.most, high * region.most
 
 
-def _independent_pairs(column: Column, max_fpr: float, min_tpr: float) -> int:
+def _independent_pairs(column: Column, region: Region) -> int:
     """Pairs of the region that share no sample and, with groups, no patient; at least 1."""
     positives, negatives = column.positives, column.negatives
     if column.groups is not None:
         positives = np.unique(column.groups[column.positive]).size
         negatives = np.unique(column.groups[~column.positive]).size
-    return max(1, int(min(positives * (1 - min_tpr), negatives * max_fpr) + 1e-9))
-
-
-def _area(fpr: Floats, tpr: Floats, max_fpr: float, min_tpr: float) -> Floats:
-    """The sum over straight pieces along the last axis, each cut at f = max_fpr and where it passes min_tpr."""
-    left, right = fpr[..., :-1], np.minimum(fpr[..., 1:], max_fpr)
-    run, width = np.diff(fpr), np.maximum(right - left, 0.0)
-    low = tpr[..., :-1] - min_tpr
-    end = low + np.diff(tpr) * (width / np.where(run > 0, run, 1.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        above = np.where((low < 0) & (end > 0), end / (end - low), 1.0)  # share of the piece that lies above
-    found: Floats = (width * above * (np.maximum(low, 0) + np.maximum(end, 0)) / 2).sum(axis=-1)
-    return found
+    return max(1, int(min(positives * (1 - region.min_tpr), negatives * region.max_fpr) + 1e-9))

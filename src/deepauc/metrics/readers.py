@@ -36,8 +36,7 @@ def readers_beaten(scores: ArrayLike, labels: ArrayLike, reader_fpr: ArrayLike, 
         1.0
     """
     columns = read_columns(scores, labels)
-    labels_count = 1 if columns.scores.ndim == 1 else columns.scores.shape[1]
-    fpr, tpr = (_reader_rates(rates, labels_count) for rates in (reader_fpr, reader_tpr))
+    fpr, tpr = (_reader_rates(rates, columns.count) for rates in (reader_fpr, reader_tpr))
     if fpr.shape != tpr.shape:
         raise ValueError(f"reader_fpr has shape {fpr.shape} but reader_tpr has shape {tpr.shape}; give both the same.")
     beaten, readers = [], []

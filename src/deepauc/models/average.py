@@ -1,4 +1,8 @@
-"""Several networks as one: the mean of their recalibrated probabilities, given as log odds."""
+"""Several networks as one: the mean of their recalibrated probabilities, given as log odds.
+
+Where the networks do not take the same inputs (each fold has its own encoding of metadata; some take images, others
+numbers), the average takes one row of numbers for all of them, and each member makes its own inputs of it.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +87,70 @@ class AverageNetwork(nn.Module):
         return positive - negative
 
 
+class OnFeatures(nn.Module):
+    """A member whose features are A x + b of the last columns of the average's inputs, from `start` on."""
+
+    def __init__(self, member: nn.Module, *, start: int, inputs: int, features: int) -> None:
+        super().__init__()
+        self.member, self.start = member, start
+        self.register_buffer("matrix", torch.zeros(features, inputs))
+        self.register_buffer("offset", torch.zeros(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = x[:, self.start :] @ self.get_buffer("matrix").T + self.get_buffer("offset")
+        scores: Tensor = self.member(features)
+        return scores
+
+
+class OnPictures(nn.Module):
+    """A member that takes images: the first H · W · C columns of the average's inputs, in [0, 1], row by row."""
+
+    def __init__(self, member: nn.Module, *, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.member, self.shape = member, shape
+        self.register_buffer("mean", torch.zeros(shape[2]))
+        self.register_buffer("std", torch.ones(shape[2]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width, channels = self.shape
+        images = x[:, : height * width * channels].reshape(-1, height, width, channels).permute(0, 3, 1, 2)
+        mean, std = (self.get_buffer(name).reshape(1, -1, 1, 1) for name in ("mean", "std"))
+        scores: Tensor = self.member((images - mean) / std)
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnFeaturesSpec:
+    """A network on `features` numbers that follow from `inputs` columns; see `OnFeatures`."""
+
+    member: Buildable
+    inputs: int
+    features: int
+    start: int = 0
+
+    def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+        """in_channels: of the average's inputs."""
+        network = self.member.build(in_channels=self.features, num_outputs=num_outputs)
+        return OnFeatures(network, start=self.start, inputs=self.inputs, features=self.features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPicturesSpec:
+    """A network on images (H, W, C) that lie flat in the inputs; see `OnPictures`."""
+
+    member: Buildable
+    shape: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        height, width, channels = self.shape
+        object.__setattr__(self, "shape", (height, width, channels))
+
+    def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
+        """in_channels: of the average's inputs."""
+        network = self.member.build(in_channels=self.shape[2], num_outputs=num_outputs)
+        return OnPictures(network, shape=self.shape)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AverageSpec:
     """The average of these networks; standardisation, recalibration and shares are part of its weights."""
@@ -96,4 +164,6 @@ class AverageSpec:
 
     def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
         networks = [member.build(in_channels=in_channels, num_outputs=num_outputs) for member in self.members]
+        if all(isinstance(member, OnFeaturesSpec | OnPicturesSpec) for member in self.members):
+            in_channels = 1  # they standardise by themselves
         return AverageNetwork(networks, in_channels=in_channels, num_outputs=num_outputs)

@@ -13,7 +13,7 @@ from torch import nn
 
 from deepauc.kernels.dropout import drop_in_dense_layers, require_rate
 from deepauc.models.activations import assert_no_relu, replace_relu
-from deepauc.models.average import AverageSpec
+from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
 from deepauc.models.bags import BagSpec
 from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
 from deepauc.models.factory import FactorySpec
@@ -170,13 +170,26 @@ class TimmSpec:
 _WITHOUT_RELU: set[tuple[TimmSpec, int, str]] = set()
 _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
-ModelSpec = ResNet20Spec | TimmSpec | FactorySpec | MLPSpec | SmallCNNSpec | ThumbnailSpec | AverageSpec | BagSpec
+ModelSpec = (
+    ResNet20Spec
+    | TimmSpec
+    | FactorySpec
+    | MLPSpec
+    | SmallCNNSpec
+    | ThumbnailSpec
+    | AverageSpec
+    | OnFeaturesSpec
+    | OnPicturesSpec
+    | BagSpec
+)
 
 
 def member_specs(spec: ModelSpec) -> tuple[ModelSpec, ...]:
     """The networks of an average, or the one network; of bags the network of an image."""
     if isinstance(spec, BagSpec):
         return (spec.image,)  # type: ignore[return-value]  # a known spec
+    if isinstance(spec, OnFeaturesSpec | OnPicturesSpec):
+        return member_specs(spec.member)  # type: ignore[arg-type]  # known specs
     if not isinstance(spec, AverageSpec):
         return (spec,)
     return tuple(one for member in spec.members for one in member_specs(member))  # type: ignore[arg-type]  # known specs
@@ -281,4 +294,6 @@ def architecture(spec: ModelSpec) -> ModelSpec:
         return AverageSpec(members=tuple(architecture(one) for one in spec.members))  # type: ignore[arg-type]
     if isinstance(spec, BagSpec):
         return replace(spec, image=architecture(spec.image))  # type: ignore[arg-type]  # a known spec
+    if isinstance(spec, OnFeaturesSpec | OnPicturesSpec):
+        return replace(spec, member=architecture(spec.member))  # type: ignore[arg-type]
     return replace(spec, pretrained=False, weights=None) if isinstance(spec, TimmSpec) else spec

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -119,6 +119,27 @@ class MetadataEncoder:
         with np.errstate(over="ignore"):  # a number out of float32's reach becomes a score that `predict` refuses
             return features.astype(np.float32)
 
+    def with_missing(self) -> Self:
+        """The same with a feature for missing cells in every column: what any encoder of fewer rows follows from."""
+        return replace(self, columns=tuple(replace(column, missing_seen=True) for column in self.columns))
+
+    def affine_from(self, whole: MetadataEncoder) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """(F, W) A and (F,) b, so that these features are A x + b of `whole`'s features x, for any row.
+
+        whole: of the same columns, `with_missing`, with all categories that this one has.
+        """
+        width = len(whole.feature_names)
+        rows: list[npt.NDArray[np.float64]] = []
+        offsets: list[float] = []
+        start = 0
+        for mine, other in zip(self.columns, whole.columns, strict=True):
+            for row, offset in _affine(mine, other):
+                rows.append(np.zeros(width))
+                rows[-1][start : start + len(row)] = row
+                offsets.append(offset)
+            start += len(other.feature_names)
+        return np.stack(rows), np.array(offsets)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, text and numbers, for JSON."""
         return {
@@ -141,6 +162,23 @@ class MetadataEncoder:
             else:
                 raise ValueError(f"a metadata column is numeric or categorical, not {entry['kind']!r}.")
         return cls(columns=tuple(columns))
+
+
+def _affine(
+    mine: NumericColumn | CategoricalColumn, whole: NumericColumn | CategoricalColumn
+) -> list[tuple[list[float], float]]:
+    """Of each feature of a column, by what the features of the same column of `whole` are multiplied, and the rest."""
+    if isinstance(mine, NumericColumn) and isinstance(whole, NumericColumn):
+        apart = (whole.mean - mine.mean) / mine.scale  # a missing cell is 0 in either
+        return [([whole.scale / mine.scale, -apart], apart), ([0.0, 1.0], 0.0)][: 1 + mine.missing_seen]
+    if not isinstance(mine, CategoricalColumn) or not isinstance(whole, CategoricalColumn):
+        raise ValueError(f"metadata column {mine.name!r} is numeric in one encoder and categorical in the other.")
+    there = whole._places()
+    places = [there[_text(category)] for category in mine.categories]
+    one_hot = np.zeros((len(places), len(whole.feature_names)))
+    one_hot[np.arange(len(places)), places] = 1.0
+    found = [(row.tolist(), 0.0) for row in one_hot]
+    return [*found, ((-one_hot.sum(axis=0)).tolist(), 1.0)][: len(found) + mine.missing_seen]
 
 
 def fuse(image_scores: Array, metadata_scores: Array, *, weight: float = 0.5, scale: Scale = "sigmoid") -> Array:
@@ -181,11 +219,10 @@ def _sigmoid(scores: Array) -> Array:
 
 def _ranks(scores: Array) -> Array:
     """Ranks 1..N over N; ties share their mean rank."""
-    if scores.ndim == 2:
-        return np.stack([_ranks(column) for column in scores.T], axis=1) if scores.size else scores
-    _, group, size = np.unique(scores, return_inverse=True, return_counts=True)
-    mean_rank = np.cumsum(size) - (size - 1) / 2
-    return mean_rank[group] / len(scores)
+    from scipy.stats import rankdata
+
+    ranks: Array = rankdata(scores, axis=0) / len(scores)
+    return ranks
 
 
 def _fit_numeric(name: str, column: Array) -> NumericColumn:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,6 +28,9 @@ CHUNK_PAIRS = 1 << 18
 
 DEVICE_CHUNK_PAIRS = 1 << 24
 """The same on a GPU, which needs longer pieces to be busy: a third of a gigabyte with all that hangs on them."""
+
+RADIX_FROM = 1 << 15
+"""So many numbers torch sorts by radix on the CPU, fewer by comparing them."""
 
 
 def pairwise_auc_loss(
@@ -272,10 +277,28 @@ def _to_behind(running: Tensor) -> Tensor:
 def stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.device.type != "cpu" or x.dtype != torch.float64:
         return torch.sort(x, dim=-1, stable=True)
+    if x.ndim == 1 and len(x) < RADIX_FROM and not torch.compiler.is_compiling():
+        order = torch.from_numpy(_stable_order(x.add_(0.0).numpy()))
+        return x.index_select(0, order), order
     # On the CPU torch sorts integers by radix, five times as fast as floats. A float's bits, all but the first turned
     # round where it is negative, order as the float does; the map is its own inverse. Adding 0 turns -0 into 0.
     keys, order = torch.sort(_ordered_bits(x.add_(0.0).view(torch.int64)), dim=-1, stable=True)
     return _ordered_bits(keys).view(torch.float64), order
+
+
+def _stable_order(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """As a stable sort's, by NumPy's, which is several times as fast as torch's, and not stable: equal numbers, few
+    mostly, are put in their order afterwards."""
+    order = np.argsort(x)
+    ordered = x[order]
+    same = ordered[1:] == ordered[:-1]
+    if same.any():
+        tied = np.append(same, False)
+        tied[1:] |= same
+        places = np.flatnonzero(tied)
+        run = np.cumsum(np.append(True, ~same))[places]
+        order[places] = order[places][np.lexsort((order[places], run))]
+    return order
 
 
 def _ordered_bits(bits: Tensor) -> Tensor:

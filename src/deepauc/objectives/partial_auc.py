@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -127,8 +128,11 @@ class PartialAUCLoss(LateLabels, PairwiseAUCLoss):
         if scores.device.type == "cpu" and not torch.compiler.is_compiling():
             require_finite_scores(scores.detach(), labels)
         memory = Memory(*self.per_label_buffers(scores))
-        loss = _loss(scores, labels, weights, self.limits, self.surrogate, self._margin_for(scores), memory)
-        if self.training and self.limits != (1, 1):
+        on_host = scores.device.type == "cpu" and not torch.compiler.is_compiling()
+        needed = not on_host or _too_small(labels, weights, self.limits)
+        kept = memory if needed else None
+        loss = _loss(scores, labels, weights, self.limits, self.surrogate, self._margin_for(scores), kept)
+        if self.training and needed and self.limits != (1, 1):
             with torch.no_grad():
                 _remember(memory, scores, labels, weights, self.limits)
         return self.input_check.after(loss, scores, labels, weights)
@@ -167,7 +171,7 @@ class _PartialAUC(torch.autograd.Function):
         margin: float | Tensor,
         memory: Memory | None,
     ) -> tuple[Tensor, Tensor]:
-        if scores.device.type == "cpu" and (memory is None or not _too_small(labels, weights, limits)):
+        if scores.device.type == "cpu" and memory is None and not torch.compiler.is_compiling():
             return _selected(scores, labels, weights, limits, surrogate, margin)
         return _masked(scores, labels, weights, limits, surrogate, margin, memory)
 
@@ -202,8 +206,8 @@ def _selected(
         column = ... if scores.ndim == 1 else (slice(None), label)
         h, y, slope = scores[column], labels[column], gradient[column]
         w = None if weights is None else weights if weights.ndim == 1 else weights[column]
-        positives, a, u = _hardest(h, (y == 1).nonzero().squeeze(1), w, limits.positives, highest=False)
-        negatives, t, v = _hardest(h, (y == 0).nonzero().squeeze(1), w, limits.negatives, highest=True)
+        positives, a, u = _hardest(h, y == 1, w, limits.positives, highest=False)
+        negatives, t, v = _hardest(h, y == 0, w, limits.negatives, highest=True)
         if len(positives) == 0 or len(negatives) == 0:
             continue
         centre = exact_centre((t.sum() + a.sum()) / (len(t) + len(a)))
@@ -212,23 +216,27 @@ def _selected(
         a -= centre
         value, slope_t, slope_a = over_pairs(t, v, a, u, surrogate, scores.dtype)
         loss += value / num_labels
-        slope.index_copy_(0, negatives, slope_t.div_(num_labels).to(scores.dtype))
-        slope.index_copy_(0, positives, slope_a.div_(num_labels).to(scores.dtype))
+        slope.scatter_(0, negatives, slope_t.div_(num_labels).to(scores.dtype))
+        slope.scatter_(0, positives, slope_a.div_(num_labels).to(scores.dtype))
     return loss.to(scores.dtype), gradient
 
 
 def _hardest(
-    h: Tensor, rows: Tensor, w: Tensor | None, share: float, *, highest: bool
+    h: Tensor, of_class: Tensor, w: Tensor | None, share: float, *, highest: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of these rows the ones that take part, their scores, and their masses, whose sum is 1; nothing without weight."""
+    """Of a class the rows that take part, their scores, and their masses, whose sum is 1; nothing without weight.
+
+    On the host NumPy finds them in a fraction of torch's time.
+    """
     precise = precise_dtype(h.device.type)
+    rows = torch.from_numpy(np.flatnonzero(of_class.numpy()))
     own = h.index_select(0, rows)
     if w is None:
         wanted = share * len(rows)
         whole = min(int(wanted), len(rows))
         if whole < len(rows):
-            own, at = torch.topk(own, whole + 1, largest=highest, sorted=False)
-            rows = rows.index_select(0, at)
+            at = _outermost(own if highest else -own, whole + 1)
+            rows, own = rows.index_select(0, at), own.index_select(0, at)
         mass = torch.full((len(rows),), 1 / max(wanted, share), dtype=precise)
         if len(rows) > whole:
             mass[own.argmin() if highest else own.argmax()] *= wanted - whole
@@ -242,6 +250,17 @@ def _hardest(
         mass = torch.minimum((total - (mass.cumsum(0) - mass)).clamp_(min=0), mass)
     held = mass.nonzero().squeeze(1)
     return rows.index_select(0, held), own.index_select(0, held).to(precise), mass.index_select(0, held) / total
+
+
+def _outermost(values: Tensor, count: int) -> Tensor:
+    """Places of the `count` highest values; of equal ones at the end the first."""
+    found = values.numpy()
+    last = np.partition(found, len(found) - count)[len(found) - count]
+    at = np.flatnonzero(found >= last)
+    if len(at) > count:
+        tied = np.flatnonzero(found[at] == last)
+        at = np.delete(at, tied[count - len(at) :])
+    return torch.from_numpy(at)
 
 
 def _masked(
@@ -317,16 +336,14 @@ def _too_small(labels: Tensor, weights: Tensor | None, limits: Limits) -> bool:
             of_class = labels == value
             if weights is not None:
                 of_class &= (weights if weights.ndim == labels.ndim else weights.unsqueeze(1)) > 0
-            if bool((of_class.sum(0) * share < 1 - 1e-9).any()):
+            counts = np.count_nonzero(of_class.numpy(), axis=0 if labels.ndim > 1 else None)
+            if np.any(np.asarray(counts) * share < 1 - 1e-9):
                 return True
     return False
 
 
 def _remember(memory: Memory, scores: Tensor, labels: Tensor, weights: Tensor | None, limits: Limits) -> None:
     """The batch's scores into the memory of each class that was too small, the oldest out."""
-    on_host = scores.device.type == "cpu" and not torch.compiler.is_compiling()
-    if on_host and not _too_small(labels, weights, limits):
-        return
     h, u, v = _masses(scores.detach(), labels, weights)
     for kept, mass, share in ((memory.positives, u, limits.positives), (memory.negatives, v, limits.negatives)):
         if share == 1:

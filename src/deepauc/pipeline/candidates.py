@@ -22,7 +22,7 @@ from deepauc.training.run.fold_record import BoardRow, KeptCandidate
 
 Floats = npt.NDArray[np.float64]
 
-AVERAGE = "average"
+AVERAGE, METADATA, SEED = "average", "metadata", ", seed "
 OWN_ROWS = 10  # of either class that a fold must hold for a recalibration of its own; else that of all folds
 _SHORT = {"CrossEntropy": "ce", "AUCMargin": "auc_m", "AUCSquare": "auc_s"}
 _AS_IT_IS = TemperatureScaling(slope=1.0, intercept=0.0)
@@ -40,11 +40,16 @@ def network_names(recipe: Recipe) -> tuple[str, ...]:
     return (short[0],) if len(short) == 1 else (short[0], "_".join(short))
 
 
+def of_seed(name: str, number: int) -> str:
+    """What the network of a further seed is called; number: from 0, which is the run's own."""
+    return name if number == 0 else f"{name}{SEED}{number + 1}"
+
+
 def default_candidate(recipe: Recipe) -> str:
     """Fixed before any score is seen: the network that the plan ends with.
 
-    It rests on results/plan.md, second round: "AUC-M if CE leaves time for it". A study of `fit` on small sets is to
-    confirm or change it.
+    It rests on results/plan.md, second round: "AUC-M if CE leaves time for it". On small tables no candidate is better
+    than it beyond noise (results/folds.md), and the average of both takes twice the disk and the time.
     """
     return network_names(recipe)[-1]
 
@@ -53,7 +58,7 @@ def default_candidate(recipe: Recipe) -> str:
 class HeldOut:
     """Held-out rows of all folds: labels (N, L), NaN where missing; fold (N,) by number; groups (N,) of patients.
 
-    networks, trivial: raw scores (N, L) by name.
+    networks, trivial: raw scores (N, L) by name. metadata: of the network on metadata, where there are images too.
     """
 
     label_names: tuple[str, ...]
@@ -62,10 +67,13 @@ class HeldOut:
     groups: npt.NDArray[Any] | None
     networks: Mapping[str, Floats]
     trivial: Mapping[str, Floats]
+    metadata: Floats | None = None
 
-    def of_network(self, name: str) -> Floats:
-        """Raw scores of a network or of a trivial baseline."""
-        return self.networks[name] if name in self.networks else self.trivial[name]
+    @property
+    def raw(self) -> dict[str, Floats]:
+        """Of all networks and trivial baselines, by name."""
+        beside = {} if self.metadata is None else {METADATA: self.metadata}
+        return {**self.networks, **beside, **self.trivial}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,15 +87,22 @@ class Chosen:
 
 def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float]) -> Chosen:
     """Judge all candidates and keep one. seconds: of each network and trivial baseline, over all folds."""
-    odds = {name: _cross_fitted(rows, name) for name in (*rows.networks, *rows.trivial)}
-    made_of = {name: {name: 1.0} for name in rows.networks}
+    odds = {name: cross_fitted(rows, name) for name in rows.raw}
+    made_of: dict[str, dict[str, float]] = {}
+    for name in rows.networks:
+        made_of.setdefault(name.partition(SEED)[0], {})[name] = 1.0
+    made_of = {name: dict.fromkeys(members, 1 / len(members)) for name, members in made_of.items()}
     if len(made_of) > 1:
         made_of[AVERAGE] = {name: 1 / len(rows.networks) for name in rows.networks}
+    if rows.metadata is not None:
+        with_metadata = {name: share / 2 for name, share in made_of[default].items()}
+        made_of |= {METADATA: {METADATA: 1.0}, f"{default} with {METADATA}": {**with_metadata, METADATA: 0.5}}
     candidates = {name: _mean(odds, members) for name, members in made_of.items()}
     joined = {
         (name, baseline): {**{one: share / 2 for one, share in members.items()}, baseline: 0.5}
         for name, members in made_of.items()
         for baseline in rows.trivial
+        if name != METADATA
     }
     averages = {pair: _mean(odds, members) for pair, members in joined.items()}
     trivial = {name: odds[name] for name in rows.trivial}
@@ -110,7 +125,7 @@ def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float
 
 def recalibrations(rows: HeldOut, name: str) -> list[LabelwiseScaling]:
     """Of a network, by fold: by what its own fold held out, or, where that is too little, by what all folds did."""
-    raw = rows.of_network(name)
+    raw = rows.raw[name]
     found = []
     for fold in range(int(rows.fold.max()) + 1):
         own = rows.fold == fold
@@ -136,14 +151,18 @@ def intervals(rows: HeldOut, scores: Floats) -> dict[str, Estimate[float]]:
 def _kept(
     rows: HeldOut, kept: Kept, judged: Mapping[str, Floats], default: str, seconds: Mapping[str, float]
 ) -> KeptCandidate:
-    networks = sum(seconds[name] for name in rows.networks)
+    networks = sum(seconds[name] for name in rows.raw if name not in rows.trivial)
+    each: dict[str, float] = {}
+    for name, taken in seconds.items():
+        base = name.partition(SEED)[0]
+        each[base] = each.get(base, 0.0) + taken
     name_kept = kept.name if kept.with_trivial is None else f"{kept.name} with {kept.with_trivial}"
     board = tuple(
         BoardRow(
             candidate=name,
             label=label,
             auc=auc,
-            seconds=round(seconds.get(name, networks), 3),
+            seconds=round(each.get(name, networks), 3),
             kept=name == name_kept,
             trivial=name in rows.trivial,
         )
@@ -166,9 +185,9 @@ def _kept(
     )
 
 
-def _cross_fitted(rows: HeldOut, name: str) -> Floats:
+def cross_fitted(rows: HeldOut, name: str) -> Floats:
     """Log odds (N, L): each fold's raw scores recalibrated by the held-out rows of the others."""
-    raw = rows.of_network(name)
+    raw = rows.raw[name]
     odds = np.empty(raw.shape)
     for fold in np.unique(rows.fold):
         own = rows.fold == fold

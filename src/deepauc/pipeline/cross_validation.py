@@ -19,12 +19,16 @@ import torch
 
 from deepauc.data.folds import Folds, fold_task
 from deepauc.data.task import Task
+from deepauc.models.fusion import MetadataEncoder
 from deepauc.pipeline.candidates import (
+    METADATA,
+    SEED,
     Floats,
     HeldOut,
     choose_candidate,
     default_candidate,
     network_names,
+    of_seed,
 )
 from deepauc.pipeline.events import (
     AlreadyFinished,
@@ -49,9 +53,11 @@ from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
 from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.plan.decision import Decision, replaced
-from deepauc.training.plan.timing import Pace, measure_pace, seconds_of
+from deepauc.training.plan.inputs import PlanOptions
+from deepauc.training.plan.timing import RESERVE, Pace, measure_pace, seconds_of
 from deepauc.training.predict.predict import predict
-from deepauc.training.prepare.prepare import Rows, unsplit_rows
+from deepauc.training.prepare.encoded_metadata import metadata_task, whole_encoder
+from deepauc.training.prepare.prepare import Rows, has_both, unsplit_rows
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.fold_record import FoldsRecord
 from deepauc.training.run.folder import RunFolder, surroundings
@@ -62,24 +68,36 @@ from deepauc.training.run.scores import OOF, ScoredRows, read_run_scores, write_
 from deepauc.training.scoring import part_auc
 from deepauc.training.trivial import FOLDER as TRIVIAL
 
+MOST_SEEDS = 3  # in a fold, where the minutes last for them
+SEED_STEP = 1000  # from one seed of a fold to the next, so that runs with neighbouring seeds share none
+FOR_IMAGES = 0.9  # of the minutes, where there are networks on metadata beside them
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoldJob:
-    """One recipe for all folds, and the task of each. job: of the fold with the fewest rows of a class."""
+    """One recipe for all folds, and the task of each. job: of the fold with the fewest rows of a class.
+
+    beside: where there are images and metadata, the same for the networks on metadata. encoder: of the metadata of all
+    rows, where there are any. seeds: so many networks are trained in each fold, and averaged.
+    """
 
     job: Job
     dealt: Dealt
     tasks: tuple[Task, ...]
     pace: Pace
     seconds: float  # that all of it is expected to take
+    beside: FoldJob | None = None
+    encoder: MetadataEncoder | None = None
+    seeds: int = 1
 
     @property
     def folds(self) -> Folds:
         return self.dealt.folds
 
-    def fold(self, number: int) -> Job:
-        """That of one fold."""
-        return replace(self.job, prepared=replace(self.job.prepared, task=self.tasks[number]))
+    def fold(self, number: int, seed: int = 0) -> Job:
+        """That of one fold. seed: further ones are numbered from 1."""
+        settings = replace(self.job.settings, seed=self.job.settings.seed + seed * SEED_STEP)
+        return replace(self.job, settings=settings, prepared=replace(self.job.prepared, task=self.tasks[number]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +115,9 @@ class CrossValidation:
         return found
 
 
-def fold_folder(out: Path, number: int) -> Path:
-    """number: from 0."""
-    return out / f"fold-{number + 1}"
+def fold_folder(out: Path, number: int, seed: int = 0) -> Path:
+    """number, seed: from 0; the networks of further seeds are inside."""
+    return out / f"fold-{number + 1}" / (f"seed-{seed + 1}" if seed else "")
 
 
 def cross_validate(
@@ -155,13 +173,20 @@ def plan_folds(
     """One recipe for all folds, planned for the smallest; minutes are shared out among them."""
     whole, folds = unsplit_rows(rows, settings, dealt.decision), dealt.folds
     together, number = rows.together, len(dealt.folds)
-    tasks = tuple(fold_task(whole.task, folds, one, validation=0.0, together=together) for one in range(number))
+    tasks = tuple(fold_task(rows.task, folds, one, validation=0.0, together=together) for one in range(number))
+    encoder, beside = None if whole.metadata is None else whole_encoder(rows.task), None
+    if has_both(settings.data):
+        beside = _beside(settings, rows, dealt, device=device)
+        if settings.plan.minutes is not None:
+            settings = replace(settings, plan=replace(settings.plan, minutes=FOR_IMAGES * settings.plan.minutes))
+    elif encoder is not None:
+        tasks = tuple(metadata_task(task)[0] for task in tasks)
     smallest = min(tasks, key=_rarer_rows)
     minutes = settings.plan.minutes
     shared = settings
     if minutes is not None:
         shared = replace(settings, plan=replace(settings.plan, minutes=minutes / number))
-    job = plan(shared, replace(whole, task=smallest), device=device)
+    job = plan(shared, replace(whole, task=smallest), device=device, folds=number)
     for task in tasks:
         stage_lengths(job.recipe, task, seed=settings.seed)  # what a stage refuses is said before the plan
     pace = None if folder is None else recorded_pace(folder)
@@ -172,12 +197,35 @@ def plan_folds(
             pace = measure_pace(job.recipe, smallest, seed=settings.seed, device=device)
     seconds = number * seconds_of(job.recipe, smallest, pace) if minutes is None else 0.0
     job = fit_minutes(job, pace=pace)
+    seeds = 1
     if minutes is not None:
         job, seconds = _told_in_all(job, minutes, number)
+        seeds = max(1, min(MOST_SEEDS, int(60 * minutes * (1 - RESERVE) / seconds)))
+        facts: dict[str, Any] = {"minutes": minutes, "takes": seeds * seconds, "most": MOST_SEEDS}
+        reason = "time left" if seeds > 1 else "no time"
+        told = Decision(name="networks per fold", value=seeds, reason=(reason,), rests_on=facts)
+        job, seconds = replace(job, decisions=(*job.decisions, told)), seeds * seconds
     scored = sum(not stage.on_views for stage in job.recipe.stages)
     recipe = replace(job.recipe, guard=False, keep_stages=scored > 1)
     job = replace(job, recipe=recipe, untuned=recipe)
-    return FoldJob(job=job, dealt=dealt, tasks=tasks, pace=pace, seconds=seconds)
+    seconds += 0.0 if beside is None else beside.seconds
+    return FoldJob(
+        job=job,
+        dealt=dealt,
+        tasks=tasks,
+        pace=pace,
+        seconds=seconds,
+        beside=beside,
+        encoder=encoder,
+        seeds=seeds,
+    )
+
+
+def _beside(settings: Settings, rows: Rows, dealt: Dealt, *, device: torch.device) -> FoldJob:
+    """The small networks on the metadata of the same folds: planned by themselves, as they take next to no time."""
+    data = replace(settings.data, image_column=None, image_root=None, image_size=None)
+    options = PlanOptions(epochs=settings.plan.epochs, auc_stage=settings.plan.auc_stage)
+    return plan_folds(replace(settings, data=data, plan=options, recipe=None), rows, dealt, device=device)
 
 
 def _rarer_rows(task: Task) -> int:
@@ -198,7 +246,10 @@ def _told_in_all(job: Job, minutes: float, number: int) -> tuple[Job, float]:
 def _claimed(planned: FoldJob, settings: Settings, whole: Task, out: Path, command: str) -> RunFolder:
     """The top folder, its identity written down before anything is trained."""
     job, folds = planned.job, planned.folds
-    digest = hashlib.sha256("".join(task.data_hash() for task in planned.tasks).encode()).hexdigest()
+    parts = [task.data_hash() for task in planned.tasks]
+    if planned.beside is not None:
+        parts += [recipe_hash(planned.beside.job.recipe), *(task.data_hash() for task in planned.beside.tasks)]
+    digest = hashlib.sha256("".join(parts).encode()).hexdigest()
     rows = {OOF: int((folds.number >= 0).sum())}
     if "test" in whole.parts:
         rows["test"] = len(whole.labelled("test"))
@@ -235,11 +286,17 @@ def _train_folds(planned: FoldJob, out: Path, command: str, device: torch.device
         folder = fold_folder(out, number)
         if not RunFolder(folder).done:
             listen(FoldBegan(number=number + 1, folds=len(folds), name=folds.names[number]))
-        run = train_run(planned.fold(number), folder, state=folder_state(folder), command=command, listen=heard)
+        for seed in range(planned.seeds):
+            place = fold_folder(out, number, seed)
+            run = train_run(planned.fold(number, seed), place, state=folder_state(place), command=command, listen=heard)
+            with cpu_threads(device):
+                baseline_run(run, task, device=device)
+        if planned.beside is not None:
+            place = folder / METADATA
+            train_run(planned.beside.fold(number), place, state=folder_state(place), command=command, listen=ignore)
         with cpu_threads(device):
-            baseline_run(run, task, device=device)
-            seed = planned.job.settings.seed
-            fit_trivial_baselines(task, folder / TRIVIAL, parts=("test",), seed=seed, device=device)
+            own = planned.job.settings.seed
+            fit_trivial_baselines(task, folder / TRIVIAL, parts=("test",), seed=own, device=device)
 
 
 def _finish(planned: FoldJob, whole: Task, folder: RunFolder, device: torch.device) -> None:
@@ -249,7 +306,7 @@ def _finish(planned: FoldJob, whole: Task, folder: RunFolder, device: torch.devi
     rows = _held_out(planned, names, places)
     seconds = _seconds(planned, names, out)
     chosen = choose_candidate(rows, default=default_candidate(planned.job.recipe), seconds=seconds)
-    save_average(out, rows, chosen, places)
+    save_average(out, rows, chosen, places, planned.encoder)
     blocks = [
         ScoredRows(part=OOF, rows=task.labelled("test"), scores=chosen.scores[rows.fold == number], fold=name)
         for number, (task, name) in enumerate(zip(planned.tasks, planned.folds.names, strict=True))
@@ -269,10 +326,16 @@ def _finish(planned: FoldJob, whole: Task, folder: RunFolder, device: torch.devi
 
 def _places(planned: FoldJob, out: Path) -> dict[str, list[Path]]:
     """The folders of every network and trivial baseline, by name, in the order of the folds."""
-    names, each = network_names(planned.job.recipe), [fold_folder(out, one) for one in range(len(planned.folds))]
-    found = {names[-1]: each}
-    if len(names) > 1:
-        found = {names[0]: [one / "baseline" for one in each], **found}
+    names, folds = network_names(planned.job.recipe), range(len(planned.folds))
+    found: dict[str, list[Path]] = {}
+    for seed in range(planned.seeds):
+        each = [fold_folder(out, one, seed) for one in folds]
+        if len(names) > 1:
+            found[of_seed(names[0], seed)] = [one / "baseline" for one in each]
+        found[of_seed(names[-1], seed)] = each
+    each = [fold_folder(out, one) for one in folds]
+    if planned.beside is not None:
+        found[METADATA] = [one / METADATA for one in each]
     for name in trivial_names(planned.tasks[0]):
         found[name] = [one / TRIVIAL / name for one in each]
     return found
@@ -288,8 +351,9 @@ def _held_out(planned: FoldJob, names: Sequence[str], places: Mapping[str, Seque
         labels=whole.labels[order].reshape(len(order), -1).astype(np.float64),
         fold=np.repeat(np.arange(len(each)), [len(rows) for rows in each]),
         groups=None if whole.groups is None else whole.groups[order],
-        networks={name: raw[name] for name in names},
-        trivial={name: scores for name, scores in raw.items() if name not in names},
+        networks={name: scores for name, scores in raw.items() if name.partition(SEED)[0] in names},
+        trivial={name: scores for name, scores in raw.items() if name in trivial_names(whole)},
+        metadata=raw.get(METADATA),
     )
 
 
@@ -300,16 +364,19 @@ def _scores(place: Path, task: Task) -> Floats:
 def _seconds(planned: FoldJob, names: Sequence[str], out: Path) -> dict[str, float]:
     """What each network and trivial baseline has taken in all folds, as recorded; stages share by their steps."""
     trivial = trivial_names(planned.tasks[0])
-    total = dict.fromkeys((*names, *trivial), 0.0)
+    total = dict.fromkeys(_places(planned, out), 0.0)
     for number, task in enumerate(planned.tasks):
         folder = fold_folder(out, number)
-        run = RunFolder(folder).record().results.seconds or 0.0
         lengths = stage_lengths(planned.job.recipe, task, seed=planned.job.settings.seed)
         steps = [length.steps * length.rows_per_step for length in lengths]
         last = steps[-1] / sum(steps) if len(names) > 1 else 1.0
-        total[names[-1]] += run * last
-        if len(names) > 1:
-            total[names[0]] += run * (1 - last)
+        for seed in range(planned.seeds):
+            run = RunFolder(fold_folder(out, number, seed)).record().results.seconds or 0.0
+            total[of_seed(names[-1], seed)] += run * last
+            if len(names) > 1:
+                total[of_seed(names[0], seed)] += run * (1 - last)
         for name in trivial:
             total[name] += trivial_seconds(folder / TRIVIAL, name)
+        if planned.beside is not None:
+            total[METADATA] += RunFolder(folder / METADATA).record().results.seconds or 0.0
     return total

@@ -61,7 +61,7 @@ def fit(
             DataFrame the folder one is in).
         features: The columns of numbers, where there is no image.
         group: The column of patients; a patient is in one part or fold only.
-        metadata: Columns of numbers or words (age, sex, site), instead of images or features.
+        metadata: Columns of numbers or words (age, sex, site), alone or together with images.
         positive: The label that counts as positive, where labels are not 0 and 1.
         split: The column of parts: train, validation, test.
         weight: The column of weights.

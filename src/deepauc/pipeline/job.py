@@ -15,14 +15,14 @@ from deepauc.models.pretrained import FoundWeights
 from deepauc.names import group_word
 from deepauc.pipeline.events import ComputingFeatures, Listener, Reading, Timing, ignore
 from deepauc.training.config import Settings
-from deepauc.training.engine.distributed import agreed
+from deepauc.training.engine.distributed import agreed, all_ranks
 from deepauc.training.engine.frozen import frozen_features
 from deepauc.training.engine.trainer import preprocessing_of
 from deepauc.training.plan.decision import Decision, DeviceKind
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.make import Plan, make_plan
 from deepauc.training.plan.start import starting_model, weights_decision
-from deepauc.training.plan.timing import Pace, fit_into, measure_pace
+from deepauc.training.plan.timing import Pace, fit_into, measure_pace, seconds_of
 from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
 from deepauc.training.prepare.prepare import Prepared, Rows, read_rows, require_complete, split_rows
 from deepauc.training.recipe import Recipe
@@ -77,15 +77,18 @@ def read(settings: Settings, *, device: torch.device, frame: Table | None = None
     return read_rows(settings, device_kind(device), frame=frame, progress=told)
 
 
-def plan(settings: Settings, prepared: Prepared, *, device: torch.device) -> Job:
-    """The recipe of the settings, or one planned for these data and this kind of device; minutes have no say yet."""
+def plan(settings: Settings, prepared: Prepared, *, device: torch.device, folds: int = 1) -> Job:
+    """The recipe of the settings, or one planned for these data and this kind of device; minutes have no say yet.
+
+    folds: so many networks are trained.
+    """
     if settings.recipe is not None:
         complete = Decision(name="recipe", value="complete", reason=("in file",))
         return _job(settings, prepared, device, recipe=settings.recipe, decisions=(complete,))
     files = prepared.report.sizes if prepared.packed is None else None
     fingerprint = Fingerprint.of(prepared.task, file_sizes=files)
     options = replace(settings.plan, auc_stage="always") if settings.tune else settings.plan  # it tunes that stage
-    made = make_plan(fingerprint, options, device_kind(device))
+    made = make_plan(fingerprint, options, device_kind(device), folds=folds)
     return _job(settings, prepared, device, plan=made, recipe=made.recipe, decisions=made.decisions)
 
 
@@ -121,6 +124,23 @@ def fit_minutes(job: Job, *, pace: Pace | None = None, listen: Listener = ignore
     pace = agreed(pace)
     made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune)
     return _job(settings, job.prepared, job.device, plan=made, recipe=made.recipe, decisions=made.decisions, pace=pace)
+
+
+def estimated_seconds(job: Job) -> float | None:
+    """What training takes here: at the pace that minutes have had measured, else by a few steps timed now.
+
+    None where that was not measured: on a GPU, which compiles first, with several processes, or by a recipe in a file.
+    """
+    if job.pace is not None:
+        takes = next(one.rests_on.get("takes") for one in job.decisions if one.name == "epochs")
+        return takes if isinstance(takes, float) else None
+    with all_ranks() as ranks:
+        if job.plan is None or job.device.type != "cpu" or not ranks.alone or job.recipe.frozen:
+            return None
+    task = job.prepared.task
+    with cpu_threads(job.device):
+        pace = measure_pace(job.recipe, task, seed=job.settings.seed, device=job.device)
+    return seconds_of(job.recipe, task, pace, tune=job.settings.tune)
 
 
 def compute_features(job: Job, *, listen: Listener = ignore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from deepauc.data.table.frame import Table
 from deepauc.metrics.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.leaderboard import one_split_board
+from deepauc.pipeline.single import save_single
 from deepauc.reporting.evaluation.run import run_scores
 from deepauc.reporting.export import copy_bundle
 from deepauc.reporting.external import External, evaluate_table
 from deepauc.reporting.figures.label import interval_text
 from deepauc.reporting.folds import verdict
 from deepauc.training.predict.table import predict_table
+from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.fold_record import BoardRow
 from deepauc.training.run.record import RunRecord
 from deepauc.training.run.run import Run
@@ -167,9 +170,17 @@ class Model:
         """The model on new labelled rows, beside its figures in training. recalibrate: to the prevalence there."""
         return evaluate_table(self.path, table, recalibrate=recalibrate, image_root=image_root, device=device)
 
-    def export(self, folder: str | Path) -> Path:
-        """The weights and their description, which `deepauc predict` and plain torch load, into a new folder."""
-        copy_bundle(self.path, folder)
+    def export(self, folder: str | Path, *, single: bool = False) -> Path:
+        """The weights and their description, which `deepauc predict` and plain torch load, into a new folder.
+
+        single: with folds, the network of one fold instead of the average of all: smaller and faster.
+        """
+        if not single:
+            copy_bundle(self.path, folder)
+            return Path(folder)
+        with TemporaryDirectory() as place:
+            save_single(self.path, Path(place))
+            copy_bundle(place, folder)
         return Path(folder)
 
     @property
@@ -202,10 +213,11 @@ class Model:
         return self._scores.part(part)
 
     def _calibrated(self) -> bool:
-        from deepauc.training.run.bundle import Bundle
-
         bundle = Bundle.load(self.path)
         return all(name in bundle.calibration for name in bundle.label_names)
 
     def _id(self) -> str | None:
-        return self._record.data.id_column
+        """Where metadata alone were kept beside images, rows are called by their files as in training."""
+        data = self._record.data
+        takes_images = Bundle.load(self.path).image_shape is not None
+        return data.id_column or (None if takes_images else data.image_column)

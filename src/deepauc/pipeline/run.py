@@ -8,9 +8,9 @@ import torch
 
 from deepauc.data.table.frame import Table
 from deepauc.pipeline.cross_validation import CrossValidation, cross_validate
-from deepauc.pipeline.events import Checked, Decided, Listener, ignore
+from deepauc.pipeline.events import Checked, Decided, Estimated, Listener, ignore
 from deepauc.pipeline.folding import dealt_folds
-from deepauc.pipeline.job import Job, fit_minutes, plan, read, recorded_pace
+from deepauc.pipeline.job import Job, estimated_seconds, fit_minutes, plan, read, recorded_pace
 from deepauc.pipeline.outcome import Outcome, conclude
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import folder_state, remove_trials, train_run
@@ -50,6 +50,8 @@ def run(
     job = planned(settings, rows, device=device, folder=folder, listen=listen)
     listen(Checked(prepared=job.prepared))
     listen(Decided(decisions=job.decisions))
+    if state == "trained" and (seconds := estimated_seconds(job)) is not None:
+        listen(Estimated(seconds=seconds))
     trained = train_run(job, out, state=state, command=command, listen=listen)
     if not leads:
         return None

@@ -50,14 +50,16 @@ class OnnxExport:
     copies: int = 0
 
 
-def export_onnx(run_dir: str | Path, path: str | Path, *, force: bool = False) -> OnnxExport:
+def export_onnx(
+    run_dir: str | Path, path: str | Path, *, force: bool = False, images_of: str | Path | None = None
+) -> OnnxExport:
     """An ONNX file that takes inputs as they are and gives raw scores, (N, L); compared with torch before it stays.
 
     Of a run on bags the N inputs are the images of one bag, as many as it has, and there is one score, (1, L).
 
     Inputs: uint8 images (N, H, W, C) at the run's size, or float32 features (N, F): normalisation is part of the file,
     and so are the copies of an image, where the run's scores are means over them. force: also of a network that is not
-    the one that the run in this folder trained.
+    the one that the run in this folder trained. images_of: the run whose images both are compared on; this one.
     """
     onnx, onnxruntime = _onnx_packages()
     folder, path = Path(run_dir), Path(path)
@@ -65,7 +67,7 @@ def export_onnx(run_dir: str | Path, path: str | Path, *, force: bool = False) -
     require_own(folder, *BUNDLE_FILES, force=force)
     of_bags = is_of_bags(bundle.model)
     network = _AsScored(bundle.network(folder), bundle.preprocessing, bundle.copies, of_bags=of_bags).eval()
-    inputs, source = _examples(folder, bundle)
+    inputs, source = _examples(Path(images_of or folder), bundle)
     require_output(path, "the ONNX file")
     with tempfile.TemporaryDirectory() as place:
         draft = Path(place) / "draft.onnx"
@@ -199,6 +201,12 @@ def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str
     if bundle.metadata is not None:
         named["metadata"] = json.dumps(bundle.metadata)
         inputs += ": the columns as `metadata` encodes them"
+    if bundle.picture is not None:
+        named["picture"] = json.dumps(list(bundle.picture))
+        inputs = (
+            "float32 (N, H * W * C + F): the pixels of an image of shape `picture`, divided by 255, row by row, "
+            "then the columns as `metadata` encodes them"
+        )
     return named | {
         "labels": json.dumps(list(bundle.label_names)),
         "thresholds": json.dumps(bundle.thresholds),

@@ -237,7 +237,7 @@ def _there(column: str | None, table: Table) -> str | None:
     if isinstance(table, str | Path):
         from deepauc.training.run.scores import table_header
 
-        return column if column in table_header(Path(table)) else None
+        return column if column in table_header(Path(table), latin_1=True) else None
     return column if column in table.columns else None
 
 

@@ -285,7 +285,7 @@ def _usage(bundle: Bundle) -> str:
         )
     column = "--image-column file" if bundle.preprocessing.images else "--feature-column a --feature-column b"
     if bundle.metadata is not None:  # its columns are found by their names
-        column = "--id-column id"
+        column = "--image-column file" if bundle.picture else "--id-column id"
     return (
         "`model.safetensors` and `bundle.json` are all that is needed besides an installed deepauc "
         "(`deepauc export RUN --bundle DIR`):\n\n"

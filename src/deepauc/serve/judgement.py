@@ -69,7 +69,8 @@ class ServedRun:
         self.folder = Path(folder)
         bundle = Bundle.load(self.folder)
         if len(bundle.shape) != 3 or not bundle.preprocessing.images:
-            raise ValueError(f"{folder} was not trained on images: deepauc predict scores a table of numbers.")
+            what = "images alone" if bundle.picture else "images"
+            raise ValueError(f"{folder} was not trained on {what}: deepauc predict scores a table.")
         if is_of_bags(bundle.model):
             raise ValueError(
                 f"{folder} scores bags of images, and this page takes one: deepauc predict scores a table."

@@ -9,7 +9,7 @@ from typing import Any
 
 from deepauc.studies.grid import Config
 from deepauc.studies.records.book import Record, RecordBook, is_measured, validation_curve
-from deepauc.studies.selection import NothingToChoose, Trial
+from deepauc.studies.selection import NothingToChoose, TriedSetting
 from deepauc.studies.study import Inherits, Study
 
 
@@ -76,7 +76,7 @@ class ChosenSettings(ABC):
                 if record is None or not is_measured(record, study.measures):
                     return None  # at the first: asked before every pack, and to name a run takes a while
                 curves.append(validation_curve(record, study.chosen_by))
-            tried.append(Trial(config=config, validation=tuple(curves)))
+            tried.append(TriedSetting(config=config, validation=tuple(curves)))
         best = study.select.choose(tried)
         values = best.values()
         return best.config, {

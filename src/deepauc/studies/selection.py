@@ -1,4 +1,4 @@
-"""Rules that choose a setting. They get validation values and nothing else: a `Trial` has no place for a test score."""
+"""Rules that choose a setting. They get validation values alone: a `TriedSetting` has no place for a test score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepauc.studies.grid import Config
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class TriedSetting:
     """A configuration and the validation AUC (or the study's own measure) it had, by training set and by epoch."""
 
     config: Config
@@ -30,7 +30,7 @@ class NothingToChoose(ValueError):
 class SelectionRule(Protocol):
     """Chooses one of the configurations that were tried."""
 
-    def choose(self, trials: Sequence[Trial]) -> Trial: ...
+    def choose(self, trials: Sequence[TriedSetting]) -> TriedSetting: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,11 @@ class BestMeanValidation:
 
     epochs: int = 1
 
-    def choose(self, trials: Sequence[Trial]) -> Trial:
+    def choose(self, trials: Sequence[TriedSetting]) -> TriedSetting:
         return max(_usable(trials, self.epochs), key=lambda trial: fmean(trial.values(epochs=self.epochs)))
 
 
-def _usable(trials: Sequence[Trial], epochs: int) -> list[Trial]:
+def _usable(trials: Sequence[TriedSetting], epochs: int) -> list[TriedSetting]:
     known = [t for t in trials if t.validation and not any(math.isnan(v) for v in t.values(epochs=epochs))]
     if not known:
         raise NothingToChoose(

@@ -228,6 +228,16 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
     "AverageSpec": {
         "members": REQUIRED,
     },
+    "OnFeaturesSpec": {
+        "member": REQUIRED,
+        "inputs": REQUIRED,
+        "features": REQUIRED,
+        "start": 0,
+    },
+    "OnPicturesSpec": {
+        "member": REQUIRED,
+        "shape": REQUIRED,
+    },
 }
 
 # First name -> the name of the class today. Records, bundles and settings files may have either.

@@ -10,16 +10,9 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from deepauc.data.augment.batch import Augment
-from deepauc.models.build import (
-    AverageSpec,
-    BagSpec,
-    FactorySpec,
-    MLPSpec,
-    ResNet20Spec,
-    SmallCNNSpec,
-    ThumbnailSpec,
-    TimmSpec,
-)
+from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
+from deepauc.models.bags import BagSpec
+from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.average_precision import AveragePrecision
@@ -44,7 +37,8 @@ OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec, PDSCASpe
 SCHEDULES: tuple[type, ...] = (Constant, Steps, Cosine, Cyclic)
 IMAGE_MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec, ThumbnailSpec)
 MODELS: tuple[type, ...] = (*IMAGE_MODELS, BagSpec)
-SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS, AverageSpec)
+SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS)
+SPECS += (AverageSpec, OnFeaturesSpec, OnPicturesSpec)
 
 
 def to_plain(value: Any, *, defaults: bool = True) -> Any:

@@ -13,6 +13,7 @@ import torch
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.studies.records.book import RecordBook
+from deepauc.studies.running import execution
 from deepauc.studies.sources import Place
 from deepauc.training.engine.fast.packing import train_together
 from deepauc.training.plain import from_plain, recipe_hash
@@ -22,7 +23,7 @@ from experiments.clinical import chain as medical_chain
 from experiments.clinical import chest as medical_chest
 from experiments.clinical import chest_design as medical_chest_design
 from experiments.clinical.chain import run_links
-from experiments.clinical.chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links, run_chest
+from experiments.clinical.chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links
 from experiments.clinical.chest_design import STAND_IN, ChestDesign, study_names, with_settings
 from experiments.clinical.chest_page import PAGES
 from experiments.clinical.packs import pack_of, side_by_side
@@ -41,6 +42,10 @@ DESIGN = ChestDesign(
     policy=dict.fromkeys(NAMES, "zeros"),
 )  # fmt: skip
 READERS = "label,reader,fpr,tpr\nEdema,a,1.0,0.0\nEdema,b,0.0,1.0\nHeart,a,0.9,0.01\nWater,b,0.0,1.0\n"
+
+
+def run_chest(design, task, place, **options):
+    return ChestStudy(design=design, labels=task.label_names, load=lambda *_: task).run(place, **options)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +105,7 @@ def test_the_second_stage_begins_with_the_first_ones_weights(done):
 def test_the_same_call_again_trains_nothing(done, monkeypatch):
     place, task, found, _ = done
     before = records_of(place)
-    monkeypatch.setattr("experiments.clinical.chain.train", None)
+    monkeypatch.setattr("deepauc.studies.running.execution.train", None)
     assert run_chest(DESIGN, task, place) == found
     assert records_of(place) == before
 
@@ -159,17 +164,17 @@ def test_a_pack_is_written_down_before_the_next_one_begins(done, tmp_path, monke
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
     links = [link for link in chest_links(DESIGN, task) if link.parent is None]
-    packs = []
+    trained, real = [], execution.train
 
-    def fails_at_the_second(jobs, *, device):
-        packs.append(len(jobs))
-        if len(packs) > 1:
+    def fails_at_the_second(*recipe_and_task, **options):
+        trained.append(options["run_dir"])
+        if len(trained) > 1:
             raise RuntimeError("the machine is gone")
-        return train_together(jobs, device=device)
+        return real(*recipe_and_task, **options)
 
-    monkeypatch.setattr(medical_chain, "train_together", fails_at_the_second)
+    monkeypatch.setattr(execution, "train", fails_at_the_second)
     monkeypatch.setattr(medical_chain, "_packs", lambda ready, pack: [[link] for link in ready])
-    with pytest.raises(RuntimeError, match="gone"):
+    with pytest.raises(ValueError, match=r"S-stage1-ce, seed 1: the machine is gone"):
         run_links("chest", links, elsewhere, pack=2)
     assert list(records_of(elsewhere)) == [("S-stage1-ce", 0)]
 
@@ -402,7 +407,7 @@ def test_a_pack_that_does_not_fit_is_halved(done, tmp_path, monkeypatch):
             raise torch.OutOfMemoryError("too large")
         return train_together(jobs, device=device)
 
-    monkeypatch.setattr(medical_chain, "train_together", fits_alone)
+    monkeypatch.setattr(execution, "train_together", fits_alone)
     assert len(run_links("chest", links, elsewhere, pack=2)) == 2
     assert packs == [2, 1, 1]
     assert {record["packed"] for record in records_of(elsewhere).values()} == {1}

@@ -78,7 +78,8 @@ def test_labels_that_nobody_has_read_are_not_in_the_mean(tmp_path, spots_task):
     place = Place(data=tmp_path, runs=tmp_path / "runs", results=tmp_path / "results")
     task = spots_task(label_names=NAMES, rows=240)
     (tmp_path / "readers.csv").write_text(HEAD + "Edema,a,1.0,0.0\nEdema,b,0.0,1.0\n")
-    found = medical_chest.run_chest(design, task, place, cells=["S-all"], device="cpu")
+    study = medical_chest.ChestStudy(design=design, labels=task.label_names, load=lambda *_: task)
+    found = study.run(place, cells=["S-all"], device="cpu")
     assert found["readers"]["ce, all at once"] == {"per_label": [1, None, None], "mean": 1.0}
     assert "1.0 of 2 (labels read: 1)" in PAGES["chest"].markdown(place.results)
     book = RecordBook(place.results / "chest")

@@ -13,7 +13,7 @@ from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
 from experiments.clinical import chain as medical_chain
-from experiments.clinical.chest import run_chest
+from experiments.clinical.chest import ChestStudy
 from experiments.clinical.chest_design import STAND_IN
 from experiments.clinical.recipes import METHODS
 
@@ -34,15 +34,19 @@ def cache(monkeypatch):
     monkeypatch.setattr(build, "find_weights", look)
 
 
+def chest_study(design, task):
+    return ChestStudy(design=design, labels=task.label_names, load=lambda *_: task)
+
+
 def test_all_networks_have_their_weights_before_the_first_is_trained(cache, tmp_path, monkeypatch, spots_task):
     monkeypatch.setattr(medical_chain, "_train", lambda *_: pytest.fail("something was trained"))
     design = replace(STAND_IN, networks=(HERE, NOT_HERE), pretrained=True, masked=False, seeds=(0,), losses=("ce",))
     place = Place(data=tmp_path, runs=tmp_path / "runs", results=tmp_path / "results")
     task = spots_task(label_names=("a", "b"), rows=120)
     with pytest.raises(ValueError, match=f"the weights of {NOT_HERE} are not on this machine"):
-        run_chest(design, task, place)
+        chest_study(design, task).run(place)
     with pytest.raises(ValueError, match="timm has no network named 'test_resnt'"):
-        run_chest(replace(design, networks=("test_resnt",), pretrained=False), task, place)
+        chest_study(replace(design, networks=("test_resnt",), pretrained=False), task).run(place)
 
 
 def test_a_file_of_weights_that_is_not_there_is_told(tmp_path):

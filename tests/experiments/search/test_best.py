@@ -13,7 +13,7 @@ from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.status import status_of
 from deepauc.studies.running.missing import MissingRuns
 from deepauc.studies.running.runner import run_studies
-from deepauc.studies.selection import Trial
+from deepauc.studies.selection import TriedSetting
 from deepauc.studies.sources import Place
 from deepauc.studies.study import StudySet
 from experiments.benchmarks.smoke import DigitsSource
@@ -128,7 +128,7 @@ def test_a_lever_by_its_number_is_that_of_both_searches_alone():
 
 
 def trial(name, *values):
-    return Trial(config={"x": name}, validation=tuple((v,) for v in values))
+    return TriedSetting(config={"x": name}, validation=tuple((v,) for v in values))
 
 
 def test_the_rule_is_paired():

@@ -8,7 +8,7 @@ import pytest
 
 from deepauc.studies.records.book import RecordBook, _curves, validation_curve
 from deepauc.studies.running.runner import run_studies
-from deepauc.studies.selection import Trial
+from deepauc.studies.selection import TriedSetting
 from deepauc.studies.sources import Place, comparable
 from deepauc.studies.study import Study
 from experiments.benchmarks.recipes import METHODS
@@ -90,7 +90,7 @@ def test_a_run_with_copies_is_chosen_by_its_final_scores_alone():
     plain = {"recipe": {}, "history": history, "auc": {"validation": [0.7, 0.6, 0.8]}}
     copies = {"recipe": {"tta": 8}, "history": history, "auc": {"validation": [0.9, 0.8, 1.0]}}
     assert validation_curve(plain) == (0.5, 0.6, 0.7)
-    tried = [Trial(config={"tta": n}, validation=(validation_curve(r),)) for n, r in ((0, plain), (8, copies))]
+    tried = [TriedSetting(config={"tta": n}, validation=(validation_curve(r),)) for n, r in ((0, plain), (8, copies))]
     for epochs in (1, 3):  # a mean over epochs would be of two kinds of score
         assert tried[1].values(epochs=epochs) == (0.9,)
 

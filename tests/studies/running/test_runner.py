@@ -160,6 +160,23 @@ def test_packed_runs_give_the_same(done, tmp_path):
         same_results(book, packed, study)
 
 
+def in_pieces(*, lr=0.1):
+    """Which the fast engine does not take."""
+    recipe = ce(**SMALL, lr=lr)
+    return replace(recipe, stages=tuple(replace(stage, accumulate=2) for stage in recipe.stages))
+
+
+def test_runs_for_the_plain_engine_are_trained_alone_where_others_are_packed(tmp_path):
+    studies = [
+        a_study(name="pieces", method=in_pieces, fixed={}, grid={}, tuning={}),
+        a_study(name="whole", method=ce, grid={}),
+    ]
+    outcome, book = run(studies, tmp_path, pack=4)
+    assert (outcome.done, outcome.failed) == (4, [])
+    assert [record["packed"] for record in book.final("pieces")] == [1, 1]
+    assert [record["packed"] for record in book.final("whole")] == [2, 2]
+
+
 def test_local_processes_give_the_same(done, tmp_path):
     _, studies, _, book, _ = done
     outcome, spawned = run([replace(studies[1], seeds=(1,))], tmp_path, jobs=2)
@@ -491,9 +508,9 @@ def test_the_pace_of_steps_is_without_final_scores(tmp_path, monkeypatch, road):
         Clock.ahead += 50 if final else 0
         return scores(self, part, final=final)
 
-    def noted(session, planner, **options):
+    def noted(session, *others):
         sessions.append(session)
-        do_all(session, planner, **options)
+        do_all(session, *others)
 
     monkeypatch.setattr(Trainer, "scores", slow)
     monkeypatch.setattr(runner, "_do_all", noted)
@@ -571,6 +588,31 @@ def test_packs_hold_one_shape_and_tuning_comes_first(tmp_path):
     assert len(same_shape(ready, pack=24)) == 2
     assert [len(same_shape(ready[2:] * 5, pack=pack)) for pack in (24, 6, 1)] == [10, 5, 1]
     assert len({id(r.task.source) for r in ready if r.seed == 0 and r.phase == "final"}) == 1
+
+
+def test_packs_are_as_large_as_each_study_says_on_a_gpu(tmp_path, monkeypatch):
+    calls = []
+
+    def recorded(session, group, *, pack):
+        calls.append((pack, [run.study.name for run in group]))
+        session.left_out |= {run.id for run in group}
+
+    monkeypatch.setattr(runner._Session, "execute", recorded)
+    monkeypatch.setattr(runner, "chosen_device", torch.device)
+    studies = [
+        a_study(name, method=ce, grid={}, fixed={**SMALL, "lr": lr}, group=group)
+        for name, lr, group in (("a", 0.1, "g"), ("b", 0.2, "g"), ("c", 0.3, "g"), ("d", 0.4, "h"))
+    ]
+    sizes = {"a": 3, "b": 1, "c": 3, "d": 24}
+    run(studies, tmp_path, device="cuda", pack=lambda study: sizes[study.name])
+    assert calls == [(3, ["a", "a"]), (1, ["b", "b"]), (3, ["c", "c"]), (24, ["d", "d"])]
+    for options, pack in (({"device": "cpu"}, 1), ({"device": "cuda", "pack": 8}, 8), ({"device": "cuda"}, 24)):
+        calls.clear()
+        run(studies, tmp_path, **{"pack": (lambda _: 5) if pack == 1 else None, **options})
+        assert {size for size, _ in calls} == {pack}
+    for pack in (None, 2):
+        with pytest.raises(ValueError, match="jobs 2: these runs go side by side"):
+            run(studies, tmp_path, device="cuda", jobs=2, pack=pack)
 
 
 def test_one_training_for_two_studies_that_need_the_same_run(tmp_path):

@@ -72,7 +72,7 @@ def test_only_the_last_layer_changes_and_images_score_as_their_features(task, we
     assert np.std(run.scores("test")[0]) > 0.01
 
 
-def test_the_baseline_is_the_first_stages_network(task, weights, tmp_path):
+def test_the_baseline_is_the_network_of_stage_1(task, weights, tmp_path):
     run = train(recipe(weights, guard=True), task, seed=0, run_dir=tmp_path / "run", device="cpu")
     first = train(recipe(weights, CE), task, seed=0, run_dir=tmp_path / "first", device="cpu")
     found = baseline_run(run, task, device="cpu")

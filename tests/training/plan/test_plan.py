@@ -16,7 +16,7 @@ from deepauc.training.plain import recipe_hash
 from deepauc.training.plan import make as plan_module
 from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.plan.decision import ASKED
-from deepauc.training.plan.length import BUDGET, LEAST_EPOCHS, MOST_EPOCHS
+from deepauc.training.plan.length import BUDGET, LEAST_EPOCHS, MOST_EPOCHS, budget_of
 from deepauc.training.plan.make import (
     ENOUGH_TO_SELECT,
     Fingerprint,
@@ -329,3 +329,18 @@ def test_copies_are_made_where_they_are_asked_for(minutes):
         PlanOptions(tta=-1)
     with pytest.raises(ValueError, match="1 to 1000 copies"):
         make_plan(fingerprint(), PlanOptions(tta=5000), "cpu")
+
+
+def test_folds_share_a_budget_on_a_cpu():
+    """Half an hour of a busy core in all; what minutes say is shared out by the caller."""
+    large = fingerprint(rows=6000, positives=(1500,), shape=(32, 32, 3))
+
+    def cost(kind, folds):
+        plan = make_plan(large, PlanOptions(auc_stage="always", model="small-cnn"), kind, folds=folds)
+        return sum(stage.epochs for stage in plan.recipe.stages)
+
+    one = cost("cpu", 1)
+    assert cost("cpu", 2) == cost("cpu", 4) == one
+    assert one / 2 - 2 <= cost("cpu", 9) <= one / 2 + 1 < one
+    assert cost("cuda", 9) == cost("cuda", 1)
+    assert budget_of(10, "cpu", folds=5) == budget_of(10, "cpu")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS
-from deepauc.data.datasets.benchmarks.load import load_balanced
+from deepauc.data.datasets.benchmarks.load import Root, data_root, load_balanced
 from deepauc.data.datasets.medical.chexpert import load_chexpert
 from deepauc.data.datasets.medical.ddsm import TEST_FILES, TRAINING_FILES, load_ddsm
 from deepauc.data.datasets.medical.ham10000 import load_ham10000, load_ham10000_sheets
@@ -21,8 +20,6 @@ from deepauc.data.datasets.medical.pcam import load_pcam
 from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.packed.sets import open_packed
 from deepauc.data.task import Task
-
-Root = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +42,7 @@ class NamedSet:
         return next((place for place in self.places if all((root / name).exists() for name in place)), ())
 
 
-def _benchmark(name: str, *, positive: str, licence: str, get: str, public: tuple[str, ...]) -> NamedSet:
+def _benchmark(name: str, *, positive: str, licence: str, get: str) -> NamedSet:
     facts = BENCHMARKS[name]
     return NamedSet(
         name=name,
@@ -56,7 +53,7 @@ def _benchmark(name: str, *, positive: str, licence: str, get: str, public: tupl
         licence=licence,
         citation=facts.citation,
         get=f"{get}; expected: {facts.public}",
-        places=tuple(place for place in (facts.files, *((one,) for one in public)) if place),
+        places=(facts.files, *((mark,) for mark in facts.marks)),
         read=lambda root: load_balanced(name, root=root),
     )
 
@@ -136,28 +133,24 @@ CATALOGUE = {
             positive="dog",
             licence="non-commercial research (Kaggle's competition rules)",
             get="unpack train.zip of Kaggle's Dogs vs. Cats into the root folder",
-            public=("cat.0.jpg", "train/cat.0.jpg"),
         ),
         _benchmark(
             "C10",
             positive="classes 5 to 9",
             licence=_CIFAR_LICENCE,
             get="torchvision downloads it (load('C10', ..., download=True))",
-            public=("cifar-10-batches-py",),
         ),
         _benchmark(
             "C100",
             positive="classes 50 to 99",
             licence=_CIFAR_LICENCE,
             get="torchvision downloads it (load('C100', ..., download=True))",
-            public=("cifar-100-python",),
         ),
         _benchmark(
             "S10",
             positive="classes 5 to 9",
             licence="none stated; cite the paper",
             get="torchvision downloads it (load('S10', ..., download=True))",
-            public=("stl10_binary",),
         ),
         _medmnist(
             "breastmnist",
@@ -327,12 +320,6 @@ CATALOGUE = {
         ),
     )
 }
-
-
-def data_root(root: Root = None) -> Path | None:
-    """The folder of the named data sets: `root`, else the environment variable DEEPAUC_DATA, else None."""
-    place = root or os.environ.get("DEEPAUC_DATA")
-    return Path(os.path.abspath(place)) if place else None
 
 
 def load_named(name: str, *, root: Root = None) -> Task:

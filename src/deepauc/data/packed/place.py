@@ -1,4 +1,4 @@
-"""Where a packed set is built and how it gets to its place: whole, at once, and never over something else."""
+"""Where a set of files is built and how it gets to its place: whole, at once, and never over something else."""
 
 from __future__ import annotations
 

@@ -111,6 +111,11 @@ class Columns:
             where=where,
         )
 
+    @property
+    def count(self) -> int:
+        """How many labels there are."""
+        return 1 if self.scores.ndim == 1 else int(self.scores.shape[1])
+
     def collect(self, values: Sequence[float]) -> FloatOrArray:
         """A float for (N,) inputs, an array (L,) for (N, L) inputs."""
         return float(values[0]) if self.scores.ndim == 1 else np.array(values, dtype=np.float64)

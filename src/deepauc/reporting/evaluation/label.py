@@ -22,7 +22,7 @@ from deepauc.metrics.curves import (
 )
 from deepauc.metrics.decisions import DecisionCurve, decision_curve
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
-from deepauc.metrics.partial import Region, chance_and_most, partial_auroc_interval
+from deepauc.metrics.partial import Region, partial_auroc_interval
 from deepauc.metrics.recalibration import TemperatureScaling, fit_temperature
 from deepauc.reporting.evaluation.findings import (
     Absent,
@@ -186,8 +186,7 @@ def _partial_auc(sample: Sample, counts: Counts, resamples: Resamples, region: R
         n_resamples=resamples.others,
         seed=0,
     )
-    chance, most = chance_and_most(region.max_fpr, region.min_tpr)
-    return PartialAuc(region=region, area=area.floats(), chance=chance, most=most)
+    return PartialAuc(region=region, area=area.floats(), chance=region.chance, most=region.most)
 
 
 def _curves(sample: Sample, resamples: Resamples) -> Curves:

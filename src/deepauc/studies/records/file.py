@@ -53,9 +53,10 @@ def dense_ranks(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
     AUCs, their intervals and paired tests are the same to the last digit; a mean of two models' scores is not.
     """
-    columns = scores.reshape(len(scores), -1)
-    ranks = np.stack([np.unique(column, return_inverse=True)[1].reshape(-1) for column in columns.T], axis=1)
-    return ranks.astype(np.min_scalar_type(max(int(ranks.max(initial=0)), 256))).reshape(scores.shape)
+    from scipy.stats import rankdata
+
+    ranks = rankdata(scores, method="dense", axis=0) - 1
+    return ranks.astype(np.min_scalar_type(max(int(ranks.max(initial=0)), 256)))
 
 
 def read_runs(path: Path) -> list[tuple[float, dict[str, Any]]]:

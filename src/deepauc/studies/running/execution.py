@@ -12,20 +12,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from deepauc.data.task import Task
 from deepauc.labels import Diverged
 from deepauc.studies.running.first_stages import FirstStages
-from deepauc.studies.running.missing import MissingRun, TaskShelf
+from deepauc.studies.running.missing import TaskShelf
 from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
 from deepauc.training.engine.fast.packing import Job, train_together
-from deepauc.training.engine.loop import train
+from deepauc.training.engine.loop import can_be_fast, train
+from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import TrainingDiverged, Unheard
+
+
+class Trainable(Protocol):
+    """A run that can be trained here: a `MissingRun`, or one that its own kind of study has."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+    def folder(self, place: Place) -> Path: ...
+
+    def job(self, place: Place) -> Job: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +69,18 @@ class OutOfTime(Exception):
 
 
 def packed(
-    runs: Sequence[MissingRun], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
+    runs: Sequence[Trainable], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
 ) -> bool:
-    """All runs side by side. Whether the time ran out.
+    """All runs side by side, before them those that only the plain engine takes, alone. Whether the time ran out.
 
     One run that fails stops the pack. The others go on from their last checkpoint without the one under suspicion,
     which is tried again alone at the end, for its own message. A pack that does not fit into memory is halved.
     """
-    waiting, suspects = [list(runs)], list[MissingRun]()
+    fast = [run for run in runs if can_be_fast(run.recipe)]
+    others = [run for run in runs if not can_be_fast(run.recipe)]
+    if one_by_one(others, place, device, deadline=deadline, ended=ended):
+        return True
+    waiting, suspects = [fast] if fast else [], list[Trainable]()
     while waiting:
         together = waiting.pop(0)
         error, seconds = _train_pack(together, place, device, deadline)
@@ -91,7 +110,7 @@ def scoring_seconds(folder: Path) -> float:
 
 
 def _train_pack(
-    runs: Sequence[MissingRun], place: Place, device: torch.device, deadline: float | None
+    runs: Sequence[Trainable], place: Place, device: torch.device, deadline: float | None
 ) -> tuple[Exception | None, float]:
     """What stopped the pack, if anything did, and its seconds without those of first stages that were missing.
 
@@ -99,7 +118,7 @@ def _train_pack(
     """
     for run in runs:
         (run.folder(place) / ".packed").write_text(str(len(runs)))
-    jobs = [_job(run, place) for run in runs]
+    jobs = [run.job(place) for run in runs]
     start = time.monotonic()
     try:
         with time_limit(deadline):
@@ -116,7 +135,7 @@ def _train_pack(
 
 
 def one_by_one(
-    runs: Sequence[MissingRun], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
+    runs: Sequence[Trainable], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
 ) -> bool:
     """In this process. Whether the time ran out."""
     for run in runs:
@@ -126,7 +145,7 @@ def one_by_one(
         message, diverged = None, False
         try:
             with time_limit(deadline):
-                _train_alone(_job(run, place), place, device)
+                _train_alone(run.job(place), place, device)
         except OutOfTime:
             return True
         except Exception as error:
@@ -142,16 +161,6 @@ def _train_alone(job: Job, place: Place, device: torch.device) -> None:
     """The first stage too, where it is not there yet; of processes that need the same one, one trains it."""
     (onwards,) = _first_stages(place).onwards([job], device, side_by_side=False)
     train(onwards.recipe, onwards.task, seed=onwards.seed, run_dir=onwards.run_dir, device=device)
-
-
-def _job(run: MissingRun, place: Place) -> Job:
-    return Job(
-        recipe=run.recipe,
-        task=run.task,
-        seed=run.seed,
-        run_dir=run.folder(place),
-        results_only=run.phase == "tuning",
-    )
 
 
 @cache
@@ -206,14 +215,14 @@ def time_limit(deadline: float | None) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _tell_done(runs: Sequence[MissingRun], place: Place, ended: OnEnd, seconds: float) -> None:
+def _tell_done(runs: Sequence[Trainable], place: Place, ended: OnEnd, seconds: float) -> None:
     done = [run for run in runs if RunFolder(run.folder(place)).done]
     seconds -= sum(scoring_seconds(run.folder(place)) for run in done)
     for run in done:
         ended(Ended(id=run.id, message=None, seconds=seconds, packed=len(runs)))
 
 
-def _suspect(error: Exception | None, runs: Sequence[MissingRun], place: Place) -> MissingRun:
+def _suspect(error: Exception | None, runs: Sequence[Trainable], place: Place) -> Trainable:
     """The run an error belongs to: the one it names, else the first of those that got least far."""
     named = getattr(error, "run_dir", None)
     if named is not None:

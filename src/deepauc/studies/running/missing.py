@@ -17,6 +17,7 @@ from deepauc.studies.records.book import Record, RecordBook, is_measured
 from deepauc.studies.running.first_stages import own_stages
 from deepauc.studies.sources import Place, TaskSource, comparable, without_test
 from deepauc.studies.study import Phase, Study
+from deepauc.training.engine.fast.packing import Job
 from deepauc.training.engine.stream import Stream
 from deepauc.training.plain import run_id, to_plain
 from deepauc.training.recipe import Recipe
@@ -39,6 +40,11 @@ class MissingRun:
 
     def folder(self, place: Place) -> Path:
         return place.runs / self.id
+
+    def job(self, place: Place) -> Job:
+        tuning = self.phase == "tuning"
+        folder = self.folder(place)
+        return Job(recipe=self.recipe, task=self.task, seed=self.seed, run_dir=folder, results_only=tuning)
 
     def about(self, set_name: str) -> Record:
         """What the record says of the study; the rest comes from the run folder."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -52,7 +52,7 @@ class Step:
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class StudiesOutcome:
     """What a call has done. failed: (run, message). unavailable: message by study. out_of_time: something is left."""
 
     done: int = 0
@@ -69,22 +69,23 @@ def run_studies(
     place: Place,
     parents: Sequence[Study] = (),
     device: str | torch.device | None = None,
-    pack: int | None = None,
+    pack: int | Callable[[Study], int] | None = None,
     jobs: int = 1,
     max_minutes: float | None = None,
     cluster: Cluster | None = None,
     report: Callable[[Step], None] | None = None,
-) -> Outcome:
+) -> StudiesOutcome:
     """Tune, select, refit: all runs of these studies that have no record yet.
 
-    parents: further studies, not run here, whose selection is inherited. pack: runs side by side on the device,
-    by default 24 on a GPU and 1 elsewhere. jobs: local processes, one torch thread each, where runs are not packed.
+    parents: further studies, not run here, whose selection is inherited. pack: runs side by side on the device, a
+    number or, for a GPU, a function of the study; by default 24 on a GPU and 1 elsewhere. jobs: local processes, one
+    torch thread each, where runs are not packed.
     max_minutes: no run begins that is not expected to end in time, and what is running then stops after its epoch;
     the next call goes on from there. What is kept of a final run (test-time augmentation, say) counts as part of it
     once it is known how long that takes; where no time is left for it, the next call does it. cluster: as tasks of this
     Ray cluster, packed or not, instead of in this process.
     """
-    if jobs < 1 or (pack is not None and pack < 1):
+    if jobs < 1 or (isinstance(pack, int) and pack < 1):
         raise ValueError(f"pack and jobs must be at least 1, not {pack} and {jobs}.")
     if cluster is not None and jobs > 1:
         raise ValueError("jobs are local processes: on a cluster Ray starts as many tasks as fit.")
@@ -95,8 +96,13 @@ def run_studies(
             crew, target = here.enter_context(joined(cluster, device))
         else:
             target = chosen_device(device)
-        pack = pack or (DEFAULT_PACK if target.type == "cuda" else 1)
-        if jobs > 1 and pack == 1:
+        sizes = {study.name: _pack_of(study, pack, target) for study in studies}
+        if jobs > 1:
+            if max(sizes.values(), default=1) > 1:
+                raise ValueError(
+                    f"jobs {jobs}: these runs go side by side in one process. Leave jobs out, or take pack 1 for "
+                    "processes."
+                )
             crew = here.enter_context(closing(ProcessCrew(jobs)))
         began = time.monotonic()
         deadline = None if max_minutes is None else began + 60 * max_minutes
@@ -104,7 +110,7 @@ def run_studies(
         missing = MissingRuns(studies, book, place, parents=parents, trains_here=crew is None or crew.local)
         at_once = 1 if crew is None else crew.slots
         session = _Session(set_name, missing, book, place, target, deadline, report, began, at_once, crew)
-        _do_all(session, missing, pack=pack)
+        _do_all(session, missing, sizes)
     # With no time left, nothing is loaded only to say what it waits for.
     session.outcome.unavailable = {
         **({} if session.outcome.out_of_time else missing.waiting()),
@@ -114,16 +120,23 @@ def run_studies(
     return session.outcome
 
 
-def _do_all(session: _Session, missing: MissingRuns, *, pack: int) -> None:
-    """Until nothing is left that can begin, or there is no time for it."""
-    in_packs = pack > 1 and session.crew is None  # a pack at a time; a crew is given all that is ready
-    while True:
-        ready = missing.ready(leave_out=session.left_out)
-        if not ready:
-            break
+def _pack_of(study: Study, asked: int | Callable[[Study], int] | None, device: torch.device) -> int:
+    if isinstance(asked, int):
+        return asked
+    if device.type != "cuda":
+        return 1
+    return DEFAULT_PACK if asked is None else asked(study)
+
+
+def _do_all(session: _Session, missing: MissingRuns, sizes: Mapping[str, int]) -> None:
+    """Until nothing is left that can begin, or there is no time for it. sizes: of packs, by study."""
+    while ready := missing.ready(leave_out=session.left_out):
         if session.distil_finished(ready):
             continue
-        group = same_shape(ready, pack=pack) if in_packs else ready
+        pack = sizes[ready[0].study.name]
+        alike = [run for run in ready if sizes[run.study.name] == pack]
+        in_packs = pack > 1 and session.crew is None  # a pack at a time; a crew is given all that is ready
+        group = same_shape(alike, pack=pack) if in_packs else alike
         fitting = session.fitting(group)
         if fitting < min(SMALLEST_PACK if in_packs else 1, len(group)):
             session.outcome.out_of_time = True
@@ -148,7 +161,7 @@ class _Session:
     began: float
     at_once: int  # processes or tasks; the seconds of packed runs are shares already
     crew: Crew | None = None
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: StudiesOutcome = field(default_factory=StudiesOutcome)
     left_out: set[str] = field(default_factory=set)
     _rates: dict[object, float] = field(default_factory=dict)  # wall seconds a step of one run, by network and images
     # wall seconds of a run's final scores, by number of copies

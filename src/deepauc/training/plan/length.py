@@ -12,14 +12,23 @@ from deepauc.training.plan.inputs import AucStage, Fingerprint, PlanOptions
 
 # One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
 BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
+# Budgets of one split for all folds together: half an hour of a busy core. Networks of 60 % of the length, which three
+# budgets would give to five folds, were worse than one split (results/folds.md).
+FOLDS_BUDGET = 4.5
 BUDGET_MINUTES = 5  # what the budget is taken for where minutes choose the network
 STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
 LEAST_EPOCHS, MOST_EPOCHS = 3, (50, 25)
 
 
-def budget_of(minutes: float | None, device_kind: DeviceKind) -> float:
-    """Multiply-adds that these minutes are reckoned to allow; without any, the usual ones."""
-    return BUDGET[device_kind] * (1 if minutes is None else minutes / BUDGET_MINUTES)
+def budget_of(minutes: float | None, device_kind: DeviceKind, *, folds: int = 1) -> float:
+    """Multiply-adds that these minutes are reckoned to allow; without any, the usual ones.
+
+    folds: so many networks are trained. Without minutes, on a CPU, they share FOLDS_BUDGET times the usual budget.
+    """
+    if minutes is not None:
+        return BUDGET[device_kind] * minutes / BUDGET_MINUTES
+    share = min(1.0, FOLDS_BUDGET / folds) if device_kind == "cpu" else 1.0
+    return BUDGET[device_kind] * share
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,17 +53,17 @@ class Plan:
     without_auc: Plan | None = None
 
 
-def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> Plan:
+def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, *, folds: int = 1) -> Plan:
     """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device.
 
     Before them, where it may be worth it and is affordable, a contrastive stage on the images alone. The AUC stage is
-    there where cross-entropy leaves time for it.
+    there where cross-entropy leaves time for it. folds: so many networks are trained by this plan.
     """
     if options.objective != "auc-margin" and options.auc_stage == "auto":
         options = replace(options, auc_stage="always")  # whoever names an objective wants it
     images_in_row = images_in_step(fingerprint.bags, options)
     batch = _batch(fingerprint, options, device_kind, images_in_row)
-    budget = budget_of(options.minutes, device_kind)
+    budget = budget_of(options.minutes, device_kind, folds=folds)
     length = Length.of(fingerprint, batch=batch.size, positives=batch.quotas, budget=budget, images=images_in_row)
     options = _for_bags(fingerprint, options)
     start = plan_start(fingerprint.shape, options, device_kind)
@@ -73,7 +73,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     epochs, of_length = planned_epochs(length, model, options, device_kind, frozen=frozen)
     images = len(fingerprint.shape) == 3
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
-    means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs)
+    means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs, folds=folds)
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
     if fingerprint.bags is not None:
         before = PlannedFirst(decisions=(no_first_stage("bags"),))
@@ -219,13 +219,14 @@ def _means(
     length: Length,
     model: ModelSpec,
     epochs: tuple[int, int],
+    folds: int,
 ) -> Means:
     """What the two stages leave to one before them, and which options would leave it more."""
     shape, whole = fingerprint.shape, length.cost(model, length.wanted)
 
     def remedies(needed: float) -> tuple[str, ...]:
-        minutes = math.ceil((whole + needed) / budget_of(1, device_kind))
-        then = replace(length, budget=budget_of(minutes, device_kind))
+        minutes = math.ceil(folds * (whole + needed) / budget_of(1, device_kind))
+        then = replace(length, budget=budget_of(minutes / folds, device_kind))
         name, other = (_network(shape, options, device_kind, one).value for one in (length, then))
         enough = f"--minutes {minutes}" + ("" if name == other else f" --model {name}")
         if options.model is not None or device_kind != "cpu" or name == SMALLER:

@@ -34,12 +34,18 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
     "folds": {
         "few": "The rarer class has {rarer:,} rows or patients, fewer than {below}: too few for one split. Each row is "
         "scored by a network that was not trained on it.",
+        "both inputs": "Images and metadata are weighed against each other on held-out rows.",
         "column": "The column {column} names the fold of each row.",
         "one per group": "Each {group} is in one fold only.",
         "identical together": "Identical images are in one fold only.",
         "own seed": "The folds use the seed of the split ({split_seed}); --seed changes only the training.",
         "own test": "The test part is in no fold. The average of all networks is judged on it once.",
         "fixed": "Within a fold nothing is chosen: the length of training is fixed.",
+    },
+    "networks per fold": {
+        "time left": "There is time for more than one: with other random seeds, averaged. All take about {takes:~time} "
+        "of the {minutes:~minute} that you allow; more than {most} are never trained.",
+        "no time": "A second one, with another random seed, would take more than the {minutes:~minute} that you allow.",
     },
     "metadata": {
         "encoded": "They become {features:~feature}, encoded by the training rows alone. Numbers are standardised; "

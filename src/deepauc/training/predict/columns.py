@@ -20,7 +20,7 @@ def input_columns(
     known, own = _recorded_data(folder), _recorded_features(folder, bundle)
     if known.image_column or own:
         return known.image_column, own
-    wanted = "--image-column" if len(bundle.shape) == 3 else f"its {bundle.shape[0]} columns in order, --feature-column"
+    wanted = "--image-column" if bundle.image_shape else f"its {bundle.shape[0]} columns in order, --feature-column"
     raise ValueError(f"{folder} does not record its columns: name them ({wanted}).")
 
 
@@ -61,7 +61,7 @@ def require_own_inputs(
     named: by the user, who may call a column otherwise than in training, but not take one for another. Columns of the
     first run are those of the others only where they are the same: any two numbers would be scored without a word.
     """
-    images = len(bundle.shape) == 3
+    images = bundle.image_shape is not None
     if images != (image_column is not None):
         theirs = "images: name their column, --image-column" if images else "numbers: name them, --feature-column"
         raise ValueError(

@@ -18,7 +18,7 @@ from deepauc.models.fusion import MetadataEncoder, Scale, ensemble
 from deepauc.training.engine.loop import chosen_device
 from deepauc.training.plain import from_plain
 from deepauc.training.predict.validation_weights import validation_weights
-from deepauc.training.prepare.encoded_metadata import metadata_task
+from deepauc.training.prepare.encoded_metadata import joint_task, metadata_task
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run.run import Run
@@ -145,7 +145,9 @@ def _predict_one(
     progress: Progress | None,
 ) -> ScoreArray:
     encoded = not task.metadata and tuple(task.source.shape) == bundle.shape
-    if bundle.metadata is not None and not encoded:
+    if bundle.metadata is not None and not encoded and bundle.picture is not None:
+        task = joint_task(task, MetadataEncoder.from_dict(bundle.metadata))
+    elif bundle.metadata is not None and not encoded:
         task, _ = metadata_task(task, MetadataEncoder.from_dict(bundle.metadata))
     if tuple(task.source.shape) != bundle.shape:
         raise ValueError(

@@ -226,7 +226,7 @@ def predict_table(
     bag_column = bag_column_of(folders, bundles, bag_column)
     each = [passes(some) for some in copies]
     named = bool(feature_columns)
-    others = [both for both in zip(folders, bundles, strict=True) if both[1].metadata is None]
+    others = [both for both in zip(folders, bundles, strict=True) if both[1].metadata is None or both[1].picture]
     if others:
         image_column, feature_columns = input_columns(*others[0], image_column, feature_columns)
     elif image_column is not None or feature_columns:
@@ -238,7 +238,7 @@ def predict_table(
         require_own_inputs(folder, bundle, image_column, tuple(feature_columns), named=named)
     encoded = [column for bundle in bundles for column in _metadata_columns(bundle)]
     metadata = {column.name for column in encoded}
-    shape = others[0][1].shape if others else ()
+    shape = others[0][1].image_shape if others else None
     inputs = read_inputs(
         table,
         image_column=image_column,
@@ -251,7 +251,7 @@ def predict_table(
         ),
         number_columns=sorted({column.name for column in encoded if isinstance(column, NumericColumn)}),
         window=others[0][1].window if others else None,
-        size=shape[:2] if len(shape) == 3 else (lambda sizes: next(iter(sizes), None)),
+        size=shape[:2] if shape is not None else (lambda sizes: next(iter(sizes), None)),
         skip_bad=skip_bad,
         allow_outside=allow_outside,
         progress=None if progress is None else lambda done, rows: progress(done, (1 + sum(each)) * rows),
@@ -399,11 +399,10 @@ def _unlabelled_task(inputs: TableInputs, names: tuple[str, ...], metadata: set[
 
 def _resized(source: Inputs, bundle: Bundle) -> Inputs:
     """The same files at the size and with the channels that a run was trained on."""
-    if not isinstance(source, ImageFileInputs) or len(bundle.shape) != 3:
+    if not isinstance(source, ImageFileInputs) or bundle.image_shape is None:
         return source
-    height, width, channels = bundle.shape
     return ImageFileInputs(
-        source.paths, shape=(height, width, channels), file_digests=source.file_digests, window=bundle.window
+        source.paths, shape=bundle.image_shape, file_digests=source.file_digests, window=bundle.window
     )
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
+from math import prod
+from typing import Any
 
-from deepauc.data.task import Array, ArrayInputs, Task
+import numpy as np
+
+from deepauc.data.task import Array, ArrayInputs, Indices, Inputs, Task
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder
 from deepauc.training.plan.decision import Decision
 
@@ -20,6 +25,36 @@ class EncodedMetadata(ArrayInputs):
         self.encoder = encoder
 
 
+class PicturesAndMetadata:
+    """Images and encoded metadata as one row of float32 numbers: pixels in [0, 1], row by row, then the features."""
+
+    def __init__(self, pictures: Inputs, features: EncodedMetadata) -> None:
+        self.pictures, self.features = pictures, features
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (prod(self.pictures.shape) + self.features.shape[0],)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __call__(self, indices: Indices) -> Array:
+        pixels = self.pictures(indices).reshape(len(indices), -1).astype(np.float32) / 255
+        return np.concatenate([pixels, self.features(indices)], axis=1)
+
+    def digest(self) -> str:
+        return sha256(f"{self.pictures.digest()}{self.features.digest()}".encode()).hexdigest()
+
+
+def joint_task(task: Task, encoder: MetadataEncoder) -> Task:
+    """The task with its images and its encoded metadata as inputs: what a network that takes both is given."""
+    return replace(task, source=PicturesAndMetadata(task.source, EncodedMetadata(encoder, task.metadata)), metadata={})
+
+
 def metadata_task(task: Task, encoder: MetadataEncoder | None = None) -> tuple[Task, MetadataEncoder]:
     """The task with its encoded metadata columns as inputs; the encoder is fitted on the training part unless given."""
     if not task.metadata:
@@ -29,6 +64,14 @@ def metadata_task(task: Task, encoder: MetadataEncoder | None = None) -> tuple[T
         encoder = MetadataEncoder.fit({name: column[rows] for name, column in task.metadata.items()})
     source = EncodedMetadata(encoder, task.metadata)
     return replace(task, name=f"{task.name} metadata", source=source, metadata={}), encoder
+
+
+def whole_encoder(task: Task) -> MetadataEncoder:
+    """Of the rows of train, with a feature for missing cells in every column: any fold's features follow from it."""
+    rows = task.part("train")
+    encoder = MetadataEncoder.fit({name: column[rows] for name, column in task.metadata.items()})
+    require_categories(task, encoder)
+    return encoder.with_missing()
 
 
 def require_categories(task: Task, encoder: MetadataEncoder) -> None:

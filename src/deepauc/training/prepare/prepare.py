@@ -23,7 +23,12 @@ from deepauc.training.config import AUTO, DataSettings, Settings, SplitSettings
 from deepauc.training.plan.decision import Decision, DeviceKind, Fact
 from deepauc.training.plan.network import planned_size
 from deepauc.training.predict.known_rows import parts_decision, split_like
-from deepauc.training.prepare.encoded_metadata import encoding_decision, metadata_task, require_categories
+from deepauc.training.prepare.encoded_metadata import (
+    encoding_decision,
+    metadata_task,
+    require_categories,
+    whole_encoder,
+)
 from deepauc.training.prepare.in_memory import kept_in_memory
 from deepauc.training.prepare.packed import PackedRecord, read_packed, require_only_packed
 
@@ -88,6 +93,7 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
 def split_rows(rows: Rows, settings: Settings) -> Prepared:
     """The rows in the parts of one split."""
     data = settings.data
+    _require_folds(data)
     if data.split_of is not None:
         (task, split), drawn = _with_parts_of(rows.task, Path(data.split_of), settings, rows.packed), None
     else:
@@ -97,13 +103,37 @@ def split_rows(rows: Rows, settings: Settings) -> Prepared:
 
 
 def unsplit_rows(rows: Rows, settings: Settings, split: Decision) -> Prepared:
-    """The rows in the parts that their table names, for folds; metadata are encoded by all rows but the test part."""
-    return _prepared(rows, rows.task, split, drawn=None, metadata=has_metadata(settings.data))
+    """The rows in the parts that their table names, for folds.
+
+    Metadata that are the inputs are encoded by all rows but the test part, with a feature for missing cells in every
+    column: no network is trained on that, each fold encodes by its own training rows.
+    """
+    plain = _prepared(rows, rows.task, split, drawn=None, metadata=False)
+    if not has_metadata(settings.data):
+        return plain
+    encoder = whole_encoder(rows.task)
+    task = plain.task if has_both(settings.data) else metadata_task(rows.task, encoder)[0]
+    return replace(plain, task=task, metadata=encoding_decision(encoder))
+
+
+def _require_folds(data: DataSettings) -> None:
+    """Said of one split, as soon as it is known that there will be one."""
+    if has_both(data):
+        raise ValueError(
+            "images and metadata together need folds: leave out --folds 0 and what asks for one split (a complete "
+            "recipe, --tune, --split-of, [split], torchrun). Or train one run of each, the second with --split-of the "
+            "first, and deepauc predict averages them."
+        )
 
 
 def has_metadata(data: DataSettings) -> bool:
-    """Whether columns of metadata are the inputs."""
+    """Whether columns of metadata are inputs."""
     return bool(data.metadata_columns or data.category_columns)
+
+
+def has_both(data: DataSettings) -> bool:
+    """Whether images and columns of metadata are inputs."""
+    return data.image_column is not None and has_metadata(data)
 
 
 def read_rows(
@@ -119,6 +149,8 @@ def read_rows(
     """
     data = settings.data
     require_complete(data, table=data.table if frame is None else frame)
+    if settings.folds == 0:
+        _require_folds(data)
     pretrained = bool(settings.plan.pretrained)
     if data.bag_column is not None:
         own = (*data.metadata_columns, *data.category_columns, *data.feature_columns)
@@ -265,11 +297,6 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
     if not data.label_columns:
         raise ValueError("--label-column is required, for example --label-column target.")
     metadata = has_metadata(data)
-    if data.image_column is not None and metadata:
-        raise ValueError(
-            "a run learns from images (--image-column) or from metadata (--metadata-column): train one of each, the "
-            "second with --split-of the first, and deepauc predict averages them."
-        )
     if data.bag_column is not None and metadata:
         raise ValueError(
             "--bag-column holds images or rows of numbers together, and metadata are of one row: leave one of them out."

@@ -20,6 +20,7 @@ from deepauc.data.augment.batch import Augment
 from deepauc.data.images.decode import Window
 from deepauc.data.task import Task
 from deepauc.metrics.recalibration import IsotonicScaling, LabelwiseScaling, TemperatureScaling, recalibration_from_dict
+from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
 from deepauc.models.build import FactorySpec, ModelSpec, architecture, build_model, member_specs
 from deepauc.models.classifier import classifier_name
 from deepauc.models.factory import require_permitted
@@ -43,7 +44,8 @@ class Bundle:
     metadata: a `MetadataEncoder` as plain data where the inputs are encoded metadata columns. copies: what a score is
     the mean of; None: of the image as it is. features: the columns of numbers in order, where an export knew them; in
     a run folder run.json has them. window: what deep grey of image files was mapped from; None: each image's own.
-    cautions: what the users of an export must not overlook, as the report has it.
+    cautions: what the users of an export must not overlook, as the report has it. picture: the shape (H, W, C) of the
+    images, where the inputs are images and metadata together (`training.prepare.encoded_metadata.PicturesAndMetadata`).
     """
 
     model: ModelSpec
@@ -58,6 +60,15 @@ class Bundle:
     features: tuple[str, ...] = ()
     window: Window | None = None
     cautions: tuple[str, ...] = ()
+    picture: tuple[int, int, int] | None = None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """(H, W, C) of the images it takes, alone or with metadata; None: it takes none."""
+        if len(self.shape) != 3:
+            return self.picture
+        height, width, channels = self.shape
+        return height, width, channels
 
     def save(self, folder: Path) -> None:
         """bundle.json beside model.safetensors."""
@@ -85,6 +96,8 @@ class Bundle:
             plain["window"] = list(self.window)
         if self.cautions:
             plain["cautions"] = list(self.cautions)
+        if self.picture is not None:
+            plain["picture"] = list(self.picture)
         write_atomically(folder / "bundle.json", (json.dumps(plain, indent=2) + "\n").encode())
 
     @classmethod
@@ -118,6 +131,7 @@ class Bundle:
                 features=tuple(plain.get("features", ())),
                 window=_window(plain.get("window")),
                 cautions=tuple(map(str, plain.get("cautions", ()))),
+                picture=_picture(plain.get("picture")),
             )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
             raise ValueError(f"{path} is damaged or of another version ({error!r}).") from error
@@ -218,13 +232,36 @@ class Bundle:
             "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
             "a threshold that is no finite number": not isinstance(self.thresholds, dict)
             or all(map(_finite, self.thresholds.values())),
-            "metadata do not fit the inputs": self.metadata is None or _encodes(self.metadata, self.shape),
+            "metadata do not fit the inputs": self.metadata is None or self._encodes(),
+            "a picture without metadata": self.picture is None or self.metadata is not None,
+            "a member of the average does not fit the inputs": self._members_fit(),
             "features do not fit the inputs": not self.features
             or (fits and len(self.features) == self.shape[0] and all(isinstance(name, str) for name in self.features)),
             "copies do not fit the inputs": self.copies is None
             or (len(self.shape) == 3 and self.copies.augment.crop_padding < min(self.shape[:2])),
         }
         return next((fault for fault, holds in required.items() if not holds), None)
+
+    def _encodes(self) -> bool:
+        """Whether the metadata are an encoder that makes such inputs."""
+        try:
+            encoder = MetadataEncoder.from_dict(self.metadata or {})
+            wanted = len(encoder.feature_names) + (0 if self.picture is None else math.prod(self.picture))
+            return self.shape == (wanted,) and all(map(_sound, encoder.columns))
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+            return False
+
+    def _members_fit(self) -> bool:
+        """Whether those that take a part of the inputs take one that is there."""
+        start = 0 if self.picture is None else math.prod(self.picture)
+        members = self.model.members if isinstance(self.model, AverageSpec) else ()
+        return all(
+            one.shape == self.picture
+            if isinstance(one, OnPicturesSpec)
+            else (one.start, one.start + one.inputs) == (start, self.shape[0])
+            for one in members
+            if isinstance(one, OnPicturesSpec | OnFeaturesSpec)
+        )
 
 
 def _finite(points: Any) -> bool:
@@ -252,13 +289,13 @@ def _copies(plain: Mapping[str, Any] | None) -> Copies | None:
     return Copies(number=plain["number"], augment=augment)
 
 
-def _encodes(metadata: Any, shape: tuple[int, ...]) -> bool:
-    """Whether it is an encoder that makes such inputs."""
-    try:
-        encoder = MetadataEncoder.from_dict(metadata)
-        return len(shape) == 1 and len(encoder.feature_names) == shape[0] and all(map(_sound, encoder.columns))
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-        return False
+def _picture(plain: Any) -> tuple[int, int, int] | None:
+    if plain is None:
+        return None
+    height, width, channels = map(int, plain)
+    if min(height, width, channels) < 1:
+        raise ValueError(f"a picture of shape {plain}")
+    return height, width, channels
 
 
 def _sound(column: NumericColumn | CategoricalColumn) -> bool:

@@ -212,7 +212,8 @@ def write_scored_rows(folder: Path, task: Task, blocks: Sequence[ScoredRows]) ->
     write_atomically(folder / SCORES, text.getvalue().encode())
 
 
-def table_header(path: Path) -> list[str]:
+def table_header(path: Path, *, latin_1: bool = False) -> list[str]:
+    """The names of the columns. latin_1: also of a file that is not UTF-8, as tables are read."""
     if path.is_dir():
         inside = path / "scores.csv"
         hint = f"the file in it, {inside}" if inside.is_file() else "a file of scores"
@@ -231,13 +232,21 @@ def table_header(path: Path) -> list[str]:
             raise ValueError(f"{path} is no readable parquet file: {error}") from None
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            first = stream.readline(1 << 20)
+        with opened(path, "rb") as stream:
+            line = stream.readline(1 << 20)
+            first = line.decode("utf-8-sig") if not latin_1 else _decoded(line)
             return next(csv.reader([first], delimiter=separator_of(path, first)), [])
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8. Save the table as csv with UTF-8 encoding.") from None
     except (csv.Error, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from None
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError:  # Excel's, as in `data.table.rows`
+        return line.decode("cp1252")
 
 
 def _pairs(

@@ -1,6 +1,7 @@
 """On a CUDA device: the captured, compiled step against the plain loop, and packed runs against runs alone."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.models.build import FactorySpec, ResNet20Spec
 from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import PairwiseAUC
+from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.objectives.vicreg import VICReg
+from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training.engine.fast.fast_step import FastEngine
@@ -56,6 +60,30 @@ def test_fast_follows_plain(tmp_path, optimizer):
     aucs = [run.auc("test")["y"].value for run in runs]
     assert abs(aucs[0] - aucs[1]) < 0.05
     np.testing.assert_allclose(losses[0][0], losses[1][0], rtol=0.01)
+
+
+BEYOND = {
+    "partial AUC": Stage(objective=PartialAUC(min_tpr=0.8), optimizer=SGDSpec(lr=0.02), epochs=1),
+    "average precision": Stage(objective=AveragePrecision(), optimizer=SGDSpec(lr=0.02), epochs=1),
+    # 800 rows in batches of 64: epochs end between an inner and an outer step
+    "PDSCA": Stage(objective=AUCMargin(), optimizer=PDSCASpec(lr=0.05, gamma=0.05), epochs=1),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_objectives_beyond_auroc_follow_plain_and_are_packed(tmp_path, name):
+    """Their memory, and what PDSCA's two graphs begin with, are put back after the warm-up."""
+    stage = replace(BEYOND[name], epochs=4, batch_size=64, positives_per_batch=8, schedule=Steps(milestones=(2,)))
+    wanted = Recipe(model=ResNet20Spec(), stages=(stage,))
+    plain, fast = (
+        train(wanted, task(), seed=0, run_dir=tmp_path / e, device="cuda", engine=e) for e in ("plain", "fast")
+    )
+    jobs = [Job(recipe=wanted, task=task(), seed=s, run_dir=tmp_path / f"packed{s}") for s in (0, 1)]
+    packed = train_together(jobs, device="cuda")[0]
+    losses = [[float(row["loss"]) for row in run.history] for run in (plain, fast, packed)]
+    np.testing.assert_allclose(losses[1][0], losses[0][0], rtol=0.01)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.1)
+    np.testing.assert_allclose(losses[2], losses[1], rtol=0.05)
 
 
 def test_packed_follow_alone(tmp_path):

@@ -30,18 +30,14 @@ def read_catdog_files(root: Path) -> DecodedSet:
     return joined(parts[0], parts[1], lossy=True)
 
 
-def find_catdog_folder(root: Path) -> Path | None:
-    """The folder that holds cat.0.jpg: root or root/train."""
-    return next((folder for folder in (root, root / "train") if (folder / "cat.0.jpg").is_file()), None)
-
-
 def read_catdog_public(
     root: Path, *, size: int = 32, per_class: int = PER_CLASS, first_test: int = FIRST_TEST_ID
 ) -> DecodedSet:
     """cat.N.jpg and dog.N.jpg squashed to size x size with a box filter; ids from `first_test` on are the test part."""
-    folder = find_catdog_folder(root)
-    if folder is None:
+    first = BENCHMARKS["C2"].public_at(root)
+    if first is None:
         raise ValueError(f"{root} holds no cat.0.jpg, nor does {root / 'train'}. Unpack Kaggle's train.zip there.")
+    folder = first.parent
 
     def part(numbers: range) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]:
         names = [f"{animal}.{number}.jpg" for animal in ("cat", "dog") for number in numbers]

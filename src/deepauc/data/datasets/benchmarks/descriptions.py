@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,13 @@ class Benchmark:
     test: int
     files: tuple[str, ...]  # sheet files, training files first
     public: str  # what the public download looks like under `root`
+    marks: tuple[str, ...]  # by which it is known to be there: a file or folder, the first that is
     note: str
     citation: str
+
+    def public_at(self, root: Path) -> Path | None:
+        """The mark of the public download in this folder; None where there is none."""
+        return next((root / mark for mark in self.marks if (root / mark).exists()), None)
 
     @property
     def num_classes(self) -> int:
@@ -42,6 +48,7 @@ BENCHMARKS = {
             test=5_000,
             files=("catsdogs32_train.npz", "catsdogs32_test.npz"),
             public="cat.N.jpg and dog.N.jpg, N from 0 to 12499, in this folder or in train/",
+            marks=("cat.0.jpg", "train/cat.0.jpg"),
             note=(
                 "ids 0 to 9999 of each class train, 10000 to 12499 test; 32 x 32 by a box filter. The sheet files are "
                 "lossy (AVIF, 38.2 dB) and came from a squashed copy: not bit-identical to the public download. "
@@ -61,6 +68,7 @@ BENCHMARKS = {
             test=10_000,
             files=(*(f"cifar10_train_{i}.npz" for i in range(1, 6)), "cifar10_test.npz"),
             public="cifar-10-batches-py/, as torchvision downloads it",
+            marks=("cifar-10-batches-py",),
             note="bit-identical from both sources",
             citation="Krizhevsky: Learning multiple layers of features from tiny images, Toronto, 2009",
         ),
@@ -73,6 +81,7 @@ BENCHMARKS = {
             test=10_000,
             files=(*(f"cifar100_train_{i}.npz" for i in range(1, 5)), "cifar100_test.npz"),
             public="cifar-100-python/, as torchvision downloads it",
+            marks=("cifar-100-python",),
             note=(
                 "all 25,000 training images of the classes 0 to 49 and a fixed pool of 8,000 of the 25,000 of the "
                 "classes 50 to 99, from both sources; five training sets overlap more than sets drawn from all"
@@ -91,6 +100,7 @@ BENCHMARKS = {
             test=8_000,
             files=("stl10_train.npz", "stl10_test.npz"),
             public="stl10_binary/ with train_X.bin, train_y.bin, test_X.bin, test_y.bin, as torchvision downloads it",
+            marks=("stl10_binary",),
             note=(
                 "the labelled images alone, at 96 x 96; the 100,000 unlabelled ones are left out. The sheet files are "
                 "lossy (AVIF, 33.1 dB): not bit-identical to the public download"

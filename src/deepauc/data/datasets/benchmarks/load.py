@@ -63,7 +63,9 @@ def load_balanced(
     chosen = upper if positive is None else tuple(sorted(set(positive)))
     if not chosen or len(chosen) >= benchmark.num_classes or not set(chosen) <= set(range(benchmark.num_classes)):
         raise ValueError(f"positive must be some, not all, of the class ids 0 to {benchmark.num_classes - 1}.")
-    folder = _root(root)
+    folder = data_root(root)
+    if folder is None:
+        raise ValueError("pass root, or set DEEPAUC_DATA: the folder that holds the benchmark's images.")
     found = _choose(benchmark, folder, source, download=download)
     if name == "C100" and chosen != upper and found == "files":
         raise ValueError(
@@ -101,11 +103,10 @@ def _decode(name: str, root: Path, source: Source, *, pool: bool, download: bool
     return stl10.read_stl10_files(root) if source == "files" else stl10.read_stl10_public(root, download=download)
 
 
-def _root(root: Root) -> Path:
+def data_root(root: Root = None) -> Path | None:
+    """The folder of the named data sets: `root`, else the environment variable DEEPAUC_DATA, else None."""
     place = root or os.environ.get("DEEPAUC_DATA")
-    if not place:
-        raise ValueError("pass root, or set DEEPAUC_DATA: the folder that holds the benchmark's images.")
-    return Path(os.path.abspath(place))
+    return Path(os.path.abspath(place)) if place else None
 
 
 def _choose(benchmark: Benchmark, root: Path, source: Source, *, download: bool) -> Source:
@@ -120,16 +121,10 @@ def _choose(benchmark: Benchmark, root: Path, source: Source, *, download: bool)
         return "public"
     if not missing:
         return "files"
-    if _has_public(benchmark.name, root):
+    if benchmark.public_at(root) is not None:
         return "public"
     sheets = ", ".join(benchmark.files)
     raise ValueError(f"{root} does not hold {benchmark.title}: expected {sheets}, or {benchmark.public}.")
-
-
-def _has_public(name: str, root: Path) -> bool:
-    if name == "C2":
-        return catdog.find_catdog_folder(root) is not None
-    return (root / {"C10": "cifar-10-batches-py", "C100": "cifar-100-python", "S10": stl10.FOLDER}[name]).is_dir()
 
 
 def _label_name(benchmark: Benchmark, positive: tuple[int, ...]) -> str:

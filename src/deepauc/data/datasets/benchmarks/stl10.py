@@ -10,8 +10,6 @@ import numpy.typing as npt
 from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS, DecodedSet, joined, require_counts
 from deepauc.data.datasets.sheets import read_sheets
 
-FOLDER = "stl10_binary"
-
 
 def read_stl10_files(root: Path) -> DecodedSet:
     """The two sheet files, in the official order."""
@@ -29,12 +27,12 @@ def read_stl10_files(root: Path) -> DecodedSet:
 
 def read_stl10_public(root: Path, *, download: bool) -> DecodedSet:
     """`stl10_binary` under root; `download` fetches it (2.6 GB, most of it unlabelled images that are not read)."""
-    folder = root / FOLDER
+    benchmark = BENCHMARKS["S10"]
+    folder = root / benchmark.marks[0]
     if download and not (folder / "test_y.bin").is_file():
         from torchvision import datasets
 
         datasets.STL10(str(root), split="test", download=True)
-    benchmark = BENCHMARKS["S10"]
     parts = []
     for part, count in (("train", benchmark.train), ("test", benchmark.test)):
         images, classes = read_stl10_part(folder / f"{part}_X.bin", folder / f"{part}_y.bin", count=count)

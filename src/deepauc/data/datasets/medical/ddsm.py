@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from deepauc.data.npy import NpyHeader, read_npy_header
 from deepauc.data.task import Indices, Task
 
 Progress = Callable[[int, int], None]  # (files done, files in all)
+Value = TypeVar("Value")
 
 SIDE = 299
 TRAINING_FILES = tuple(f"training10_{number}.tfrecords" for number in range(5))
@@ -165,8 +166,10 @@ def _index_records(path: Path, tiles: _Tiles) -> None:
     for number, record in enumerate(read_records(path)):
         try:
             example = parse_example(record.content)
-            label, lesion = (_one_integer(example, key) for key in ("label", "label_normal"))
-            start, stop = _one_span(example, "image")
+            label, lesion = (
+                _only(example.get(key, Feature()).integers, f"integers {key!r}") for key in ("label", "label_normal")
+            )
+            start, stop = _only(example.get("image", Feature()).spans, "byte strings 'image'")
             if stop - start != _TILE_BYTES:
                 raise ValueError(f"its image has {stop - start:,} bytes, not {SIDE} x {SIDE}")
             if label not in _CLASSES or lesion != (label != 0):
@@ -179,18 +182,10 @@ def _index_records(path: Path, tiles: _Tiles) -> None:
         raise ValueError(f"{path} holds no records.")
 
 
-def _one_integer(example: dict[str, Feature], name: str) -> int:
-    values = example.get(name, Feature()).integers
+def _only(values: Sequence[Value], what: str) -> Value:
     if len(values) != 1:
-        raise ValueError(f"it has {len(values)} integers {name!r}, not one")
+        raise ValueError(f"it has {len(values)} {what}, not one")
     return values[0]
-
-
-def _one_span(example: dict[str, Feature], name: str) -> tuple[int, int]:
-    spans = example.get(name, Feature()).spans
-    if len(spans) != 1:
-        raise ValueError(f"it has {len(spans)} byte strings {name!r}, not one")
-    return spans[0]
 
 
 def _index_arrays(images: Path, labels: Path, tiles: _Tiles) -> None:

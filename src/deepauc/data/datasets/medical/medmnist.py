@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
 from deepauc.data.datasets.medical.nih import FINDINGS
-from deepauc.data.datasets.medical.zipped_images import ZippedImages, open_member
+from deepauc.data.datasets.medical.zipped_images import ZippedImages
 from deepauc.data.npy import MAX_BYTES, read_npz
 from deepauc.data.task import Array, ArrayInputs, Inputs, Task
 
@@ -25,13 +26,15 @@ def load_medmnist(path: str | os.PathLike[str], *, positive: int | None = None, 
     a label, and None takes all 14. max_bytes: a file that takes more, such as the 224 px edition of a large set, is
     not read into memory; pack it (`data.packed.sets.pack`) before training.
     """
-    if _unpacked_bytes(path) <= max_bytes:
+    sizes = _sizes(path)
+    if sum(sizes.values()) <= max_bytes:
         arrays = read_npz(path, max_bytes=max_bytes)
         _require_keys(arrays, path)
         source: Inputs = ArrayInputs(np.concatenate(_pictures(arrays, path)))
         counts = tuple(len(arrays[f"{part}_images"]) for part in _PARTS)
     else:
-        arrays = _read_labels(path)
+        _require_keys(sizes, path)
+        arrays = read_npz(path, names=[key for key in _KEYS if key.endswith("_labels")])
         zipped = ZippedImages(path, [f"{part}_images" for part in _PARTS])
         source, counts = zipped, zipped.counts
     if source.shape[2] not in (1, 3):
@@ -91,33 +94,17 @@ def _pictures(arrays: dict[str, Array], path: str | os.PathLike[str]) -> list[Ar
     return pictures
 
 
-def _require_keys(there: dict[str, Array] | set[str], path: str | os.PathLike[str]) -> None:
+def _require_keys(there: Collection[str], path: str | os.PathLike[str]) -> None:
     if missing := [key for key in _KEYS if key not in there]:
         raise ValueError(f"{path} is no MedMNIST file: the array {missing[0]!r} is missing.")
 
 
-def _unpacked_bytes(path: str | os.PathLike[str]) -> int:
-    """What the file's arrays take in memory; 0 where it is no zip file, which `read_npz` then says."""
+def _sizes(path: str | os.PathLike[str]) -> dict[str, int]:
+    """What the file's arrays take in memory, by name; empty where it is no zip file, which `read_npz` then says."""
     if not os.path.isfile(path):
-        return 0
+        return {}
     try:
         with zipfile.ZipFile(path) as archive:
-            return sum(member.file_size for member in archive.infolist())
+            return {member.filename.removesuffix(".npy"): member.file_size for member in archive.infolist()}
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
-        return 0
-
-
-def _read_labels(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The labels alone, of a file whose images stay where they are."""
-    with zipfile.ZipFile(path) as archive:
-        _require_keys({name.removesuffix(".npy") for name in archive.namelist()}, path)
-    arrays: dict[str, Array] = {}
-    for key in (f"{part}_labels" for part in _PARTS):
-        with open_member(path, key) as member:
-            header = member.header
-            if header.file_bytes != member.size or member.size > MAX_BYTES:
-                raise ValueError(f"{path}: the array {key!r} is cut off or altered.")
-            content = member.read(member.size - header.head_bytes)
-        order = "F" if header.fortran_order else "C"
-        arrays[key] = np.frombuffer(content, dtype=header.dtype).reshape(header.shape, order=order)  # type: ignore[call-overload]
-    return arrays
+        return {}
