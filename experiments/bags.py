@@ -32,8 +32,8 @@ label of its bag, and the scores of a bag's images are pooled afterwards. `bags`
 bags. Bags, network, rates, margin, lengths and poolings were fixed in `benchmarks/bags.py` before any score was seen,
 one setting for each loss; the last epoch counts and nothing is chosen. `max` inside the network was planned too, and
 left out for time. Differences are paired by set. HAM10000's file has one image of each lesion and names no patients, so
-it has no bags of its own: the bags of real patients are those of the chest X-rays. That `smooth-max` is the default of
-`deepauc train` was decided after these results were seen.
+its bags are drawn; real patients are those of the chest X-rays. That `smooth-max` is the default of `deepauc train` was
+decided after the first of these results were seen.
 
 Made by `python benchmarks/bags.py`, then `python -m experiments.bags`."""
 
