@@ -185,7 +185,7 @@ def one_run(arm: str, task: Task, seed: int, place: Path) -> dict[str, Any]:
     (place / "plan.toml").write_text(PLAN)
     began, cpu = time.monotonic(), time.process_time()
     scaled = patch.dict(length.BUDGET, cpu=SCALE * budget * length.BUDGET["cpu"])
-    with scaled, patch.object(length, "FOLDS_BUDGET", folds):
+    with scaled, patch.object(length, "FOLDS_BUDGET", max(folds, 1)):
         model = deepauc.fit(
             exported.table,
             label="target",
