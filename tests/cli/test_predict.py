@@ -324,7 +324,7 @@ def test_faults(deepauc, runs, new, tmp_path):
     assert not (tmp_path / "s.csv").exists()
     code, text, _ = deepauc(runs["small"].path, "--table", new / "bad.csv", *out, "--skip-bad")
     assert code == 0
-    assert "left out for a problem: 1 rows (3)" in text
+    assert "Rows left out because of a problem: 3" in text
     assert len(read(tmp_path / "s.csv")) == 1
     for words, message in (
         ((tmp_path / "nothing", "--table", new / "new.csv", *out), "holds no trained network"),

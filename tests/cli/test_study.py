@@ -207,7 +207,7 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
     for page in (False, True):
         code, out, _ = call(capsys, "run", "some.py", "--results", tmp_path)
         assert code == 0
-        assert ("The time is up: the same call goes on from here." in out) is not page
+        assert ("Run the same command again to resume." in out) is not page
         assert (f"Written: {tmp_path / 'some.md'}" in out) is page
         assert (tmp_path / "some.md").exists() is page
 

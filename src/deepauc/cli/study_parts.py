@@ -31,7 +31,7 @@ def refuse_without_cluster(context: typer.Context) -> None:
     """Options of a cluster's tasks mean nothing elsewhere."""
     flags = {p.name: p.opts[0] for p in context.command.params if p.name in ("task_gpus", "task_cpus", "retries")}
     if given := [flag for name, flag in flags.items() if name and _was_given(context, name)]:
-        raise ValueError(f"{', '.join(given)}: for the tasks of --cluster, which this call does not name.")
+        raise ValueError(f"{', '.join(given)}: these options need --cluster.")
 
 
 def refuse_without_effect(
@@ -56,7 +56,7 @@ def refuse_without_effect(
         raise ValueError(f"--configs 1 leaves nothing to tune: leave out {', '.join(given[1:])}, or allow 2.")
     most = max((len(one.tuning_seeds) for one in tuned), default=0)
     if tune_sets is not None and tune_sets > most:
-        raise ValueError(f"--tune-sets {tune_sets}: of training sets to tune on, these cells have {most} at most.")
+        raise ValueError(f"--tune-sets {tune_sets}: these cells have at most {most} training sets to tune on.")
     final = [flag for flag, value in {"--seeds": seeds is not None, "--curves": curves}.items() if value]
     if final and all(is_for_choosing(one.task) for one in chosen):
         raise ValueError(
