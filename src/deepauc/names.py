@@ -145,6 +145,11 @@ def _shown(name: str) -> str:
     return text if odd is None else f"{text} (with {unicodedata.name(odd, 'an unseen character').lower()})"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def group_word(column: str | None) -> str:
     """What to call rows that belong together; column: that of a table's groups, by the user's name for it.
 

@@ -321,11 +321,11 @@ def test_what_is_exported_says_that_scores_are_means_over_copies(images, deepauc
     copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record.plain["data"]})
     assert deepauc(copied.path, "--bundle", tmp_path / "bundle")[0] == 0
     np.testing.assert_array_equal(predict(tmp_path / "bundle", task), predict(copied, task, tta=2))
-    said = "A score is the mean over 2 changed copies of an image"
+    said = "A score is the mean over 2 augmented copies of an image"
     assert said in model_card(copied.path)
     assert said not in model_card(plain.path)
     properties = [export_module._properties(Bundle.load(run.path))["scores"] for run in (copied, plain)]
-    assert ["the mean over 2 changed copies" in text for text in properties] == [True, False]
+    assert ["the mean over 2 augmented copies" in text for text in properties] == [True, False]
 
 
 @needs_onnx
@@ -344,7 +344,7 @@ def test_an_onnx_file_makes_the_copies_of_its_run(images, deepauc, tmp_path, aug
     recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(replace(RECIPE[1], augment=augment),), tta=3)
     copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record.plain["data"]})
     code, text, _ = deepauc(copied.path, "--onnx", tmp_path / "file.onnx")
-    assert (code, "mean over 3 changed copies" in " ".join(text.split())) == (0, True)
+    assert (code, "mean over 3 augmented copies" in " ".join(text.split())) == (0, True)
     session = onnxruntime.InferenceSession(str(tmp_path / "file.onnx"), providers=["CPUExecutionProvider"])
     for rows in (np.arange(1), task.labelled("test")):
         theirs = session.run(["scores"], {"inputs": task.inputs(rows)})[0][:, 0]

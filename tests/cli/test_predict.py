@@ -374,7 +374,7 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     plain = runs["small"].path
     raw = "raw scores of one run, higher for more likely positive"
     assert asked(plain) == (raw, None)
-    assert asked(copied) == (f"{raw}, each the mean over 2 changed copies of an image", None)
+    assert asked(copied) == (f"{raw}, each the mean over 2 augmented copies of an image", None)
     assert asked(copied, "--tta", 2)[1] is None  # the run's own way
     before = (tmp_path / "s.csv").read_bytes()
     assert asked(copied, "--seed", 1)[1] is None  # the run's own copies have a seed too
@@ -386,7 +386,7 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     assert meaning.endswith("each the mean over 1 changed copy of an image")
     assert "fitted on scores of images as they are" in caution
     meaning, caution = asked(plain, copied)
-    assert meaning == "mean over 2 runs after a sigmoid, each the mean over no or 2 changed copies of an image"
+    assert meaning == "mean over 2 runs after a sigmoid, each the mean over no or 2 augmented copies of an image"
     assert caution is None
     three_to_one = LearnedWeights(
         centres=(0, 0), spreads=(1, 1), slopes=(3, 1), intercept=0, positives=10, negatives=10
@@ -395,7 +395,7 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     monkeypatch.setattr("deepauc.training.predict.table.validation_weights", lambda *asked: learned)
     meaning, caution = asked(plain, copied, "--weight", "learned")
     assert meaning.startswith("mean over 2 runs that count 0.75, 0.25 (learned on validation)")
-    assert meaning.endswith("each the mean over no or 2 changed copies of an image")
+    assert meaning.endswith("each the mean over no or 2 augmented copies of an image")
     assert caution is None
     _, caution = asked(plain, copied, "--weight", "learned", "--tta", 0)
     assert caution.startswith(f"thresholds, probabilities and learned weights of {copied} were fitted on means over 2 ")

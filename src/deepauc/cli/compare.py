@@ -23,12 +23,15 @@ def compare(
     label_column: LabelColumns = None,
     score_column: ScoreColumns = None,
     second_score_column: Annotated[
-        list[str] | None, typer.Option("--second-score-column", metavar="COLUMN", help="Scores in B (default: as in A).")
+        list[str] | None,
+        typer.Option("--second-score-column", metavar="COLUMN", help="Scores in B (default: as in A)."),
     ] = None,
     group_column: GroupColumn = None,
     part_column: PartColumn = None,
     part: Annotated[str | None, typer.Option(metavar="NAME", help="The part (default: test, else validation).")] = None,
-    id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Row ids to join on (default: id, if any).")] = None,
+    id_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Row ids to join on (default: id, if any).")
+    ] = None,
     common: Annotated[bool, typer.Option("--common", help="Use only the rows that both files have.")] = False,
     positive: Positive = None,
     max_fpr: RareMaxFpr = None,
@@ -40,10 +43,11 @@ def compare(
 ) -> None:
     """Test whether two AUCs on the same samples differ.
 
-    The test is DeLong's, clustered by patient. Rows are joined by id or by order.
+    DeLong's test, clustered by patient. Rows are joined by id, else by order.
     """
     del help_all  # it has shown itself by now
     from deepauc.metrics.partial import Region
+    from deepauc.names import counted
     from deepauc.reporting.document.sections import p_text
     from deepauc.reporting.evaluation.findings import Absent, to_json
     from deepauc.reporting.evaluation.table import compare_tables
@@ -69,7 +73,9 @@ def compare(
     a, b = tables
     part = part or _shared_part(a, b)
     if part == OOF and region is not None:
-        raise ValueError("the partial AUC of held-out rows (part oof) is not compared: leave out the limits.")
+        raise ValueError(
+            "deepauc cannot compare partial AUCs on held-out rows (part oof): leave out --max-fpr and --min-tpr."
+        )
     for table in (a, b):
         (table if part is None or table.parts is None else table.part(part)).require_finite_scores()
     found = compare_tables(a, b, part=part, common=common, region=region)
@@ -93,7 +99,7 @@ def compare(
     test = f"clustered by {found.group_word}" if found.clustered else "DeLong"
     test += ", within folds" if part == OOF else ""
     where = "all rows" if part is None else f"the {part} part"
-    output.say(f"{found.rows:,} rows ({where}), paired {found.paired_by}. Test: {test}.")
+    output.say(f"{counted(found.rows, 'row')} ({where}), paired {found.paired_by}. Test: {test}.")
     if found.groups_differ:
         output.say(
             f"Caution. A and B do not agree on which rows belong to one {found.group_word}; the groups of A are "
@@ -143,7 +149,7 @@ def _shared_part(a: Scores, b: Scores) -> str | None:
     names = list(dict.fromkeys([*a.part_names, *b.part_names]))
     if len(names) > 1:
         raise ValueError(
-            f"the files have the parts {', '.join(map(repr, names))}, and not both of them test or validation: name "
-            "the part to compare on with --part, since rows that a network has learnt from flatter it."
+            f"the files have the parts {', '.join(map(repr, names))}, and no test or validation part that both have: "
+            "name the part to compare on with --part. An AUC on training rows is too good."
         )
     return None

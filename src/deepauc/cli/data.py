@@ -44,13 +44,14 @@ from deepauc.data.table.cautions import shrinking_caution
 from deepauc.data.table.problems import TableError
 from deepauc.data.table.read import check_table, read_table
 from deepauc.data.task import Kind, Task
+from deepauc.names import counted
 from deepauc.training.run.output_file import require_output_folder
 
 app = typer.Typer(rich_markup_mode=None)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from `data list`, or a packed set's folder.")]
 Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of named data sets (default: $DEEPAUC_DATA).")]
-Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Share of positives to keep in train, such as 0.01.")]
+Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Remove positives until train has this share.")]
 Seed = Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed of --imratio (default: 0).")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")]
 Parts = Annotated[
@@ -109,7 +110,7 @@ def info(
         ],
     )
     if in_no_part:
-        output.result(f"in no part: {in_no_part:,} rows")
+        output.result(f"in no part: {counted(in_no_part, 'row')}")
     output.result(f"data hash: {task.data_hash()}")
     about = {}
     if name in CATALOGUE:
@@ -209,11 +210,11 @@ def pack(
     skipped: tuple[int, ...] = ()
     if Path(source).is_file():
         if not label_column:
-            raise ValueError("name the column of labels: --label-column.")
+            raise ValueError("name the column of labels, for example --label-column target.")
         if image_column is None and not feature_column:
             raise ValueError("name an image column (--image-column) or numeric columns (--feature-column).")
         if size is not None and image_column is None:
-            raise ValueError("--size goes with --image-column: there are no images to resize.")
+            raise ValueError("--size needs --image-column: without it there are no images to resize.")
         if root is not None:
             raise ValueError("--root is the folder of named data sets, and this is a table: leave it out.")
         _require_use_of(seed, imratio=imratio)
@@ -246,12 +247,12 @@ def pack(
         if any((*columns, metadata_column, size, positive, skip_bad, allow_outside)):
             raise ValueError(f"options about columns need a table, and there is no file {source}.")
         task = _named_task(source, root=root, imratio=imratio, seed=seed)
-    with output.progress(f"Packing {len(task):,} rows") as advance:
+    with output.progress(f"Packing {counted(len(task), 'row')}") as advance:
         packed = pack_task(task, out, overwrite=overwrite, progress=advance)
     byte_count = sum(file.stat().st_size for file in packed.folder.iterdir())
     if skipped:
         output.result(f"Rows left out because of a problem: {', '.join(map(str, skipped))}")
-    output.result(f"packed {len(task):,} rows, {byte_count / 1e6:,.1f} MB: {packed.folder}")
+    output.result(f"packed {counted(len(task), 'row')}, {byte_count / 1e6:,.1f} MB: {packed.folder}")
     output.result(f"data hash: {task.data_hash()}")
     output.record(
         {

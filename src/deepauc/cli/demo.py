@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the report, the pictures and the record.")] = Path(
-        "demo-output"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the report, the pictures and the record.")
+    ] = Path("demo-output"),
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="First random seed of each part.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only where the files are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")] = False,

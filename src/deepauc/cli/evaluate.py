@@ -34,7 +34,9 @@ ScoreColumns = Annotated[
     list[str] | None, typer.Option("--score-column", metavar="COLUMN", help="Scores; repeatable (default: score).")
 ]
 GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients (default: group, if it exists).")]
-PartColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="train, test, ... (default: part, if it exists).")]
+PartColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="train, test, ... (default: part, if it exists).")
+]
 Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive label, if labels are not 0 and 1.")]
 
 
@@ -42,7 +44,9 @@ def evaluate(
     scores: Annotated[
         Path, typer.Argument(metavar="SCORES", help="CSV, TSV or Parquet file; with --table: a run's folder.")
     ],
-    table: Annotated[Path | None, typer.Option(metavar="FILE", help="New labelled rows, to be scored by the run.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="New labelled rows, to be scored by the run.")
+    ] = None,
     image_column: RareImageColumn = None,
     image_root: RareImageRoot = None,
     recalibrate: Annotated[
@@ -218,8 +222,8 @@ def _repeated_ids(table: Scores) -> list[str]:
     if not (repeated := len(named) - len(set(named))):
         return []
     return [
-        f"Caution. Rows with the id of an earlier row of their part: {repeated:,}. All rows count as independent samples, "
-        "which makes the intervals too narrow: drop the duplicates, or use the ids as groups (--group-column)."
+        f"Caution. Rows with the id of an earlier row of their part: {repeated:,}. All rows count as independent "
+        "samples, which makes the intervals too narrow: drop the duplicates, or use the ids as groups (--group-column)."
     ]
 
 

@@ -15,8 +15,12 @@ from deepauc.cli.options import AsJson, Force
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
-    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="ONNX file, checked against PyTorch (-: standard output).")] = None,
-    bundle: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the weights (safetensors) and a description.")] = None,
+    onnx: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="ONNX file, checked against PyTorch (-: standard output).")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the weights (safetensors) and a description.")
+    ] = None,
     card: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Model card for Hugging Face (-: standard output).")
     ] = None,

@@ -1,4 +1,4 @@
-"""The `deepauc` command. Each command has its own file; this one joins them and turns bad input into one line and exit code 2."""
+"""The `deepauc` command: joins the commands, each in its own file; turns bad input into one line and exit code 2."""
 
 from __future__ import annotations
 

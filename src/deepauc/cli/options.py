@@ -22,21 +22,26 @@ RareImageRoot = Annotated[
 ]
 LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 or 1; repeatable.")
 FeatureColumns = Annotated[
-    list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numeric inputs instead of images; repeatable.")
+    list[str] | None,
+    typer.Option("--feature-column", metavar="COLUMN", help="Numeric inputs instead of images; repeatable."),
 ]
 CategoryColumns = Annotated[
     list[str] | None,
-    typer.Option("--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata read as categories; repeatable."),
+    typer.Option(
+        "--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata read as categories; repeatable."
+    ),
 ]
-GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients; never split between train and test.")]
-IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Row ids without images (default: line number).")]
+GroupColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Patients; never split between train and test.")
+]
+IdColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Row ids for numeric inputs (default: line number).")
+]
 RareIdColumn = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Row ids without images (default: line number)."),
+    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Row ids for numeric inputs (default: line number)."),
 ]
-Positive = Annotated[
-    str | None, typer.Option(metavar="VALUE", help="The positive label, if labels are not 0 and 1.")
-]
+Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive label, if labels are not 0 and 1.")]
 RarePositive = Annotated[
     str | None,
     typer.Option(metavar="VALUE", rich_help_panel=RARE, help="The positive label, if labels are not 0 and 1."),

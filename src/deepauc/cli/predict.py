@@ -35,11 +35,10 @@ def predict(
     image_column: ImageColumn = None,
     feature_column: FeatureColumns = None,
     label_column: Annotated[
-        list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels to copy to the output; repeatable.")
+        list[str] | None,
+        typer.Option("--label-column", metavar="COLUMN", help="Labels to copy to the output; repeatable."),
     ] = None,
-    group_column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Patients to copy to the output.")
-    ] = None,
+    group_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients to copy to the output.")] = None,
     id_column: IdColumn = None,
     tta: Annotated[
         int | None,
@@ -69,9 +68,7 @@ def predict(
     force: RareForce = False,
     spreadsheet_safe: Annotated[
         bool,
-        typer.Option(
-            "--spreadsheet-safe", rich_help_panel=RARE, help="Write ' before ids that look like formulas."
-        ),
+        typer.Option("--spreadsheet-safe", rich_help_panel=RARE, help="Write ' before ids that look like formulas."),
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only where the scores are.")
@@ -145,25 +142,27 @@ def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
 
 
 def _show(output: Output, found: TablePrediction, out: Path) -> None:
+    from deepauc.names import counted
+
     if found.skipped:
         output.result(f"Rows left out because of a problem: {', '.join(map(str, found.skipped))}")
-    output.say(f"{found.meaning}; not a medical device.")
+    output.say(f"{found.meaning[0].upper()}{found.meaning[1:]}. Not a medical device.")
     if found.probability_meaning is not None:
-        output.say(f"{found.probability_meaning}.")
+        output.say(f"{found.probability_meaning[0].upper()}{found.probability_meaning[1:]}.")
     if found.caution is not None:
         output.say(f"Caution. {found.caution[0].upper()}{found.caution[1:]}.")
     for text in found.file_cautions:
         output.result(f"Caution. {text}.")
-    output.result(f"Scores: {out} ({len(found.ids):,} rows)")
+    output.result(f"Scores: {out} ({counted(len(found.ids), 'row')})")
     if alone := found.without_labels():
         output.say(_unjudged(alone, [name for name in found.labels if name not in found.label_names]))
     if found.split_caution is not None:
         output.say(f"Caution. {found.split_caution[0].upper()}{found.split_caution[1:]}.")
     if found.rows_seen and found.parts is None:
         output.say(
-            f"Caution. Rows whose name was in the run's training or validation rows: {found.rows_seen:,}. An AUC over them "
-            "would be too good. The run's own scores.csv has the scores of held-out rows (part test or oof); --parts "
-            "adds the part of each row."
+            f"Caution. Rows whose name was in the run's training or validation rows: {found.rows_seen:,}. An AUC over "
+            "them would be too good. The run's own scores.csv has the scores of held-out rows (part test or oof); "
+            "--parts adds the part of each row."
         )
     for text in _unseen_texts(found):
         output.say(f"Caution. {text}")

@@ -23,17 +23,15 @@ def report(
     baseline: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Another run on the same samples to compare with.")
     ] = None,
-    metadata: Annotated[Path | None, typer.Option(metavar="FILE", help="Table of patient data for subgroup analyses.")] = None,
-    id_column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Ids in the metadata (default: id).")
+    metadata: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Table of patient data for subgroup analyses.")
     ] = None,
+    id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Ids in the metadata (default: id).")] = None,
     subgroup_column: Annotated[
         list[str] | None,
         typer.Option("--subgroup-column", metavar="COLUMN", help="Subgroups; repeatable (default: all columns)."),
     ] = None,
-    cases: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="List the N worst errors of each kind.")
-    ] = None,
+    cases: Annotated[int | None, typer.Option(min=0, metavar="N", help="List the N worst errors of each kind.")] = None,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Show their images and Grad-CAM (patient data!).")
     ] = False,
@@ -45,7 +43,9 @@ def report(
     min_tpr: RareMinTpr = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write to (default: the run's).")] = None,
     force: RareForce = False,
-    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only where the report is.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only where the report is.")
+    ] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
@@ -64,7 +64,9 @@ def report(
 
     for option, value in (("--subgroup-column", subgroup_column), ("--id-column", id_column)):
         if value and metadata is None:
-            raise ValueError(f"{option} names a column of the metadata: name that table too, with --metadata table.csv.")
+            raise ValueError(
+                f"{option} names a column of the metadata: name that table too, with --metadata table.csv."
+            )
     columns = None
     if metadata is not None:
         columns = read_metadata(
@@ -108,7 +110,7 @@ def report(
         output.result(f"not tested against {baseline}: {written.findings.baseline.why}")
     output.result(f"Report: {written.html}")
     if pictures is not None:
-        output.result(f"Examples: {pictures} (images of patients: mind with whom you share it)")
+        output.result(f"Examples: {pictures} (it shows images of patients: take care with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     record = {
         "html": str(written.html),

@@ -16,8 +16,12 @@ from deepauc.cli.options import AsJson, Force, checked_device
 
 def serve(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run on images, or an exported bundle.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", show_default=False, help="Port (default: any free port).")] = 0,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: a GPU if there is one).")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", show_default=False, help="Port (default: any free port).")
+    ] = 0,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: a GPU if there is one).")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

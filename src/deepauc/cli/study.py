@@ -75,8 +75,12 @@ def run_study(
     data: Annotated[
         Path | None, typer.Option("--data", "--root", metavar="DIR", help="Data folder (default: $DEEPAUC_DATA).")
     ] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: a GPU if there is one).")] = None,
-    pack: Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs trained together (default: 24 on a GPU, else 1).")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: a GPU if there is one).")
+    ] = None,
+    pack: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs trained together (default: 24 on a GPU, else 1).")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Local processes, if --pack is 1.")] = 1,
     max_minutes: Annotated[
         float | None, typer.Option(min=0.01, metavar="M", help="Time limit; run again to resume.")
@@ -105,13 +109,14 @@ def run_study(
     ] = False,
     task_gpus: Annotated[
         float | None,
-        typer.Option(min=0, metavar="X", rich_help_panel=RARE, help="GPUs per task on Ray; with 0.5 two tasks share one."),
+        typer.Option(
+            min=0, metavar="X", rich_help_panel=RARE, help="GPUs per task on Ray; with 0.5 two tasks share one."
+        ),
     ] = None,
-    task_cpus: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="CPUs per task on Ray.")
-    ] = 1,
+    task_cpus: Annotated[int, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="CPUs per task on Ray.")] = 1,
     retries: Annotated[
-        int, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Retries of a task on Ray whose worker was lost.")
+        int,
+        typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Retries of a task on Ray whose worker was lost."),
     ] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the result.")] = False,
     as_json: AsJson = False,
@@ -150,7 +155,9 @@ def run_study(
                 report=output.say,
             )
         if record.get("left"):
-            output.result(f"The time limit was reached; runs left: {record['left']}. Run the same command again to resume.")
+            output.result(
+                f"The time limit was reached; runs left: {record['left']}. Run the same command again to resume."
+            )
         else:
             _write_page(entry, results, output)
         output.record(record)
@@ -236,7 +243,9 @@ def status(
             header = ["study", "tuning runs", "final runs", "failed", "other numerics", "cut", "outdated"]
             output.table(header, rows, title=f"{entry.name}: {entry.title}")
             if any(one.cut for one in begun):
-                output.say("Cut: runs with fewer settings, epochs or training sets than declared; `study table` says which.")
+                output.say(
+                    "Cut: runs with fewer settings, epochs or training sets than declared; `study table` says which."
+                )
             if any(one.outdated for one in begun):
                 output.say("Outdated: records that no declared study needs any more; no other column counts them.")
         else:

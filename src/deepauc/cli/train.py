@@ -71,15 +71,21 @@ def train(
     weight_column: RareWeightColumn = None,
     positive: RarePositive = None,
     id_column: RareIdColumn = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the trained model and its report.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the trained model and its report.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed (default: 0).")
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Config file (TOML) with these and more options.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Config file (TOML) with these and more options.")
+    ] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train.")
     ] = False,
-    minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training, in minutes.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training, in minutes.")
+    ] = None,
     tune: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Tune margin and gamma over N settings."),
@@ -119,7 +125,8 @@ def train(
         ),
     ] = None,
     max_fpr: Annotated[
-        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="With partial-auc: largest false positive rate.")
+        float | None,
+        typer.Option(metavar="RATE", rich_help_panel=RARE, help="With partial-auc: largest false positive rate."),
     ] = None,
     min_tpr: Annotated[
         float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="With partial-auc: smallest sensitivity.")
@@ -139,9 +146,7 @@ def train(
     ] = False,
     examples: Annotated[
         bool,
-        typer.Option(
-            "--examples", rich_help_panel=RARE, help="Write examples.html with patients' images."
-        ),
+        typer.Option("--examples", rich_help_panel=RARE, help="Write examples.html with patients' images."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the results.")] = False,
     as_json: Annotated[

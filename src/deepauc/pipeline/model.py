@@ -145,8 +145,8 @@ class Model:
         )
         if found.rows_seen:
             warnings.warn(
-                f"{found.rows_seen:,} of these rows are named like ones that the model was trained on. Their scores "
-                "are too good; .oof has scores of the training rows by networks that did not see them.",
+                f"rows whose name was in the training rows: {found.rows_seen:,}. Their scores are too good; "
+                ".oof has scores of the training rows by networks that did not see them.",
                 UserWarning,
                 stacklevel=2,
             )

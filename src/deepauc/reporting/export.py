@@ -167,7 +167,7 @@ class _AsScored(nn.Module):
 def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str]:
     copies = ""
     if bundle.copies is not None:
-        copies = f"; the mean over {bundle.copies.number} changed copies of an image, which the file makes itself"
+        copies = f"; the mean over {bundle.copies.number} augmented copies of an image, which the file makes itself"
     named = {"features": json.dumps(features)} if features else {}  # the columns, in order
     inputs = "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)"
     if bundle.metadata is not None:

@@ -281,7 +281,7 @@ def _usage(bundle: Bundle) -> str:
     if bundle.copies is not None:
         number = bundle.copies.number
         copies = (
-            f"\n\nA score is the mean over {number} changed copies of an image: `predict` and an ONNX file make them."
+            f"\n\nA score is the mean over {number} augmented copies of an image: `predict` and an ONNX file make them."
         )
     column = "--image-column file" if bundle.preprocessing.images else "--feature-column a --feature-column b"
     if bundle.metadata is not None:  # its columns are found by their names

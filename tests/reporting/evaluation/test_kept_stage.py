@@ -272,6 +272,6 @@ def test_train_says_what_was_kept_and_how_the_other_stage_did(ruined, tmp_path, 
     assert (record["kept_stage"], record["kept_objective"]) == (0, "CrossEntropy")
     (test,) = record["paired_tests"]
     assert (test["against"], test["part"]) == ("AUCMargin", "test")
-    assert f"{test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}] against AUCMargin on test" in text
+    assert f"AUCMargin on test is {test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}]" in text
     expected = auc_intervals(last.parent, ["spot"])["test"]["spot"]
     assert record["not_kept_auc"]["test"]["spot"] == [expected.value, expected.low, expected.high]

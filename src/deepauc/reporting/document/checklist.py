@@ -150,7 +150,7 @@ def _errors(findings: RunFindings) -> str | None:
 def _ensemble(findings: RunFindings) -> str | None:
     number, folds = findings.record.tta, findings.record.folds
     networks = "One network" if folds is None else f"The average of the networks of {len(folds.names)} folds"
-    return f"{networks}; a score is the mean over {number:,} changed copies of an image" if number else networks
+    return f"{networks}; a score is the mean over {number:,} augmented copies of an image" if number else networks
 
 
 def _reuse(findings: RunFindings) -> str | None:

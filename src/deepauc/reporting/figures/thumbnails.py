@@ -51,7 +51,7 @@ _CHANGED = (
     "the files, or how they are read, may have changed since training."
 )
 _COPIES = (
-    "A score is the mean over {number} changed copies of the image; the map is of the image as it is, as is what the "
+    "A score is the mean over {number} augmented copies of the image; the map is of the image as it is, as is what the "
     "network sees on the left. Whether the files are those of training is therefore not checked here."
 )
 
