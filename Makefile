@@ -24,7 +24,7 @@ demo: setup  ## the main job on embedded data; the report goes to demo-output/
 	OMP_NUM_THREADS=2 $(BIN)/deepauc demo --out demo-output
 
 studies: setup  ## the studies that experiments/ declares
-	@for file in paper best plan medical objectives; do $(BIN)/deepauc study list experiments/$$file.py || exit; done
+	@for file in paper best plan medical objectives pretrained; do $(BIN)/deepauc study list experiments/$$file.py || exit; done
 
 test: setup lint types rooms unit  ## lint, types, import rules, tests
 

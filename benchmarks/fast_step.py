@@ -47,6 +47,7 @@ CUDA = torch.device("cuda")
 MODELS = {
     "ResNet20": ResNet20Spec(activation="elu"),
     "DenseNet121": TimmSpec(name="densenet121", activation="elu"),
+    "DenseNet121-dropout": TimmSpec(name="densenet121", activation="elu", proj_drop_rate=0.3),
     "DenseNet121-small-stem": TimmSpec(name="densenet121", activation="elu", small_stem=True),
 }
 

@@ -107,9 +107,10 @@ def renewed(page: str, summary: dict[str, Any]) -> str:
 
 def entries() -> dict[str, Entry]:
     """The studies of all files, by name."""
-    from experiments import best, medical, objectives, paper, plan
+    from experiments import best, medical, objectives, paper, plan, pretrained
 
-    return {entry.name: entry for file in (paper, medical, best, plan, objectives) for entry in file.STUDIES}
+    files = (paper, medical, best, plan, objectives, pretrained)
+    return {entry.name: entry for file in files for entry in file.STUDIES}
 
 
 def recorded() -> dict[str, Entry]:

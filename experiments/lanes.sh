@@ -1,6 +1,7 @@
 # Several `deepauc study run` side by side on one GPU until a common end; to be sourced. Run from the repository's root:
 #
-#   LEFT=1600 . experiments/lanes.sh               # seconds until all lanes stop; data in $WORK/data, or set DATA
+#   LEFT=1600 . experiments/lanes.sh               # seconds until all lanes stop; data in $WORK/data, or set DATA;
+#                                                  # packages of pretrained weights in $WORK/weights, or set WEIGHTS
 #   mps                                            # lets several processes share the GPU; without it they take turns
 #   lane d "study experiments/paper.py causes C2-D-1"
 #   lane r "study experiments/paper.py released '*-R-1-untuned-*' --pack 24; study experiments/paper.py notebook"
@@ -10,7 +11,7 @@
 # stopped goes on with the next call: records are appended as runs end.
 export WORK=${WORK:-/tmp/deepauc-lanes} DEVICE=${DEVICE:-cuda} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 mkdir -p "$WORK"/{data,runs,log,results}
-export DATA=${DATA:-$WORK/data}
+export DATA=${DATA:-$WORK/data} WEIGHTS=${WEIGHTS:-$WORK/weights}
 if [ ! -d "$WORK/tree" ]; then
   mkdir "$WORK/tree"
   tar -c --exclude=./.git --exclude=./.venv --exclude=./carry . | tar -x -C "$WORK/tree"
@@ -33,7 +34,7 @@ mps() {
 
 study() { # FILE NAME [CELLS] [options]
   local file=$1 name=$2 cells=${3:-}; shift $(($# < 3 ? $# : 3))
-  (cd "$WORK/tree" && PYTHONPATH=src python3 -m deepauc.cli.main study run "$file" "$name" ${cells:+--cells "$cells"} \
+  (cd "$WORK/tree" && PYTHONPATH=src:$WEIGHTS python3 -m deepauc.cli.main study run "$file" "$name" ${cells:+--cells "$cells"} \
     --device "$DEVICE" --data "$DATA" --runs "$WORK/runs" --results "$WORK/results" \
     --max-minutes "$(python3 -c "print(max(.02, $(left) / 60))")" "$@" 2>&1)
 }

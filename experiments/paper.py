@@ -7,7 +7,7 @@ deepauc study run experiments/paper.py smoke
 from dataclasses import replace
 
 from deepauc.studies.entry import Entry
-from experiments.benchmarks import ablations, page, reproduction, smoke, toy
+from experiments.benchmarks import ablations, page, reproduction, reproduction_page, smoke, toy
 from experiments.benchmarks.tables import paper_tables
 from experiments.search import divergence
 
@@ -19,7 +19,8 @@ STUDIES = [
     Entry.of(divergence.divergence(), page=divergence.PAGE),
     *(
         replace(
-            Entry.of(one, page=reproduction.page(one)), settled=reproduction.settled if one.name == "fair" else None
+            Entry.of(one, page=reproduction_page.PAGES[one.name]),
+            settled=reproduction.settled if one.name == "fair" else None,
         )
         for one in reproduction.reproduction_sets()
     ),

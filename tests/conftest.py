@@ -100,8 +100,56 @@ def copy_to_edit():
 
 
 @pytest.fixture(scope="session")
-def written_reports(run_folders, spots_task, tmp_path_factory):
-    """The reports of `auc` (with baseline, subgroups and cases) and `multi`, each in a folder of its own."""
+def fold_run(run_folders, copy_to_edit, tmp_path_factory):
+    """Makes a run folder as one with three folds has it, of a run's test and validation rows; nothing is trained."""
+    import csv
+    import json
+    from dataclasses import replace
+
+    from deepauc.metrics.folds import fold_auroc_interval
+    from deepauc.training.run.fold_record import BoardRow, FoldsRecord, KeptCandidate
+
+    def make(name="auc", *, test=False, seed=0, edit=lambda rows: None):
+        folder = copy_to_edit(run_folders / name, tmp_path_factory.mktemp("folds") / "folds")
+        with (folder / "scores.csv").open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["part"] != "train"]
+        for row in rows:
+            own = test and row["part"] == "test"
+            row["part"] = "test" if own else "oof"
+            row["fold"] = "" if own else str(1 + int(row["group"][1:]) % 3)
+        edit(rows)
+        with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        record = json.loads((folder / "run.json").read_text())
+        record["identity"]["seed"] = seed
+        held = [row for row in rows if row["part"] == "oof"]
+        aucs = {}
+        for place, label in enumerate(record["task"]["labels"]):
+            suffix = f":{label}" if f"label:{label}" in rows[0] else ""
+            known = [row for row in held if row[f"label{suffix}"]]
+            columns = [[float(row[f"{kind}{suffix}"]) for row in known] for kind in ("score", "label")]
+            auc = fold_auroc_interval(*columns, [row["fold"] for row in known]).floats()
+            aucs[label] = replace(auc, value=auc.value - 0.001 * (place + 1))  # as if corrected for choosing
+        first = next(iter(aucs.values()))
+        board = tuple(
+            BoardRow(candidate="ce", label=label, auc=auc, seconds=1.0, kept=True, trivial=False)
+            for label, auc in aucs.items()
+        )
+        choice = KeptCandidate(
+            kept="ce", default="ce", auc=first, aucs=aucs, board=board, trivial="logistic", lead=first
+        )
+        record["folds"] = FoldsRecord(names=("1", "2", "3"), choice=choice).to_plain()
+        (folder / "run.json").write_text(json.dumps(record))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def written_reports(run_folders, fold_run, spots_task, tmp_path_factory):
+    """The reports of `auc` (with baseline, subgroups and cases), `multi` and `folds`, each in a folder of its own."""
     from deepauc.reporting.evaluation.subgroups import Metadata
     from deepauc.reporting.report import write_report
 
@@ -116,6 +164,9 @@ def written_reports(run_folders, spots_task, tmp_path_factory):
             command="deepauc report auc --baseline ce",
         ),
         "multi": write_report(run_folders / "multi", out=root / "multi"),
+        "folds": write_report(
+            fold_run(test=True), metadata=Metadata(task.ids, task.metadata), cases=2, out=root / "folds"
+        ),
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import fmean, stdev
 
 from deepauc.metrics.intervals import Estimate
@@ -23,12 +24,15 @@ WHERE = ("cell", "recipe")
 
 
 def pooled(
-    book: RecordBook, cells: Sequence[BenchmarkCell], name: str, pair: tuple[str, str]
+    book: RecordBook,
+    cells: Sequence[BenchmarkCell],
+    name: Callable[[BenchmarkCell, str], str],
+    pair: tuple[str, str],
 ) -> Estimate[float] | None:
-    """One loss minus another over cells; strata are sets of images. name: `{cell}-paper-{loss}` or the like."""
+    """One loss minus another over cells; strata are sets of images. name: of a loss's study in a cell."""
     found = []
     for cell in cells:
-        by_seed = t.differences(*(book.final(name.format(cell=cell.name, loss=loss)) for loss in pair))
+        by_seed = t.differences(*(book.final(name(cell, loss)) for loss in pair))
         if len(by_seed) > 1:
             found.append((cell.benchmark, by_seed))
     return stratified_interval(found) if found else None
@@ -41,11 +45,15 @@ def contrasts(
     for recipe in RECIPES:
         for place in places:
             for pair in COMPARED:
-                over = pooled(book, PLACES[place], f"{{cell}}-{recipe}-{{loss}}", pair)
+                over = pooled(book, PLACES[place], partial(_study_of, recipe), pair)
                 finals = {c.name: [book.final(c.study_name(recipe, loss)) for loss in pair] for c in PLACES[place]}
                 each = {name: one for name, both in finals.items() if (one := t.between(*both)) is not None}
                 if over is not None:
                     yield recipe, place, pair, over, each
+
+
+def _study_of(recipe: str, cell: BenchmarkCell, loss: str) -> str:
+    return cell.study_name(recipe, loss)
 
 
 def _orders(books: t.Books) -> Iterator[list[str]]:

@@ -22,7 +22,6 @@ from deepauc.data.task import Task
 from deepauc.studies.chosen import RecordedSettings
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid, sample
-from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import RecordBook, validation_curve
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
 from deepauc.studies.study import Inherits, Study, StudySet
@@ -300,17 +299,3 @@ def released_ablations() -> StudySet:
 def reproduction_sets() -> tuple[StudySet, ...]:
     """In the order in which they are run."""
     return notebook(), released_set(), causes(), fair_set(), released_ablations()
-
-
-RECIPE_NAMES = {"untuned": "released-untuned", "tuned": "released", "fair": "fair"}  # in results/summary.json
-
-
-def page(studies: StudySet) -> t.Page:
-    """A row for each study; the benchmark cells are in the summary too, as those of the other recipes."""
-
-    def key(study: str) -> tuple[str, ...]:
-        *cell, kind, loss = study.split("-")
-        return ("cells", "-".join(cell), RECIPE_NAMES[kind], loss) if kind in RECIPE_NAMES else ()
-
-    columns = (t.MEAN, t.SETS, t.ALPHA_ZERO, t.TRAINING, t.SECONDS, t.SETTINGS, t.DIVERGED)
-    return t.page_of(studies, columns=columns, key=key)

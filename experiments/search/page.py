@@ -110,7 +110,7 @@ def _ends(books: t.Books) -> Estimate[float] | None:
 
 
 def _pooled(books: t.Books) -> Estimate[float] | None:
-    return pooled(books(SET), BEST_CELLS, "{cell}-{loss}", (FIRST, SECOND))
+    return pooled(books(SET), BEST_CELLS, lambda cell, loss: f"{cell.name}-{loss}", (FIRST, SECOND))
 
 
 def _together(books: t.Books) -> Iterator[list[str]]:

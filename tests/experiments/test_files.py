@@ -1,13 +1,23 @@
 """The files of experiments/ declare the repository's studies, each of them once."""
 
+import re
 from pathlib import Path
 
+import pytest
+
 from deepauc.studies.load import load_studies
-from experiments import best, medical, objectives, paper, plan
+from experiments import best, medical, objectives, paper, plan, pretrained
 from experiments.figures import entries
 
-NAMES = ("paper", "best", "plan", "medical", "objectives")
-FILES = [Path(__file__).parents[2] / "experiments" / f"{name}.py" for name in NAMES]
+MODULES = {
+    "paper": paper,
+    "best": best,
+    "plan": plan,
+    "medical": medical,
+    "objectives": objectives,
+    "pretrained": pretrained,
+}
+FILES = [Path(__file__).parents[2] / "experiments" / f"{name}.py" for name in MODULES]
 
 
 def test_every_study_is_in_one_file():
@@ -16,6 +26,20 @@ def test_every_study_is_in_one_file():
 
 
 def test_a_file_is_loaded_as_the_module_that_its_neighbours_import():
-    for path, module in zip(FILES, (paper, best, plan, medical, objectives), strict=True):
+    for path, module in zip(FILES, MODULES.values(), strict=True):
         assert list(load_studies(path).entries.values()) == module.STUDIES
         assert module.__file__ == str(path)
+
+
+README = Path(__file__).parents[2] / "experiments" / "README.md"
+CALLS = re.findall(r"(\w+)\.py (\S+) '([^']+)'", README.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("file", "name", "cells"), CALLS)
+def test_the_order_of_work_names_cells_that_exist(file, name, cells):
+    entry = {one.name: one for one in MODULES[file].STUDIES}[name]
+    assert entry.studies.chosen(cells.split(","))
+
+
+def test_the_order_of_work_is_read():
+    assert {"released", "fair", "pretrained"} <= {name for _, name, _ in CALLS}

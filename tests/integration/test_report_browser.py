@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import pytest
 
+from tests.integration.pdf_pages import filled
+
 PATIENCE = 180_000  # ms, for whatever a browser beside other work is asked for
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
@@ -39,7 +41,7 @@ def comes_true(page, condition):
     return condition()
 
 
-@pytest.fixture(params=["auc", "multi"])
+@pytest.fixture(params=["auc", "multi", "folds"])
 def report(request, written_reports):
     return written_reports[request.param]
 
@@ -180,6 +182,32 @@ def test_print_is_light_and_without_navigation(written_reports, open_page):
     assert not page.locator("nav").is_visible()
     assert luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) > 0.9
     assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_no_printed_page_is_half_empty(report, open_page):
+    page = open_page(report.html)
+    shares = filled(page.pdf(format="A4"))
+    assert len(shares) >= 5
+    assert min(shares[:-1]) > 0.55  # the last page ends where the report does
+
+
+def test_a_page_that_is_half_empty_is_seen(written_reports, open_page, tmp_path):
+    text = written_reports["auc"].html.read_text(encoding="utf-8")
+    broken = tmp_path / "broken.html"
+    broken.write_text(
+        text.replace("@media print {", "@media print { section { break-before: page; }"), encoding="utf-8"
+    )
+    assert min(filled(open_page(broken).pdf(format="A4"))[:-1]) < 0.5
+
+
+def test_printing_leaves_the_tables_sortable(report, open_page):
+    page = open_page(report.html)
+    buttons = page.locator("thead button").count()
+    page.pdf(format="A4")
+    assert comes_true(page, lambda: page.locator("thead button").count() == buttons > 0)
+    button = page.locator("thead button").first
+    button.click()
+    assert button.locator("xpath=..").get_attribute("aria-sort") == "ascending"
 
 
 def test_every_control_and_figure_has_a_name(report, open_page):

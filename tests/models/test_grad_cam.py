@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from deepauc.models.average import AverageNetwork
 from deepauc.models.build import MLPSpec, ResNet20Spec, SmallCNNSpec, build_model
 from deepauc.models.grad_cam import grad_cam
+from deepauc.models.thumbnail import ThumbnailLinear
 
 
 class Spots(nn.Module):
@@ -45,6 +47,33 @@ def test_the_map_peaks_where_the_evidence_is_label_by_label():
     assert bright[0, 8, 12] == dark[0, 3, 4] == 0
     assert bright.amax((1, 2)).tolist() == [1, 1]
     assert dark[1].eq(0).all()  # nothing dark is in the second image
+
+
+def average(*members, share):
+    network = AverageNetwork(members, in_channels=1, num_outputs=2)
+    network.share.copy_(torch.tensor(share))
+    return network
+
+
+def test_every_member_of_an_average_counts_by_its_share():
+    bright, dark = Spots(), Spots()
+    with torch.no_grad():
+        dark.head.weight.mul_(-1)  # its output 0 is raised by dark places
+    alone = [grad_cam(average(bright, dark, share=share), spots()) for share in ([1.0, 0.0], [0.0, 1.0])]
+    assert [peak(heat[0]) for heat in alone] == [(3, 4), (8, 12)]
+    both = grad_cam(average(bright, dark, share=[0.5, 0.5]), spots())[0]
+    assert both[3, 4] > 0
+    assert both[8, 12] > 0
+    mostly = grad_cam(average(bright, dark, share=[0.9, 0.1]), spots())[0]
+    assert mostly[8, 12] / mostly[3, 4] < both[8, 12] / both[3, 4]
+
+
+def test_a_linear_member_has_no_map_and_is_passed_over():
+    linear = ThumbnailLinear(in_channels=1, num_outputs=2)
+    mixed = grad_cam(average(Spots(), linear, share=[0.5, 0.5]), spots())
+    assert peak(mixed[0]) == (3, 4)
+    with pytest.raises(ValueError, match="no network of this average"):
+        grad_cam(average(linear, share=[1.0]), spots())
 
 
 def test_it_is_the_papers_formula():

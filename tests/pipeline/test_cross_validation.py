@@ -23,6 +23,7 @@ from deepauc.pipeline.run import run
 from deepauc.pipeline.single import save_single
 from deepauc.reporting.document.checklist import ITEMS
 from deepauc.reporting.export import copy_bundle, export_onnx
+from deepauc.reporting.model_card import model_card
 from deepauc.reporting.report import write_report
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.plan import length
@@ -523,9 +524,41 @@ def test_the_report_of_a_run_with_folds(finished, tmp_path):
     assert f"{choice.auc.value:.3f}" in text
     assert "cross-entropy, then AUC-M" in text
     assert "Candidates" in text
-    assert written.findings.judged_part is None
+    assert written.findings.judged_part == "oof"
+    assert [row.fold for row in written.findings.folds] == ["1", "2", "3"]
+    assert written.findings.labels[0].auc.headline == choice.auc
+    (label,) = written.findings.labels
+    asked = {f"specificity {row.asked_specificity:g}": row for row in label.operating_points}
+    asked |= {f"sensitivity {row.asked_sensitivity:g}": row for row in label.sensitivity_points}
+    card = model_card(copy)
+    for name, cut in Bundle.load(copy).thresholds["ill"].items():
+        assert asked[name].threshold == pytest.approx(cut)  # the report, the bundle and the card say the same
+        assert f"{asked[name].true_positives}, {asked[name].false_negatives}" in card
     folds = RunFolder(copy).record().folds
     answers = {item.topic: item.answer(written.findings) for item in ITEMS}
     assert answers["How the data were partitioned"].startswith(f"{len(folds.names)} folds: ")
     assert answers["Ensembles, test-time augmentation"].startswith("The average of the networks of")
     assert "all folds" in answers["Selection of the final model"]
+
+
+def test_a_label_with_too_few_positives_neither_chooses_nor_counts():
+    generator = np.random.default_rng(0)
+    labels = np.zeros((90, 2))
+    labels[:, 0] = np.arange(90) % 3 == 0
+    labels[[0, 31, 62], 1] = 1
+    good = np.stack([labels[:, 0], generator.normal(size=90)], axis=1) + 0.3 * generator.normal(size=(90, 2))
+    noise = np.stack([generator.normal(size=90), labels[:, 1]], axis=1)  # perfect for the label that does not count
+    rows = HeldOut(
+        label_names=("common", "rare"),
+        labels=labels,
+        fold=np.repeat([0, 1, 2], 30),
+        groups=None,
+        networks={"first": noise, "second": good},
+        trivial={},
+    )
+    choice = choose_candidate(rows, default="second", seconds={"first": 1.0, "second": 1.0}).choice
+    assert choice.kept == "second"
+    assert list(choice.too_few) == ["rare"]
+    assert choice.counted == 1
+    assert choice.auc.value == pytest.approx(choice.aucs["common"].value)
+    assert set(choice.aucs) == {"common", "rare"}

@@ -10,6 +10,7 @@ from PIL import Image
 
 from deepauc.data.images.decode import ImageError
 from deepauc.data.task import ArrayInputs
+from deepauc.reporting.evaluation.run import evaluate_run
 from deepauc.reporting.export import copy_bundle
 from deepauc.serve.judgement import ServedRun
 from deepauc.training.predict.predict import predict
@@ -150,3 +151,17 @@ def test_a_run_on_numbers_is_refused(spots_task, tmp_path):
 def test_what_is_no_image_is_an_image_error(served):
     with pytest.raises(ImageError, match="no picture that can be read"):
         served.judge(b"%PDF-1.7 a letter")
+
+
+def test_a_run_with_folds_shows_what_its_report_counts(fold_run):
+    folder = fold_run()
+    run = ServedRun(folder)
+    (label,) = evaluate_run(folder).labels
+    rows = {row.asked: row for row in (*label.operating_points, *label.sensitivity_points)}
+    assert run.folds
+    for threshold in run.labels[0].thresholds:
+        row, reached = rows[threshold.name], threshold.reached
+        assert (reached.true_positives, reached.true_negatives) == (row.true_positives, row.true_negatives)
+        assert (reached.positives, reached.negatives) == (label.counts.positives, label.counts.negatives)
+    assert run.labels[0].distribution is not None
+    assert ServedRun(fold_run(test=True)).labels[0].thresholds[0].reached.part == "test"

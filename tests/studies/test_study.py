@@ -75,6 +75,8 @@ def test_an_option_goes_to_the_methods_that_have_it():
     assert (a.fixed, b.fixed) == ({"bound": "sigmoid", "epochs": 2}, {"epochs": 2})
     with pytest.raises(ValueError, match="did you mean 'bound'"):
         cut_all(studies, options={"bounds": "sigmoid"})
+    with pytest.raises(ValueError, match=r"cannot work with epochs='1,network=R'.*repeat it for more"):
+        cut_all(studies, options={"epochs": "1,network=R"})
 
 
 def test_cells_by_prefix_of_words_and_by_wildcard():

@@ -264,7 +264,7 @@ def _show_aucs(output: Output, judged: list[LabelEvaluation], group_word: str) -
                 "-" if counts.patients is None else f"{counts.patients:,}",
                 interval_text(one.auc.delong),
                 "-" if by_patient is None else interval_text(by_patient),
-                interval_text(one.auc.bootstrap),
+                "-" if one.auc.bootstrap is None else interval_text(one.auc.bootstrap),
                 figure_text(one.auc.average_precision, one.auc.average_precision_interval),
             ]
         )
@@ -320,13 +320,13 @@ def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> Non
 
 
 def _show_calibration(output: Output, judged: list[LabelEvaluation]) -> None:
-    from deepauc.reporting.evaluation.findings import Calibration
+    from deepauc.reporting.evaluation.findings import Calibration, CalibrationState
     from deepauc.reporting.figures.label import figure_text
 
     rows = []
     for one in judged:
-        if isinstance(one.calibration, Calibration):
-            before = one.calibration.before
+        before = one.calibration.before if isinstance(one.calibration, Calibration) else None
+        if isinstance(before, CalibrationState):
             error = figure_text(before.expected_calibration_error, before.expected_calibration_error_interval)
             rows.append([one.part, one.name, figure_text(before.brier, before.brier_interval), error])
     if rows:

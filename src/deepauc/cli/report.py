@@ -41,6 +41,10 @@ def report(
     allow_outside: RareAllowOutside = False,
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
+    repeat: Annotated[
+        list[Path] | None,
+        typer.Option("--repeat", metavar="RUN", rich_help_panel=RARE, help="The run with another seed; repeatable."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write to (default: the run's).")] = None,
     force: RareForce = False,
     quiet: Annotated[
@@ -99,6 +103,7 @@ def report(
             cases=cases or 0,
             thumbnails=images if thumbnails else None,
             region=region,
+            repeats=repeat or (),
             out=out,
             command=command_line(context),
             force=force,

@@ -59,14 +59,14 @@ class Cumulative:
 
 
 @dataclass(frozen=True)
-class _Descending:
+class Descending:
     """The order of falling scores, and where in it each distinct score ends."""
 
     order: Indices
     last_of_value: Indices
 
     @classmethod
-    def of(cls, scores: npt.NDArray[Any]) -> _Descending:
+    def of(cls, scores: npt.NDArray[Any]) -> Descending:
         order = np.argsort(scores, kind="stable")[::-1]
         ordered = scores[order]
         return cls(order, np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), ordered.size - 1))
@@ -205,7 +205,7 @@ def cumulative(column: Column) -> Cumulative:
     else:
         held = weights > 0
         scores, positive, weights = scores[held], positive[held], scale_free_array(weights[held])
-    descending = _Descending.of(scores)
+    descending = Descending.of(scores)
     true, false = descending.totals(positive, weights)
     thresholds = scores[descending.order][descending.last_of_value].astype(np.float64)
     return Cumulative(thresholds, true, false)
@@ -236,7 +236,7 @@ def _bands(
     found: list[list[Band]] = [[] for _ in kinds]
     for column in columns:
         column.require_both_classes("a confidence band")
-        descending = _Descending.of(column.scores)
+        descending = Descending.of(column.scores)
         positive = column.positive[descending.order]
         true, false = descending.counts(positive, np.ones(column.scores.size))
         drawn = np.empty((len(kinds), n_resamples, points))
@@ -259,11 +259,11 @@ def _tpr_on_grid(grid: Floats, true: Floats, false: Floats) -> Floats:
 
 
 def _precision_on_grid(grid: Floats, true: Floats, false: Floats) -> Floats:
-    reached = _first_reaching(grid, true)
+    reached = recall_reached(grid, true)
     return true[reached] / (true[reached] + false[reached])
 
 
-def _first_reaching(grid: Floats, true: Floats) -> Indices:
+def recall_reached(grid: Floats, true: Floats) -> Indices:
     """The highest threshold that finds at least one positive and a share `grid` of them."""
     needed = np.maximum(grid * true[-1] * (1 - 1e-12), np.nextafter(0.0, 1.0))
     return np.searchsorted(true, needed, side="left")
@@ -274,7 +274,7 @@ def _positives_behind(column: Column, grid: Floats, true: Floats, false: Floats)
 
 
 def _calls_behind(column: Column, grid: Floats, true: Floats, false: Floats) -> Floats:
-    reached = _first_reaching(grid, true)
+    reached = recall_reached(grid, true)
     return np.minimum(true[reached] + false[reached], _independent(column, np.ones_like(column.positive)))
 
 

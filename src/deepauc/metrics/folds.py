@@ -56,10 +56,10 @@ class FoldComparison:
 def auroc_by_fold(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> Floats:
     """The AUROC within each fold, in ascending order of their names: (F,) or (F, L), NaN where a class is missing."""
     columns = read_columns(scores, labels)
-    codes = _fold_codes(folds, columns)
+    codes = fold_codes(folds, columns)
     table = np.full((int(codes.max()) + 1, columns.count), np.nan)
     for j, (column, rows) in enumerate(_with_rows(columns)):
-        for fold, part in _parts(column, codes[rows]):
+        for fold, part in fold_parts(column, codes[rows]):
             table[fold, j] = auroc_of(part)
     return table[:, 0] if columns.scores.ndim == 1 else table
 
@@ -81,7 +81,7 @@ def fold_auroc(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> FloatO
     0.5
     """
     columns = read_columns(scores, labels)
-    codes = _fold_codes(folds, columns)
+    codes = fold_codes(folds, columns)
     return columns.collect([_read([column], codes[rows], rows).value for column, rows in _with_rows(columns)])
 
 
@@ -103,7 +103,7 @@ def fold_auroc_interval(
     """
     require_interval_options(level)
     columns = read_columns(scores, labels, groups=groups)
-    codes = _fold_codes(folds, columns)
+    codes = fold_codes(folds, columns)
     read = [_read([column], codes[rows], rows) for column, rows in _with_rows(columns)]
     if average:
         se, units, pairs = _of_mean(read, columns), min(one.units for one in read), min(one.pairs for one in read)
@@ -133,7 +133,7 @@ def compare_fold_auroc(
     require_interval_options(level)
     columns = read_columns(scores_a, labels, groups=groups)
     others = read_columns(scores_b, labels, groups=groups)
-    codes = _fold_codes(folds, columns)
+    codes = fold_codes(folds, columns)
     read = [
         _read([a, b], codes[rows], rows, contrast=(1.0, -1.0))
         for (a, rows), (b, _) in zip(_with_rows(columns), _with_rows(others), strict=True)
@@ -181,7 +181,7 @@ def _read(candidates: list[Column], codes: Codes, rows: Codes, *, contrast: tupl
     and `variance` of them is M/(M - 1) Σ_f (n_f/P)² Σ_i (v10_i - A)² + the same for the negatives.
     """
     first = candidates[0]
-    parts = [list(_parts(column, codes)) for column in candidates]
+    parts = [list(fold_parts(column, codes)) for column in candidates]
     if not parts[0]:
         raise ValueError(
             f"no fold holds a positive and a negative{first.where}, so there is no pair to compare: use fewer folds."
@@ -220,7 +220,7 @@ def _read(candidates: list[Column], codes: Codes, rows: Codes, *, contrast: tupl
     )
 
 
-def _parts(column: Column, codes: Codes) -> Iterator[tuple[int, Column]]:
+def fold_parts(column: Column, codes: Codes) -> Iterator[tuple[int, Column]]:
     """The folds that hold both classes, each as a column of its own."""
     for fold in np.unique(codes):
         rows = codes == fold
@@ -281,7 +281,7 @@ def _with_rows(columns: Columns) -> Iterator[tuple[Column, Codes]]:
         yield column, np.arange(len(labels)) if columns.complete else np.flatnonzero(~np.isnan(labels[:, j]))
 
 
-def _fold_codes(folds: ArrayLike, columns: Columns) -> Codes:
+def fold_codes(folds: ArrayLike, columns: Columns) -> Codes:
     """Folds of any type (N,), numbered in the order of their names; a patient in two of them is refused."""
     array, rows = to_numpy(folds, "folds"), len(columns.scores)
     if array.shape != (rows,) or rows == 0:

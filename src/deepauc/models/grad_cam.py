@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,28 +10,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deepauc.models.average import AverageNetwork
+
 
 def grad_cam(model: nn.Module, images: Tensor, *, label: int = 0) -> Tensor:
     """Maps (N, H, W) in [0, 1] of preprocessed images (N, C, H, W): 1 where the score of `label` is raised most.
 
     L = ReLU(sum_k w_k A_k) with w_k the mean over places of d score / d A_k (equations 1 and 2), A the last feature
     map (N, K, h, w), h · w > 1, that any module of the network puts out; resized bilinearly and divided by its
-    maximum, image by image. A map is 0 throughout where no place raises the score. The network runs in eval mode and
-    is left as it was: no gradient is kept, no weight, buffer or mode changes.
+    maximum, image by image. Of an average of networks the maps of its members are summed before, each with the
+    derivative of the average's score, so that a member counts by its share; a linear member has no map. A map is 0
+    throughout where no place raises the score. The network runs in eval mode and is left as it was: no gradient is
+    kept, no weight, buffer or mode changes.
     """
     if images.ndim != 4:
         raise ValueError(f"Grad-CAM needs images (N, C, H, W), not a tensor of shape {tuple(images.shape)}.")
     with _in_eval_mode(model), torch.enable_grad():
-        module, call = _last_spatial_module(model, images)
-        features, scores = _forward_from(model, images, module, call)
+        features, scores = _forward_from(model, images, _last_spatial_modules(model, images))
         if scores.ndim == 1:
             scores = scores[:, None]
         if not 0 <= label < scores.shape[1]:
             raise ValueError(f"label {label} is not among the network's {scores.shape[1]} outputs, counted from 0.")
-        (gradient,) = torch.autograd.grad(scores[:, label].sum(), features)
-    weights = gradient.mean((2, 3), keepdim=True)
-    raised = F.relu((weights * features.detach()).sum(1, keepdim=True))
-    maps = F.interpolate(raised.float(), size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+        gradients = torch.autograd.grad(scores[:, label].sum(), features)
+    maps = torch.zeros(len(images), *images.shape[2:], device=images.device)
+    for feature, gradient in zip(features, gradients, strict=True):
+        weights = gradient.mean((2, 3), keepdim=True)
+        raised = F.relu((weights * feature.detach()).sum(1, keepdim=True))
+        maps += F.interpolate(raised.float(), size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
     highest = maps.amax((1, 2), keepdim=True)
     return torch.where(highest > 0, maps / highest.clamp_min(torch.finfo(maps.dtype).tiny), 0.0)
 
@@ -47,8 +52,23 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def _last_spatial_modules(model: nn.Module, images: Tensor) -> list[tuple[nn.Module, int]]:
+    """The module that puts out the last spatial map, and at which of its calls; of an average one for each member."""
+    if not isinstance(model, AverageNetwork):
+        return [_last_spatial_module(model, images)]
+    found = []
+    for member in model.members:
+        try:
+            found.append(_last_spatial_module(member, images))
+        except ValueError:  # a linear one
+            continue
+    if not found:
+        raise ValueError("no network of this average has a late feature map (N, K, h, w), which Grad-CAM needs.")
+    return found
+
+
 def _last_spatial_module(model: nn.Module, images: Tensor) -> tuple[nn.Module, int]:
-    """The module that puts out the last spatial map, and at which of its calls: a module may be used twice."""
+    """Of one network; a module may be used twice."""
     names = {module: name for name, module in model.named_modules()}
     calls: dict[nn.Module, int] = {}
     last: tuple[nn.Module, int] | None = None
@@ -83,22 +103,24 @@ def _is_map(output: Tensor, images: Tensor) -> bool:
     return min(down, across) >= 1 and max(down, across) <= 2 * min(down, across)
 
 
-def _forward_from(model: nn.Module, images: Tensor, module: nn.Module, wanted: int) -> tuple[Tensor, Tensor]:
-    """That map as a leaf, and the scores as a function of it: nothing before it is differentiated."""
-    kept: list[Tensor] = []
-    calls = 0
+def _forward_from(
+    model: nn.Module, images: Tensor, modules: Sequence[tuple[nn.Module, int]]
+) -> tuple[list[Tensor], Tensor]:
+    """Those maps as leaves, and the scores as a function of them: nothing before them is differentiated."""
+    kept: dict[nn.Module, Tensor] = {}
+    wanted, calls = dict(modules), dict.fromkeys((module for module, _ in modules), 0)
 
-    def cut(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor | None:
-        nonlocal calls
-        calls += 1
-        if calls - 1 != wanted:
+    def cut(module: nn.Module, _inputs: Any, output: Tensor) -> Tensor | None:
+        calls[module] += 1
+        if calls[module] - 1 != wanted[module]:
             return None
-        kept.append(output.detach().clone().requires_grad_())
-        return kept[0].clone()  # the next layer may work in place
+        kept[module] = output.detach().clone().requires_grad_()
+        return kept[module].clone()  # the next layer may work in place
 
-    handle = module.register_forward_hook(cut)
+    handles = [module.register_forward_hook(cut) for module in wanted]
     try:
         scores: Tensor = model(images)
     finally:
-        handle.remove()
-    return kept[0], scores
+        for handle in handles:
+            handle.remove()
+    return [kept[module] for module in wanted], scores

@@ -17,6 +17,8 @@ from deepauc.metrics.choosing import Kept, choose
 from deepauc.metrics.folds import fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.recalibration import LabelwiseScaling, TemperatureScaling, fit_temperature
+from deepauc.reporting.evaluation.label import too_few
+from deepauc.reporting.evaluation.sample import Sample, count_rows
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.fold_record import BoardRow, KeptCandidate
 
@@ -108,7 +110,7 @@ def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float
     trivial = {name: odds[name] for name in rows.trivial}
     kept = choose(
         candidates,
-        rows.labels,
+        _labels_that_count(rows),
         rows.fold,
         default=default,
         groups=rows.groups,
@@ -173,16 +175,34 @@ def _kept(
     lead = None
     if against is not None:
         lead = Estimate(float(against.difference), float(against.low), float(against.high))
+    aucs = intervals(rows, kept.composed)
     return KeptCandidate(
         kept=kept.name,
         default=default,
         auc=kept.auc.floats(),
-        aucs=intervals(rows, kept.composed),
+        aucs=aucs,
+        too_few={name: why for name, why in _too_few(rows).items() if name in aucs},
         board=board,
         with_trivial=kept.with_trivial,
         trivial=kept.trivial,
         lead=lead,
     )
+
+
+def _labels_that_count(rows: HeldOut) -> Floats:
+    """(N, L), NaN for labels with too few rows of a class to choose by; all of them where none has enough."""
+    few = np.array([name in _too_few(rows) for name in rows.label_names])
+    return rows.labels if few.all() else np.where(few, np.nan, rows.labels)
+
+
+def _too_few(rows: HeldOut) -> dict[str, str]:
+    """Labels with too few rows of a class for an AUC that one would quote: the mean leaves them out."""
+    found = dict[str, str]()
+    for j, name in enumerate(rows.label_names):
+        groups = None if rows.groups is None else rows.groups.astype(np.str_)
+        why = too_few(count_rows(Sample(scores=rows.labels[:, j], labels=rows.labels[:, j], groups=groups)))
+        found |= {} if why is None else {name: why}
+    return found
 
 
 def cross_fitted(rows: HeldOut, name: str) -> Floats:

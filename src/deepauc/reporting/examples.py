@@ -11,12 +11,14 @@ from deepauc.reporting.document.blocks import Block, Document, Heading, Missing,
 from deepauc.reporting.document.page import html_page
 from deepauc.reporting.document.sections import NOT_A_DEVICE
 from deepauc.reporting.evaluation.findings import Case
+from deepauc.reporting.evaluation.label import rows_of
+from deepauc.reporting.evaluation.run import judged_part
 from deepauc.reporting.figures.thumbnails import CaseImages, ImageTable, case_images
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.output_file import require_output_folder, write_atomically
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run.run import Run
-from deepauc.training.run.scores import Scores, read_run_scores
+from deepauc.training.run.scores import OOF, Scores, read_run_scores
 
 EXAMPLES = "examples.html"
 EACH = 4  # images of each kind and label, of fewer than twelve of a class a third
@@ -51,7 +53,7 @@ def write_examples(
     require_output_folder(target, str(target))
     require_own(folder, MODEL, BUNDLE, SCORES, force=force)
     record, scores, bundle = Run(folder).record, read_run_scores(folder), Bundle.load(folder)
-    part = next((name for name in ("test", "validation") if name in scores.part_names), None)
+    part = judged_part(scores)
     if part is None:
         raise ValueError(f"{folder} has neither a test nor a validation part to take examples from.")
     judged, cuts = scores.part(part), [bundle.thresholds.get(name, {}).get(THRESHOLD) for name in bundle.label_names]
@@ -59,7 +61,7 @@ def write_examples(
     found = case_images(folder, bundle.label_names, cases, table)
     document = Document(
         title=f"Examples of run {shown(folder.resolve().name)}",
-        subtitle=f"{shown(record.task.name)} · images of the {part} part" if record.task.name else f"The {part} part",
+        subtitle=f"{shown(record.task.name)} · images of {rows_of(part)}" if record.task.name else rows_of(part),
         sections=(
             Section(anchor="about", title="About these images", blocks=(*found.remarks, *_about(part, bundle, cuts))),
             *_chapters(cases, found, bundle.label_names),
@@ -98,6 +100,7 @@ def find_examples(judged: Scores, number: int, name: str, threshold: float | Non
                         kind=f"{word} {kind}",
                         score=float(scores[row]),
                         wrong_side_of=float(np.mean(other > sign * scores[row])) if len(other) else 0.0,
+                        fold=str(judged.folds[row]) if judged.folds is not None and judged.folds[row] else None,
                     )
                 )
     return found
@@ -106,19 +109,20 @@ def find_examples(judged: Scores, number: int, name: str, threshold: float | Non
 def _about(part: str, bundle: Bundle, cuts: Sequence[float | None]) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(
-            f"These are images of the {part} part. Best and worst are the ends of the ranking. The worst are the "
+            f"These are images of {rows_of(part)}. Best and worst are the ends of the ranking. The worst are the "
             "positives with the lowest scores and the negatives with the highest; not all of them need be on the wrong "
             "side of a threshold."
         )
     ]
+    on = "all held-out rows" if part == OOF else "validation"
     known = [(name, cut) for name, cut in zip(bundle.label_names, cuts, strict=True) if cut is not None]
     if known:
         said = ", ".join(f"{cut:.4g}" if len(cuts) == 1 else f"{shown(name)} {cut:.4g}" for name, cut in known)
         blocks.append(
-            Paragraph(f"Borderline images lie nearest to the threshold for 90 % specificity on validation ({said}).")
+            Paragraph(f"Borderline images lie nearest to the threshold for 90 % specificity on {on} ({said}).")
         )
     if without := [shown(name) for name, cut in zip(bundle.label_names, cuts, strict=True) if cut is None]:
-        why = f"there is no threshold for {', '.join(without)}: validation lacks positives or negatives."
+        why = f"there is no threshold for {', '.join(without)}: there are no positives or no negatives to choose it on."
         blocks.append(Missing("borderline images", why))
     return blocks
 

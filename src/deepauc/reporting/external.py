@@ -15,8 +15,8 @@ from deepauc.data.table.frame import Table, name_of
 from deepauc.metrics.calibration import brier_score
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.operating_points import operating_point
-from deepauc.reporting.evaluation.label import part_interval
 from deepauc.reporting.evaluation.sample import Sample
+from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.text_tables import auc_text, markdown_table
 from deepauc.training.predict.table import predict_table
 from deepauc.training.run.bundle import Bundle

@@ -14,7 +14,7 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow
-from deepauc.reporting.folds import NOMINAL, SINGLE_NETWORKS, candidate_text, verdict
+from deepauc.reporting.folds import SINGLE_NETWORKS, THRESHOLDS_OF_FOLDS, candidate_text, verdict
 from deepauc.reporting.operating_card import OperatingCard, operating_card
 from deepauc.text_tables import auc_text, markdown_table, percent_text
 from deepauc.training.plain import objective_type
@@ -202,35 +202,31 @@ def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:
     if not bundle.thresholds:
         return "None: there was no validation part to take thresholds from."
     judged: dict[tuple[str, str], OperatingRow] = {}
-    for label in card.labels if card is not None and card.part == "test" else ():
+    for label in card.labels if card is not None and card.part in ("test", OOF) else ():
         for points in (label.operating_points, label.sensitivity_points):
-            judged |= {} if isinstance(points, Absent) else {(label.name, _asked(row)): row for row in points}
+            judged |= {} if isinstance(points, Absent) else {(label.name, row.asked): row for row in points}
     rows = [
         [_text(label), _text(name), f"{value:.6g}", *_on_test(judged.get((label, name)))]
         for label, points in bundle.thresholds.items()
         for name, value in points.items()
     ]
-    if run.record.folds is not None:
-        header = ["label", "reached on held-out rows", "score (log odds) at least"]
-        return f"{markdown_table(header, [row[:3] for row in rows])}\n\n{NOMINAL}"
-    header = ["label", "reached on validation", "raw score at least"]
+    folds = run.record.folds is not None
+    where = "on held-out rows" if folds else "on test"
+    header = ["label", "reached on held-out rows", "score (log odds) at least"]
+    if not folds:
+        header = ["label", "reached on validation", "raw score at least"]
     if not judged:
         table = markdown_table(header, [row[:3] for row in rows])
         return f"{table}\n\nThey come from the validation rows of scores.csv; there is no test part to judge them on."
-    header += ["sensitivity on test, %", "specificity on test, %"]
+    header += [f"sensitivity {where}, %", f"specificity {where}, %"]
     header += ["positives found, missed", "negatives cleared, false alarms"]
+    if folds:
+        return f"{markdown_table(header, rows)}\n\n{THRESHOLDS_OF_FOLDS} Intervals: 95 % (Wilson)."
     return f"{markdown_table(header, rows)}\n\nMade again by `{_evaluate(run, None)}`, with 95 % intervals (Wilson)."
 
 
 def _cautions(card: OperatingCard) -> str:
     return "\n".join(f"- {_text(text)}" for text in card.cautions)
-
-
-def _asked(row: OperatingRow) -> str:
-    """As bundle.json calls a threshold."""
-    if row.asked_sensitivity is not None:
-        return f"sensitivity {row.asked_sensitivity:g}"
-    return f"specificity {row.asked_specificity:g}"
 
 
 def _on_test(row: OperatingRow | None) -> list[str]:
@@ -244,7 +240,8 @@ def _on_test(row: OperatingRow | None) -> list[str]:
 
 
 def _data(run: Run, record: RunRecord) -> str:
-    rows = [[_text(part), f"{count:,}"] for part, count in record.task.rows.items()]
+    names = {OOF: "all folds"}
+    rows = [[_text(names.get(part, part)), f"{count:,}"] for part, count in record.task.rows.items()]
     lines = [markdown_table(["part", "labelled rows"], rows) + f"\n\nCounted again by `{_evaluate(run, None)}`."]
     data, word = record.data, record.data.group_word
     for label, positives in data.positives.items():

@@ -9,9 +9,10 @@ from deepauc.reporting.document.background_sections import leak_texts
 from deepauc.reporting.evaluation.findings import LabelEvaluation
 from deepauc.reporting.evaluation.run import find_leaks, judged_part, part_note, run_scores
 from deepauc.reporting.evaluation.table import evaluate_part
-from deepauc.reporting.folds import NOMINAL, SINGLE_NETWORKS, verdict
+from deepauc.reporting.folds import SINGLE_NETWORKS, THRESHOLDS_OF_FOLDS, verdict
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES
+from deepauc.training.run.scores import OOF
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +34,9 @@ def operating_card(folder: Path) -> OperatingCard | None:
     part = judged_part(table)
     labels = () if part is None else evaluate_part(table, part, curves=False, probabilities=False)
     several = len(table.label_names) > 1
-    cautions = [] if part == "test" or record.folds is not None else [part_note(part)]
+    cautions = [] if part in ("test", OOF) else [part_note(part)]
     if record.folds is not None:
-        cautions += [*verdict(record.folds)[:1], SINGLE_NETWORKS, NOMINAL, *record.folds.cautions]
+        cautions += [*verdict(record.folds)[:1], SINGLE_NETWORKS, THRESHOLDS_OF_FOLDS, *record.folds.cautions]
     cautions += leak_texts(find_leaks(table, record))
     for one in labels:
         named = f"{one.name}: " if several else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,10 @@ from deepauc.reporting.document.markdown import markdown_page
 from deepauc.reporting.document.page import html_page
 from deepauc.reporting.document.sections import run_document
 from deepauc.reporting.evaluation.findings import RunFindings, to_json
-from deepauc.reporting.evaluation.run import evaluate_run, run_scores
+from deepauc.reporting.evaluation.run import evaluate_run
 from deepauc.reporting.evaluation.subgroups import Metadata
 from deepauc.reporting.figures.canvas import render
 from deepauc.reporting.figures.thumbnails import DEFAULT_CASES, ImageTable, thumbnails_section
-from deepauc.reporting.folds import with_folds
 from deepauc.training.run.output_file import require_output_folder, write_atomically
 from deepauc.training.run.own_files import BUNDLE, MODEL, require_own
 
@@ -43,6 +42,7 @@ def write_report(
     cases: int = 0,
     thumbnails: ImageTable | None = None,
     region: Region | None = None,
+    repeats: Sequence[str | Path] = (),
     out: str | Path | None = None,
     command: str | None = None,
     force: bool = False,
@@ -54,9 +54,9 @@ def write_report(
     how many of the largest errors of each kind to name by id (ids may name patients, so none by default). thumbnails:
     the table of the run's images, to show those errors with Grad-CAM overlays, four of each kind where `cases` is 0;
     they are patients' images, so none by default. region: also the partial AUC there, which a run that was trained for
-    one has anyway. command: what the report says it was made by. progress: called with (steps done, steps in all).
-    force: go on, with a caution, where a file is not the one that the run wrote. The same folder gives the same bytes
-    again.
+    one has anyway. repeats: runs on the same rows with other seeds, whose AUCs are set beside this one's. command: what
+    the report says it was made by. progress: called with (steps done, steps in all). force: go on, with a caution,
+    where a file is not the one that the run wrote. The same folder gives the same bytes again.
     """
     folder = Path(run_dir) if out is None else Path(out)
     require_output_folder(folder, str(folder))
@@ -74,14 +74,13 @@ def write_report(
         cases=cases,
         force=force,
         region=region,
+        repeats=repeats,
         progress=lambda done, of: advance(0, done, of),
     )
     if thumbnails is not None:
         require_own(run_dir, MODEL, BUNDLE, force=force)  # the findings have the cautions
     images = None if thumbnails is None else thumbnails_section(run_dir, findings, thumbnails)
     document = run_document(findings, command=command, thumbnails=images)
-    if findings.record.folds is not None:
-        document = with_folds(document, findings, run_scores(Path(run_dir), findings.record))
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     figures = []
     svg = {}

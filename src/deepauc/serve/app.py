@@ -115,6 +115,7 @@ def _page(run: ServedRun) -> str:
         copies=run.copies,
         cautions=run.cautions,
         facts={
+            "folds": run.folds,
             "max_bytes": MAX_FILE_BYTES,
             "body_type": BODY_TYPE,
             "labels": [{**asdict(label), "shown": shown(label.name)} for label in run.labels],

@@ -16,11 +16,12 @@ from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.recalibration import LabelwiseScaling
 from deepauc.models.grad_cam import grad_cam
 from deepauc.reporting.figures.thumbnails import side_by_side
-from deepauc.serve.known_scores import Distribution, Floats, Reached, known_scores
+from deepauc.serve.known_scores import Distribution, Floats, Reached, known_scores, reached_within_folds
 from deepauc.training.engine.loop import chosen_device
 from deepauc.training.predict.average import probability_meaning
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
+from deepauc.training.run.scores import OOF
 from deepauc.training.scoring import require_finite
 from deepauc.training.test_time import score_copies
 
@@ -75,11 +76,16 @@ class ServedRun:
         self._network: nn.Module = bundle.network(self.folder).to(self._device)
         self._recalibration, self.probability_note = self._probabilities()
         self._training, held_out = known_scores(self.folder, len(bundle.label_names))
+        folds = reached_within_folds(self.folder)
         self.labels = tuple(
             ServedLabel(
                 name=name,
                 thresholds=tuple(
-                    Threshold(name=asked, value=value, reached=None if there is None else there.reached(value))
+                    Threshold(
+                        name=asked,
+                        value=value,
+                        reached=folds.get((name, asked)) if there is None else there.reached(value),
+                    )
                     for asked, value in bundle.thresholds.get(name, {}).items()
                 ),
                 distribution=None if trained is None else trained.distribution(),
@@ -87,6 +93,11 @@ class ServedRun:
             for name, trained, there in zip(bundle.label_names, self._training, held_out, strict=True)
         )
         self.map_note = self._why_no_map()
+
+    @property
+    def folds(self) -> bool:
+        """Whether the training images were scored by networks of folds that did not see them."""
+        return any(known is not None and known.part == OOF for known in self._training)
 
     @property
     def copies(self) -> int:

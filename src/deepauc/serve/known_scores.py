@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.reporting.evaluation.findings import Absent
+from deepauc.reporting.operating_card import operating_card
 from deepauc.training.run.own_files import SCORES
-from deepauc.training.run.scores import Scores, read_run_scores
+from deepauc.training.run.scores import OOF, Scores, read_run_scores
 
 BINS = 24
 HELD_OUT = ("test", "validation")  # where a threshold is judged: the first of these that there is
@@ -75,8 +77,30 @@ class KnownScores:
         return Distribution(edges=tuple(map(float, edges)), positives=positives, negatives=negatives)
 
 
+def reached_within_folds(folder: Path) -> dict[tuple[str, str], Reached]:
+    """Of a run with folds what its report counts, by label and by what a threshold was chosen for."""
+    card = operating_card(folder)
+    if card is None or card.part != OOF:
+        return {}
+    found = {}
+    for label in card.labels:
+        for points in (label.operating_points, label.sensitivity_points):
+            for row in () if isinstance(points, Absent) else points:
+                found[label.name, row.asked] = Reached(
+                    part=OOF,
+                    true_positives=row.true_positives,
+                    positives=row.true_positives + row.false_negatives,
+                    true_negatives=row.true_negatives,
+                    negatives=row.true_negatives + row.false_positives,
+                )
+    return found
+
+
 def known_scores(folder: Path, labels: int) -> tuple[list[KnownScores | None], list[KnownScores | None]]:
-    """By label, the scores of the training part and those of a part held out; None of a bundle without scores.csv."""
+    """By label, the scores of the training part and those of a part held out; None of a bundle without scores.csv.
+
+    A run with folds has its training rows scored by networks that did not see them, on the scale of the average.
+    """
     nothing: list[KnownScores | None] = [None] * labels
     if not (folder / SCORES).is_file():
         return nothing, nothing
@@ -88,7 +112,7 @@ def known_scores(folder: Path, labels: int) -> tuple[list[KnownScores | None], l
         there = next((part for part in parts if part in table.part_names), None)
         return nothing if there is None else [KnownScores.of(table, there, number) for number in range(labels)]
 
-    return of("train"), of(*HELD_OUT)
+    return of("train", OOF), of(*HELD_OUT)
 
 
 def _share_below(known: Floats, score: float) -> float | None:

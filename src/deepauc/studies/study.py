@@ -236,15 +236,17 @@ def cut_all(
     for name in options or {}:
         if studies:
             valid_name(name, sorted({argument for own in known.values() for argument in own}), "argument of a method")
-    return tuple(
-        study.cut_to(
-            configs=configs,
-            tune_epochs=tune_epochs,
-            tune_sets=tune_sets,
-            options={name: value for name, value in (options or {}).items() if name in known[study.name]},
-        )
-        for study in studies
-    )
+    found = []
+    for study in studies:
+        own = {name: value for name, value in (options or {}).items() if name in known[study.name]}
+        try:
+            found.append(study.cut_to(configs=configs, tune_epochs=tune_epochs, tune_sets=tune_sets, options=own))
+        except TypeError as error:  # of the method, which has got a text where it wants a number
+            given = ", ".join(f"{name}={value!r}" for name, value in own.items())
+            raise ValueError(
+                f"study {study.name} cannot work with {given} ({error}). --set takes one KEY=VALUE; repeat it for more."
+            ) from error
+    return tuple(found)
 
 
 def _keyword_arguments(method: Callable[..., Recipe]) -> list[str]:

@@ -27,6 +27,7 @@ from experiments.benchmarks.reproduction import (
     reproduction_sets,
     settled,
 )
+from experiments.benchmarks.reproduction_page import PAGES
 
 
 def by_name(studies):
@@ -171,6 +172,87 @@ def test_the_second_round_takes_the_best_five_of_the_first(tmp_path):
         assert list(study.configs) == [first.configs[n] for n in best]
     assert "C2-D-1-fair-ce" in by
     assert "C2-D-1-fair-auc_m" not in by
+
+
+def recorded(results, name, study, auc, *, seed=0, phase="final", config=None, **more):
+    """A run with these figures; `auc`: of the test part, or of validation while tuning."""
+    part = "test" if phase == "final" else "validation"
+    record = {"study": study, "phase": phase, "run": f"{study} {phase} {seed} {config}", "seed": seed, "set": name}
+    record |= {"config": config or {}, "fixed": {"network": "D"}, "auc": {part: [auc, auc, auc]}, "seconds": 1.0}
+    RecordBook(results / name).add({**record, "history": {}, "recipe": {}, "cut": {}, **more})
+
+
+def table_of(page, title):
+    """The rows of a table, by column."""
+    lines = page.partition(f"## {title}\n")[2].partition("\n## ")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+def test_the_page_has_the_papers_figures_beside_ours_and_a_verdict(tmp_path):
+    for seed in range(5):
+        noise = seed * 1e-3
+        recorded(tmp_path, "released", "C10-D-1-untuned-ce", 0.70 + noise, seed=seed)
+        recorded(tmp_path, "released", "C10-D-1-untuned-auc_m", 0.69 + seed * 0.01, seed=seed)
+        recorded(tmp_path, "released", "C10-D-1-tuned-auc_m", 0.751 + 2 * noise, seed=seed, config={"margin": 0.3})
+        recorded(tmp_path, "released", "C2-D-1-untuned-ce", 0.76, seed=seed)
+        recorded(tmp_path, "released", "C2-D-1-tuned-auc_m", 0.75 + noise, seed=seed)
+    page = PAGES["released"].markdown(tmp_path)
+    by_cell = {row["cell"]: row for row in table_of(page, "With m and gamma from the printed grids")}
+    tuned = by_cell["C10-D-1"]
+    assert (tuned["AUC-M, paper"], tuned["AUC-M, ours"]) == ("0.760 ± 0.006", "0.755 ± 0.003")
+    assert (tuned["CE, ours"], tuned["Focal, ours"]) == ("0.702 ± 0.002", "-")  # CE's runs are the untuned ones
+    assert (tuned["level with the paper"], tuned["verdict"]) == ("yes", "confirmed")
+    assert (by_cell["C2-D-1"]["level with the paper"], by_cell["C2-D-1"]["verdict"]) == ("no", "refuted")
+    (untuned, _) = table_of(page, "Untuned: m 1, gamma 1/500")
+    assert (untuned["cell"], untuned["verdict"]) == ("C10-D-1", "open")
+    summary = PAGES["released"].summary(tmp_path)
+    cell = summary["cells"]["C10-D-1"]
+    assert cell["released"].keys() == {"auc_m", "ce"}
+    assert cell["released"]["ce"] == cell["released-untuned"]["ce"]
+    assert cell["released"]["auc_m"]["settings"] == {"margin": 0.3}
+    assert len(cell["released"]["auc_m"]["sets"]) == 5
+    over = summary["contrasts"]["released"]["D-1"]["auc_m-ce"]
+    assert over["cells"] == 2
+    assert over["mean"] == pytest.approx((0.053 - 0.008) / 2)
+
+
+def test_fairs_page_shows_its_contrast_and_the_noise_of_its_choice(tmp_path):
+    configs = menu("D", "auc_m").configs[:2]
+    for turn, first in (("second", 0.8), ("again", 0.7)):
+        for config, auc in zip(configs, (first, 0.75), strict=True):
+            recorded(tmp_path, "fair", f"D-fair-auc_m-{turn}", auc, phase="tuning", config=dict(config))
+    for seed in range(8):
+        recorded(tmp_path, "fair", "C2-D-1-fair-auc_m", 0.8 + seed * 1e-3, seed=seed)
+        recorded(tmp_path, "fair", "C2-D-1-fair-ce", 0.81, seed=seed)
+    page = PAGES["fair"].markdown(tmp_path)
+    (choice,) = table_of(page, "The choice made again")
+    assert (choice["network"], choice["loss"], choice["regret"]) == ("D", "AUC-M", "0.050")
+    assert choice["chosen"] != choice["again"]
+    (row,) = [row for row in table_of(page, "Pooled over cells") if row["difference"] == "AUC-M - CE"]
+    assert (row["network and %"], row["cells"], row["verdict"]) == ("D-1", "1", "refuted")
+    assert PAGES["fair"].summary(tmp_path)["cells"]["C2-D-1"]["fair"]["ce"]["mean"] == pytest.approx(0.81)
+
+
+def test_causes_are_beside_their_base(tmp_path):
+    watched = {"history": {"train_auc": [0.5, 0.9], "weight_square": [10.0, 20.0]}}
+    for seed in range(5):
+        for name, auc in (("auc_m-base", 0.78), ("auc_m-reference", 0.70), ("ce-base", 0.74), ("ce-third", 0.79)):
+            recorded(tmp_path, "causes", f"C2-D-1-causes-{name}", auc + seed * 1e-3, seed=seed, **watched)
+    page = PAGES["causes"].markdown(tmp_path)
+    rows = [line for line in page.splitlines() if " reference " in line]
+    assert "-0.080 [-0.080, -0.080]" in rows[0]
+    assert "| 0.9 | 20 |" in " ".join(rows[0].split())
+    under = {row["undone"]: row["verdict"] for row in table_of(page, "AUC-M minus CE under the same change")}
+    assert under == {"base": "confirmed", "CE at a third": "refuted"}
+    summary = PAGES["causes"].summary(tmp_path)["causes"]["C2_D_1"]["auc_m"]
+    assert summary["reference-base"]["mean"] == pytest.approx(-0.08)
+
+
+@pytest.mark.parametrize("name", ["notebook", "released-ablations"])
+def test_other_pages_without_a_run(tmp_path, name):
+    assert "No run is recorded yet." in PAGES[name].markdown(tmp_path)
+    assert not PAGES[name].summary(tmp_path)
 
 
 def test_pooled_sets_are_those_of_their_benchmark(monkeypatch):

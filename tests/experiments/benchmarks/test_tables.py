@@ -209,7 +209,7 @@ def test_pooled_cells_are_strata_by_their_images(tmp_path):
         for seed, gain in enumerate(gains):
             for loss, auc in (("ce", 0.7), ("auc_m", 0.7 + gain)):
                 book.add(record(cell_study(declared, "paper", loss), seed, auc))
-    found = benchmark_page.pooled(book, PAPER_CELLS, "{cell}-paper-{loss}", ("auc_m", "ce"))
+    found = benchmark_page.pooled(book, PAPER_CELLS, lambda cell, loss: cell.study_name("paper", loss), ("auc_m", "ce"))
     c10, c2 = (np.array(values["C10-R-1"]) + values["C10-D-1"]) / 3, np.array(values["C2-R-1"]) / 3
     whole = stats.ttest_ind(c10, -c2, equal_var=False).confidence_interval(0.95)
     assert (found.value, found.low, found.high) == pytest.approx((c10.mean() + c2.mean(), whole.low, whole.high))

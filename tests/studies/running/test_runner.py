@@ -160,6 +160,23 @@ def test_packed_runs_give_the_same(done, tmp_path):
         same_results(book, packed, study)
 
 
+def in_pieces(*, lr=0.1):
+    """Which the fast engine does not take."""
+    recipe = ce(**SMALL, lr=lr)
+    return replace(recipe, stages=tuple(replace(stage, accumulate=2) for stage in recipe.stages))
+
+
+def test_runs_for_the_plain_engine_are_trained_alone_where_others_are_packed(tmp_path):
+    studies = [
+        a_study(name="pieces", method=in_pieces, fixed={}, grid={}, tuning={}),
+        a_study(name="whole", method=ce, grid={}),
+    ]
+    outcome, book = run(studies, tmp_path, pack=4)
+    assert (outcome.done, outcome.failed) == (4, [])
+    assert [record["packed"] for record in book.final("pieces")] == [1, 1]
+    assert [record["packed"] for record in book.final("whole")] == [2, 2]
+
+
 def test_local_processes_give_the_same(done, tmp_path):
     _, studies, _, book, _ = done
     outcome, spawned = run([replace(studies[1], seeds=(1,))], tmp_path, jobs=2)

@@ -19,13 +19,14 @@ from deepauc.reporting.document.blocks import (
     TableCell,
     shown,
 )
-from deepauc.reporting.evaluation.findings import Absent, LeakFinding, RunFindings
+from deepauc.reporting.evaluation.findings import Absent, History, LeakFinding, RunFindings
 from deepauc.reporting.figures.cohort import cohort_picture
 from deepauc.reporting.figures.history import history_pictures
 from deepauc.text_tables import percent_text
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Stage
 from deepauc.training.run.record import DataRecord, RunRecord
+from deepauc.training.run.scores import OOF
 
 
 def training_section(findings: RunFindings) -> Section:
@@ -40,9 +41,12 @@ def training_section(findings: RunFindings) -> Section:
         blocks.append(
             DataTable(caption="What was decided, and why", header=("Decision", "Value", "Reason"), rows=decisions)
         )
-    if isinstance(findings.history, Absent):
+    histories = findings.fold_histories
+    if isinstance(findings.history, History):
+        histories = (findings.history,)
+    if isinstance(findings.history, Absent) and not histories:
         blocks.append(Missing("training history", findings.history.why))
-    elif pictures := history_pictures(findings.history, several_labels=len(findings.label_names) > 1):
+    elif pictures := history_pictures(histories, several_labels=len(findings.label_names) > 1):
         blocks.append(Gallery(tuple(pictures)))
     else:
         blocks.append(Missing("training figures", "history.csv holds no numbers to draw."))
@@ -93,13 +97,13 @@ def leak_texts(leaks: LeakFinding) -> list[str]:
     found = []
     if leaks.patients_in_two_parts:
         found.append(
-            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two parts: the "
-            "values in this report are too good. The command deepauc data check names them."
+            f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two "
+            f"{leaks.between}: the values in this report are too good. The command deepauc data check names them."
         )
     if leaks.possible:
         found.append(
-            f"Possible leak: {leaks.possible:,} {leaks.group_word}{'s' * (leaks.possible != 1)} may be in two parts "
-            "under different names. If so, the values in this report are too good."
+            f"Possible leak: {leaks.possible:,} {leaks.group_word}{'s' * (leaks.possible != 1)} may be in two "
+            f"{leaks.between} under different names. If so, the values in this report are too good."
         )
     kinds = dict(leaks.recorded or {})
     if leaks.patients_in_two_parts:
@@ -128,7 +132,7 @@ def leaks_section(findings: RunFindings) -> Section:
             )
         )
     elif leaks.patients_in_two_parts == 0:
-        text = f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two parts"
+        text = f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two {leaks.between}"
         blocks.append(Paragraph(f"{text}{' under one name' * bool(leaks.possible)} (read off scores.csv)."))
     blocks += [Caution(text) for text in leak_texts(leaks)]
     if leaks.recorded is None:
@@ -139,7 +143,9 @@ def leaks_section(findings: RunFindings) -> Section:
         )
     elif not leaks.recorded:
         blocks.append(
-            Paragraph(f"Recorded at training: no name of a {word} and no identical input was found in two parts.")
+            Paragraph(
+                f"Recorded at training: no name of a {word} and no identical input was found in two {leaks.between}."
+            )
         )
     return Section(anchor="leaks", title="Leak check", blocks=tuple(blocks))
 
@@ -157,12 +163,15 @@ def cases_section(findings: RunFindings) -> Section:
         for case in findings.cases
     )
     header = ("Id", "Label", "What it is", "Score", "Share of the other class it is on the wrong side of")
+    caption = "Highest-scored negatives and lowest-scored positives"
+    if findings.folds:
+        caption = "Negatives ranked highest and positives ranked lowest within their fold"
     return Section(
         anchor="cases",
         title="Largest errors",
         blocks=(
             Caution("Ids may name patients or customers: mind with whom this page is shared."),
-            DataTable(caption="Highest-scored negatives and lowest-scored positives", header=header, rows=rows),
+            DataTable(caption=caption, header=header, rows=rows),
         ),
     )
 
@@ -182,7 +191,7 @@ def data_section(findings: RunFindings) -> Section:
         share = counts.positives / counts.rows if counts.rows else 0.0
         rows.append(
             (
-                TableCell(shown(one.part)),
+                TableCell("all folds" if one.part == OOF else shown(one.part)),
                 TableCell(shown(one.label)),
                 TableCell(f"{counts.rows:,}", counts.rows),
                 TableCell(f"{counts.positives:,}", counts.positives),
@@ -199,7 +208,9 @@ def data_section(findings: RunFindings) -> Section:
         pairs.append((f"Rows of the {'packed set' if data.packed else 'table'}", rows_text))
     facts = Facts((*pairs, ("One input", shown(shape))))
     table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
-    flow = () if findings.cohort is None else (Gallery((cohort_picture(findings.cohort, findings.parts),)),)
+    flow: tuple[Block, ...] = ()
+    if findings.cohort is not None:
+        flow = (Gallery((cohort_picture(findings.cohort, findings.parts, findings.folds),)),)
     return Section(anchor="data", title="Data", blocks=(facts, *flow, table))
 
 

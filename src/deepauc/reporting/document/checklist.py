@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from deepauc.reporting.document.blocks import DataTable, Paragraph, Section, TableCell, shown
 from deepauc.reporting.evaluation.findings import Absent, RunFindings
 from deepauc.text_tables import percent_text
+from deepauc.training.run.scores import OOF
 
 AUTHOR = "For the author"
 _SOURCES = (
@@ -48,8 +49,10 @@ def _flow(findings: RunFindings) -> str | None:
     flow = findings.cohort
     if flow is None:
         return None
-    used = ", ".join(f"{rows:,} {shown(part)}" for part, rows in flow.parts.items())
-    return f"{flow.read:,} rows read, {sum(flow.left_out.values()):,} left out; {used} (section Data)"
+    used = [f"{rows:,} {shown(part)}" for part, rows in flow.parts.items()]
+    if flow.folds:
+        used.insert(0, f"{sum(flow.folds.values()):,} in {len(flow.folds)} folds")
+    return f"{flow.read:,} rows read, {sum(flow.left_out.values()):,} left out; {', '.join(used)} (section Data)"
 
 
 def _missing(findings: RunFindings) -> str | None:
@@ -75,26 +78,30 @@ def _disjoint(findings: RunFindings) -> str | None:
     if leaks.patients_in_two_parts is None:
         return "Rows. The data name no patients, so a patient may be in two parts"
     if leaks.patients_in_two_parts:
-        return f"{leaks.patients_in_two_parts:,} {leaks.group_word}s are in two parts (section Leak check)"
-    return f"The {leaks.group_word}: none of {leaks.patients:,} is in two parts"
+        return f"{leaks.patients_in_two_parts:,} {leaks.group_word}s are in two {leaks.between} (section Leak check)"
+    return f"The {leaks.group_word}: none of {leaks.patients:,} is in two {leaks.between}"
+
+
+def _called(part: str) -> str:
+    return "all folds" if part == OOF else shown(part)
 
 
 def _events(findings: RunFindings) -> str | None:
     first = {(one.part, one.label): one.counts for one in findings.parts}
-    said = [f"{shown(part)} {counts.positives:,} of {counts.rows:,}" for (part, _), counts in first.items()]
+    said = [f"{_called(part)} {counts.positives:,} of {counts.rows:,}" for (part, _), counts in first.items()]
     alone = len(findings.label_names) == 1
     return f"Positives: {', '.join(said)}. The sample size is the author's to justify" if alone else None
 
 
 def _imbalance(findings: RunFindings) -> str | None:
-    train = [one for one in findings.parts if one.part in ("train", "oof") and one.counts.rows]
+    train = [one for one in findings.parts if one.part in ("train", OOF) and one.counts.rows]
     said = [f"{shown(one.label)} {percent_text(one.counts.positives / one.counts.rows)}" for one in train]
     return f"Positive in training: {', '.join(said)}. How the loss and the batches meet it: appendix" if said else None
 
 
 def _model(findings: RunFindings) -> str | None:
     stages = ", then ".join(shown(name) for name in findings.record.objectives)
-    return f"{shown(findings.record.network)}, trained by {stages} (appendix)"
+    return f"{shown(findings.record.network).removesuffix('Spec')}, trained by {stages} (appendix)"
 
 
 def _software(findings: RunFindings) -> str | None:
@@ -113,7 +120,7 @@ def _selection(findings: RunFindings) -> str | None:
 
 def _performance(findings: RunFindings) -> str | None:
     if findings.record.folds is not None:
-        return "Mean AUC within folds with a 95 % interval; sensitivity and specificity of held-out rows"
+        return "AUC, sensitivity, specificity and predictive values within folds, with 95 % intervals"
     if findings.judged_part is None:
         return None
     return (
@@ -135,7 +142,8 @@ def _subgroups(findings: RunFindings) -> str | None:
 
 def _output(findings: RunFindings) -> str | None:
     known = any(not isinstance(label.calibration, Absent) for label in findings.labels)
-    return "A raw score that ranks" + ("; a probability after recalibration on validation" if known else "")
+    on = "held-out rows" if findings.record.folds is not None else "validation"
+    return "A raw score that ranks" + (f"; a probability after recalibration on {on}" if known else "")
 
 
 def _explainability(findings: RunFindings) -> str | None:

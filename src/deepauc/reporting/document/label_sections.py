@@ -24,6 +24,7 @@ from deepauc.reporting.evaluation.findings import (
     LabelEvaluation,
     Paired,
 )
+from deepauc.reporting.evaluation.label import rows_of
 from deepauc.reporting.figures.label import (
     decision_picture,
     figure_text,
@@ -37,11 +38,20 @@ from deepauc.reporting.figures.label import (
 )
 from deepauc.text_tables import small_text
 from deepauc.training.plain import objective_type
+from deepauc.training.run.scores import OOF
 
 _BRACKETS = (
     "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
     "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "
     "calibration is not ruled out."
+)
+_FOLD_PROBABILITIES = (
+    "A probability is what a fold's network says of a row that it did not see, recalibrated on the held-out rows of "
+    "the other folds. Probabilities have one scale, so those of all folds are judged together. The average of all "
+    "networks, which deepauc predict uses, is not judged here."
+)
+_AVERAGE_PROBABILITIES = (
+    "A probability is the mean of the recalibrated probabilities of all networks, which is what deepauc predict gives."
 )
 Topic = tuple[str, str, tuple[Block, ...]]  # anchor, title, blocks
 
@@ -66,11 +76,16 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
     if isinstance(label.auc, Absent):
         return (Missing("AUC", label.auc.why),)
     auc, counts = label.auc, label.counts
-    rows = [_interval_row("DeLong, rows taken as independent", auc.delong)]
+    folds = "mean within folds, " if label.part == OOF else ""
+    rows = [_interval_row(f"DeLong, {folds}rows taken as independent", auc.delong)]
     if auc.delong_by_patient is not None:
-        rows.append(_interval_row(f"DeLong, clustered by {counts.group_word} (Obuchowski)", auc.delong_by_patient))
+        by_patient = f"DeLong, {folds}clustered by {counts.group_word} (Obuchowski)"
+        rows.append(_interval_row(by_patient, auc.delong_by_patient))
+    if auc.corrected is not None:
+        rows.append(_interval_row("The same, corrected for the choice among candidates", auc.corrected))
     over = f"over {counts.group_word}s" if counts.clustered else "over rows"
-    rows.append(_interval_row(f"Bootstrap {over} (BCa, {label.resamples.auc:,} samples)", auc.bootstrap))
+    if auc.bootstrap is not None:
+        rows.append(_interval_row(f"Bootstrap {over} (BCa, {label.resamples.auc:,} samples)", auc.bootstrap))
     table = DataTable(
         caption="AUC with 95 % confidence intervals",
         header=("Method", "AUC", "from", "to"),
@@ -78,7 +93,7 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
     )
     patients = "The table names no patients or other groups, so rows are taken as independent."
     if counts.patients is not None:
-        patients = f"Every {counts.group_word} has one row, so both methods are by {counts.group_word}."
+        patients = f"Every {counts.group_word} has one row, so intervals are by {counts.group_word}."
         if counts.clustered:
             word = counts.group_word
             patients = f"{counts.patients:,} {word}s have {counts.rows:,} rows: quote an interval by {word}."
@@ -166,8 +181,9 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
     found = label.calibration
     if isinstance(found, Absent):
         return (Missing("calibration", found.why),)
-    states = [("Before", found.before)]
-    missing: tuple[Missing, ...] = ()
+    states, missing = list[tuple[str, CalibrationState]](), tuple[Missing, ...]()
+    if isinstance(found.before, CalibrationState):
+        states.append(("Before", found.before))
     if isinstance(found.after, CalibrationState):
         states.append(("After", found.after))
     else:
@@ -177,7 +193,11 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
         slope, intercept = found.recalibration.get("slope"), found.recalibration.get("intercept")
         fitted = f" Recalibrated probability: sigmoid({slope:.4g} · score {intercept:+.4g}), fitted on validation."
     words = Paragraph(f"{_scores_as_probabilities(objective)} Before means {found.source}.{fitted}")
-    limits = found.before.brier_interval
+    caption = f"Calibration on {rows_of(label.part)} before and after recalibration"
+    if isinstance(found.before, Absent):
+        words = Paragraph(_FOLD_PROBABILITIES if label.part == OOF else _AVERAGE_PROBABILITIES)
+        caption = f"Calibration on {rows_of(label.part)}"
+    limits = states[0][1].brier_interval if states else Absent("there are no probabilities.")
     if isinstance(limits, Absent):
         missing = (*missing, Missing("intervals of Brier score and calibration error", limits.why))
         brackets: tuple[Paragraph, ...] = ()
@@ -185,8 +205,8 @@ def _calibration(label: LabelEvaluation, prefix: str, objective: str) -> tuple[B
         over = f"{label.counts.group_word}s" if label.counts.clustered else "rows"
         brackets = (Paragraph(_BRACKETS.format(over=over, samples=label.resamples.others)),)
     table = DataTable(
-        caption=f"Calibration on the {label.part} part before and after recalibration",
-        header=("", *(name for name, _ in states)),
+        caption=caption,
+        header=("Measure", *(name if len(states) > 1 else "Value" for name, _ in states)),
         rows=tuple(_calibration_rows([state for _, state in states])),
     )
     return (Beside((words, table, *brackets, *missing), reliability_picture(f"{prefix}reliability", found)),)

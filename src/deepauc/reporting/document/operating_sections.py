@@ -7,9 +7,20 @@ import math
 from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.blocks import Block, DataTable, Missing, Paragraph, TableCell
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, OperatingRow, PatientLevel
+from deepauc.reporting.evaluation.label import rows_of
 from deepauc.reporting.figures.label import interval_text
 from deepauc.text_tables import percent_text
+from deepauc.training.run.scores import OOF
 
+_CHOSEN = (
+    "Each threshold was chosen on rows held out from training and is judged here on rows that had no part in the "
+    "choice, which is why the value reached differs from the one asked for."
+)
+_CHOSEN_ON_FOLDS = (
+    "In each fold the threshold is the one that the other folds choose, and the counts are summed over folds: no row "
+    "has a part in the choice of its own threshold, which is why the value reached differs from the one asked for. The "
+    "column Threshold is the choice of all held-out rows, in log odds, which deepauc predict and the bundle use."
+)
 _SCORE_WORDS = {"highest": "its highest score (worst image)", "mean": "the mean of its scores"}
 
 
@@ -27,16 +38,15 @@ def operating_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
         return (Missing("operating points", fixed.why),)
     rows = (*fixed, *(() if isinstance(sensitive, Absent) else sensitive))
     how = f", clustered by {label.counts.group_word}" if label.counts.clustered else ""
-    return (_table(f"Operating points on the {label.part} part, with 95 % intervals (Wilson{how})", rows),)
+    return (_table(f"Operating points on {rows_of(label.part)}, with 95 % intervals (Wilson{how})", rows),)
 
 
 def threshold_words(label: LabelEvaluation) -> str:
     """How a threshold was chosen, and what it may be read for."""
     share = percent_text(label.counts.positives / label.counts.rows)
     return (
-        "Each threshold was chosen on validation and is judged here on rows that had no part in the choice, which is "
-        "why the value reached differs from the one asked for. A score at or above it counts as positive. Positive "
-        f"and negative predictive values (PPV, NPV) hold for this part's share of positives ({share})."
+        f"{_CHOSEN_ON_FOLDS if label.part == OOF else _CHOSEN} A score at or above it counts as positive. Positive "
+        f"and negative predictive values (PPV, NPV) hold for the share of positives here ({share})."
         + ("" if label.operating_points_left_out is None else f" Left out: {label.operating_points_left_out.why}")
     )
 
@@ -76,8 +86,9 @@ def patient_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
             rows=tuple(rows),
         ),
         Paragraph(
-            f"A {word} is positive if one of its rows is. Thresholds are chosen on the {word}s of validation in the "
-            "same way. Rows without a label do not count."
+            f"A {word} is positive if one of its rows is. Thresholds are chosen on the {word}s of "
+            f"{'the other folds' if label.part == OOF else 'validation'} in the same way. Rows without a label do not "
+            "count."
         ),
     )
 

@@ -39,6 +39,7 @@ from deepauc.reporting.document.label_sections import (
 )
 from deepauc.reporting.document.operating_sections import operating_blocks, patient_blocks, share_cell
 from deepauc.reporting.document.trivial_section import trivial_cautions, trivial_section
+from deepauc.reporting.document.variation_section import variation_section
 from deepauc.reporting.evaluation.findings import (
     Absent,
     AucResult,
@@ -50,7 +51,10 @@ from deepauc.reporting.evaluation.findings import (
     StageFinding,
     SubgroupFinding,
 )
+from deepauc.reporting.evaluation.label import rows_of
 from deepauc.reporting.figures.label import forest_picture, interval_text, signed_text
+from deepauc.reporting.folds import SINGLE_NETWORKS, candidates_section, kept_text, verdict_blocks
+from deepauc.training.run.scores import OOF
 
 NOT_A_DEVICE = (
     "Not a medical device. For research only: nothing here was reviewed for use on patients, and no diagnosis or "
@@ -58,16 +62,22 @@ NOT_A_DEVICE = (
 )
 
 
+_AVERAGE = (
+    "The test part was in no fold. Here it is judged by the average of all networks, which is what deepauc predict "
+    "uses, at the thresholds of all held-out rows."
+)
+
+
 def run_document(findings: RunFindings, *, command: str | None, thumbnails: Section | None = None) -> Document:
     """The whole report of a run; `command` is what makes it again, thumbnails a section that images were needed for."""
-    against = (trivial_section(findings), _baseline(findings))
-    sections = [_result(findings), *(one for one in against if one is not None)]
+    sections = [_result(findings), *_against(findings)]
     if len(findings.labels) == 1:
         topics = _topics(findings, 0, "")
         sections += [Section(anchor=anchor, title=title, blocks=blocks) for anchor, title, blocks in topics]
     else:
         sections += [_label_section(findings, number) for number in range(len(findings.labels))]
-    sections += [_subgroups(findings), data_section(findings), leaks_section(findings)]
+    sections += [_average_on_test(findings)] if findings.average_on_test else []
+    sections += [_subgroups(findings), variation_section(findings), data_section(findings), leaks_section(findings)]
     if findings.cases:
         sections.append(cases_section(findings))
     if thumbnails is not None:
@@ -87,6 +97,15 @@ def p_text(p_value: float) -> str:
     return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"
 
 
+def _against(findings: RunFindings) -> list[Section]:
+    """What the network is compared with: candidates and trivial baselines, and another run."""
+    choice = None if findings.record.folds is None else findings.record.folds.choice
+    if choice is None:
+        return [one for one in (trivial_section(findings), _baseline(findings)) if one is not None]
+    named = isinstance(findings.baseline, BaselineFinding)
+    return [candidates_section(choice), *([_baseline(findings)] if named else [])]
+
+
 def _result(findings: RunFindings) -> Section:
     blocks: list[Block] = []
     if not findings.labels:
@@ -94,24 +113,28 @@ def _result(findings: RunFindings) -> Section:
     elif len(findings.labels) == 1:
         label = findings.labels[0]
         if isinstance(label.auc, AucResult):
-            blocks.append(_headline(label, label.auc))
+            blocks.append(_headline(findings, label, label.auc))
         blocks += [
             *trivial_cautions(findings),
-            *_part_blocks(findings),
+            *verdict_blocks(findings),
+            *([] if findings.folds else _part_blocks(findings)),
             *operating_blocks(label),
+            *(_part_blocks(findings) if findings.folds else []),
             *(Caution(text) for text in label.cautions),
         ]
         blocks += [*patient_blocks(label), *interval_table(label), *_kept_blocks(findings), *_copies_blocks(findings)]
     else:
-        blocks += [*trivial_cautions(findings), *_several_labels(findings)]
+        blocks += _several_labels(findings)
     blocks += [Caution(note) for note in findings.notes]
     return Section(anchor="result", title="Result", blocks=tuple(blocks))
 
 
 def _part_blocks(findings: RunFindings) -> list[Block]:
     """What the reader has to know before the figures: the part, leaks."""
-    part = Paragraph(findings.part_note) if findings.judged_part == "test" else Caution(findings.part_note)
-    return [part, *(Caution(text) for text in leak_texts(findings.leaks))]
+    held_out = findings.judged_part in ("test", OOF)
+    part = Paragraph(findings.part_note) if held_out else Caution(findings.part_note)
+    single = [Paragraph(SINGLE_NETWORKS)] if findings.folds else []
+    return [part, *single, *(Caution(text) for text in leak_texts(findings.leaks))]
 
 
 def _copies_blocks(findings: RunFindings) -> list[Block]:
@@ -147,19 +170,45 @@ def _kept_blocks(findings: RunFindings) -> list[Block]:
     ]
 
 
-def _headline(label: LabelEvaluation, auc: AucResult) -> Headline:
+def _headline(findings: RunFindings, label: LabelEvaluation, auc: AucResult) -> Headline:
     counts = label.counts
     method = f"DeLong, clustered by {counts.group_word}" if auc.delong_by_patient else "DeLong"
     over = f"bootstrap over {counts.group_word}s" if counts.clustered else "bootstrap"
     patients = f" of {counts.patients:,} {counts.group_word}s" if counts.patients is not None else ""
-    known = f"95 % interval {_range(auc.headline)} ({method}), {_range(auc.bootstrap)} ({over})"
+    known = f"95 % interval {_range(auc.headline)} ({method})"
+    if auc.bootstrap is not None:
+        known += f", {_range(auc.bootstrap)} ({over})"
     if label.too_few is not None:
         known = "The table of intervals below holds what was computed all the same. Do not quote it as a result."
+    where = f"on {rows_of(label.part)}"
+    if findings.record.folds is not None and label.part == OOF:
+        where = f"within {len(findings.record.folds.names)} folds"
+    details = [known, f"{counts.positives:,} positive and {counts.negatives:,} negative rows{patients}"]
+    details += [*kept_text(findings), *(_on_test(one) for one in findings.average_on_test)]
     return Headline(
         value=f"{auc.headline.value:.3f}" if label.too_few is None else label.too_few,
-        label=f"AUC on the {label.part} part · {shown(label.name)}",
-        details=(known, f"{counts.positives:,} positive and {counts.negatives:,} negative rows{patients}"),
+        label=f"AUC {where} · {shown(label.name)}",
+        details=tuple(details),
     )
+
+
+def _on_test(label: LabelEvaluation) -> str:
+    """The average of a run with folds on its test part, in a line."""
+    found = "no AUC" if isinstance(label.auc, Absent) else f"AUC {interval_text(label.auc.headline)}"
+    return f"Average of all networks on the test part: {found if label.too_few is None else label.too_few}"
+
+
+def _average_on_test(findings: RunFindings) -> Section:
+    blocks: list[Block] = [Paragraph(_AVERAGE)]
+    several = len(findings.average_on_test) > 1
+    for number, label in enumerate(findings.average_on_test):
+        prefix = f"test-{number + 1}-"
+        blocks += [Heading(shown(label.name), f"test-{number + 1}")] if several else []
+        blocks += [Paragraph(f"{_on_test(label)}."), *operating_blocks(label)]
+        blocks += [*(Caution(text) for text in label.cautions), *patient_blocks(label), *interval_table(label)]
+        for anchor, title, topic in label_topics(label, prefix, other=None, objective=findings.kept_objective):
+            blocks += [Heading(f"{title}: {shown(label.name)}" if several else title, anchor), *topic]
+    return Section(anchor="average-on-test", title="The average on the test part", blocks=tuple(blocks))
 
 
 def _several_labels(findings: RunFindings) -> list[Block]:
@@ -167,33 +216,41 @@ def _several_labels(findings: RunFindings) -> list[Block]:
     judged = [label for label in findings.labels if isinstance(label.auc, AucResult)]
     counted = [label for label in judged if label.too_few is None]
     left_out = [f"{shown(label.name)}: {label.too_few}" for label in judged if label.too_few is not None]
+    folds = findings.record.folds
     details = ["Each label has its own interval in the table; the mean has none."]
+    where = f"on {findings.judged_part}"
+    if folds is not None and folds.choice is not None:
+        where = f"within {len(folds.names)} folds"
+        details = [f"95 % interval {_range(folds.choice.auc)}"] if folds.choice.counted == len(counted) else details
     if left_out:
         details.append(f"Left out of the mean: {'; '.join(left_out)}.")
+    details += kept_text(findings)
     if findings.mean_auc is not None:
         blocks.append(
             Headline(
                 value=f"{findings.mean_auc:.3f}",
-                label=f"mean AUC over {len(counted)} of {len(findings.labels)} labels on {findings.judged_part}",
+                label=f"mean AUC over {len(counted)} of {len(findings.labels)} labels {where}",
                 details=tuple(details),
             )
         )
     elif left_out:
         blocks.append(Missing("mean AUC", f"no label has enough rows of both classes. {'; '.join(left_out)}."))
-    blocks += _part_blocks(findings)
+    blocks += [*trivial_cautions(findings), *verdict_blocks(findings)]
+    blocks += [] if findings.folds else _part_blocks(findings)
     blocks.append(
         DataTable(
             caption="Labels, with 95 % intervals",
             header=(
                 *("Label", "Positives", "Negatives", "AUC [95 % interval]", "Average precision [95 % interval]"),
                 *(
-                    "Sensitivity at validation's threshold for 90 % specificity, %",
+                    "Sensitivity at the threshold for 90 % specificity, %",
                     "Brier, recalibrated [95 % interval]",
                 ),
             ),
             rows=tuple(_label_row(label) for label in findings.labels),
         )
     )
+    blocks += _part_blocks(findings) if findings.folds else []
     blocks += [
         Missing(f"AUC of {shown(one.name)}", one.auc.why) for one in findings.labels if isinstance(one.auc, Absent)
     ]
@@ -287,7 +344,7 @@ def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _
     blocks: list[Block] = [
         Paragraph(
             f"{words.what.format(name=shown(baseline.name), objective=shown(baseline.objective))}, on the same rows of "
-            f"the {baseline.part} part, {baseline.paired_by}. Paired test: {test}."
+            f"{rows_of(baseline.part)}, {baseline.paired_by}. Paired test: {test}."
         )
     ]
     rows = []
@@ -380,11 +437,12 @@ def _subgroups(findings: RunFindings) -> Section:
         blocks: list[Block] = [Missing("subgroups", found.why)]
     else:
         several, word = len(findings.label_names) > 1, findings.leaks.group_word
+        where = "the other folds" if findings.judged_part == OOF else "validation"
         blocks = [
             Paragraph(
                 f"AUC within each subgroup, with its 95 % interval (DeLong, clustered by {word} where {word}s have "
-                "several rows). Sensitivity and specificity are at the threshold for 90 % specificity on all of "
-                "validation. Subgroups are small and many: a difference seen here is a question, not an answer; no "
+                f"several rows). Sensitivity and specificity are at the threshold for 90 % specificity on all of "
+                f"{where}. Subgroups are small and many: a difference seen here is a question, not an answer; no "
                 "correction for looking often was made."
             )
         ]

@@ -57,17 +57,22 @@ class Resamples:
 
 @dataclass(frozen=True, kw_only=True)
 class AucResult:
-    """delong: rows taken as independent. The other two respect patients where some have several rows."""
+    """delong: rows taken as independent. The other two respect patients where some have several rows.
+
+    Of cross-validation they are the mean AUC within folds, and there is no bootstrap, which is too narrow there.
+    corrected: for the choice among candidates that was made on the same rows.
+    """
 
     delong: Estimate[float]
     delong_by_patient: Estimate[float] | None
-    bootstrap: Estimate[float]
+    bootstrap: Estimate[float] | None
     average_precision: float
     average_precision_interval: Estimate[float] | Absent
+    corrected: Estimate[float] | None = field(default=None, metadata=ONLY_IF_ASKED)
 
     @property
     def headline(self) -> Estimate[float]:
-        return self.delong_by_patient or self.delong
+        return self.corrected or self.delong_by_patient or self.delong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,7 @@ class PartialAuc:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """ROC and precision-recall, each with a band."""
+    """ROC and precision-recall, each with a band. each_roc: of every fold (fpr, tpr), where there are some."""
 
     fpr: Floats
     tpr: Floats
@@ -90,6 +95,7 @@ class Curves:
     recall: Floats
     precision: Floats
     precision_band: Band
+    each_roc: tuple[tuple[Floats, Floats], ...] | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +110,11 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatingRow:
-    """A threshold that has this specificity, or this sensitivity, on validation; what it does on the judged part."""
+    """A threshold that has this specificity, or this sensitivity, on validation; what it does on the judged part.
+
+    fold_thresholds: of cross-validation, by fold the one that the other folds choose, which the counts are of.
+    `threshold` is then the choice of all held-out rows.
+    """
 
     asked_specificity: float | None
     threshold: float
@@ -117,6 +127,20 @@ class OperatingRow:
     true_negatives: int
     false_negatives: int
     asked_sensitivity: float | None = None
+    fold_thresholds: Mapping[str, float] | None = field(default=None, metadata=ONLY_IF_ASKED)
+
+    @property
+    def asked(self) -> str:
+        """As bundle.json calls a threshold: `specificity 0.9`."""
+        if self.asked_sensitivity is not None:
+            return f"sensitivity {self.asked_sensitivity:g}"
+        return f"specificity {self.asked_specificity:g}"
+
+    def cuts(self, folds: npt.NDArray[np.str_] | None, rows: int) -> Floats:
+        """The threshold of each row, (rows,)."""
+        if self.fold_thresholds is None or folds is None:
+            return np.full(rows, self.threshold)
+        return np.array([self.fold_thresholds.get(one, self.threshold) for one in folds.tolist()])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +172,10 @@ class CalibrationState:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """before: `source` says what was taken as a probability. after: recalibrated on validation."""
+    """before: `source` says what was taken as a probability. after: recalibrated on validation, or on other folds."""
 
     source: str
-    before: CalibrationState
+    before: CalibrationState | Absent
     after: CalibrationState | Absent
     recalibration: dict[str, Any] | None
 
@@ -263,11 +287,15 @@ class SubgroupFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class CohortFlow:
-    """Where the rows of the table went. left_out: reason -> rows; parts: rows that were used, labelled or not."""
+    """Where the rows of the table went. left_out: reason -> rows; parts: rows that were used, labelled or not.
+
+    folds: those of cross-validation by name, in place of the part that they make up.
+    """
 
     read: int
     left_out: Mapping[str, int]
     parts: Mapping[str, int]
+    folds: Mapping[str, int] | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +310,7 @@ class LeakFinding:
     recorded: Mapping[str, int] | None  # kind -> how many; empty: looked for and not found
     group_word: str = "patient"
     possible: int = 0
+    between: Literal["parts", "folds"] = "parts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,6 +322,7 @@ class Case:
     kind: str  # "negative with a high score" or "positive with a low score"
     score: float
     wrong_side_of: float  # share of the other class that this row is ranked on the wrong side of
+    fold: str | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +332,28 @@ class History:
     stages: tuple[int, ...]  # (E,) the stage of each epoch
     objectives: tuple[str, ...]  # by stage
     columns: Mapping[str, Floats]  # name -> (E,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldRow:
+    """One label in one fold, by the network that did not see it."""
+
+    fold: str
+    label: str
+    rows: int
+    positives: int
+    auc: Estimate[float] | Absent
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatRow:
+    """One label of a run with another seed, on the same rows. same_recipe: nothing but the seed differs."""
+
+    run: str
+    seed: int | None
+    label: str
+    auc: Estimate[float] | Absent
+    same_recipe: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +383,10 @@ class RunFindings:
     left_out_of_mean: tuple[str, ...] = ()  # labels with too few of a class
     cohort: CohortFlow | None = None  # of runs whose table was recorded
     trivial: tuple[BaselineFinding, ...] = ()  # baselines that need no network, where training has fitted them
+    folds: tuple[FoldRow, ...] = ()  # of cross-validation
+    average_on_test: tuple[LabelEvaluation, ...] = ()  # of a run with folds that has a test part
+    fold_histories: tuple[History, ...] = ()
+    repeats: tuple[RepeatRow, ...] = ()  # this run first, where others were named
 
 
 def to_json(value: Any) -> Any:

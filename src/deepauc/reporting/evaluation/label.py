@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,7 +24,7 @@ from deepauc.metrics.curves import (
     roc_curve,
 )
 from deepauc.metrics.decisions import DecisionCurve, decision_curve
-from deepauc.metrics.intervals import Estimate, auroc_with_limits
+from deepauc.metrics.intervals import auroc_with_limits
 from deepauc.metrics.partial import Region, partial_auroc_interval
 from deepauc.metrics.recalibration import TemperatureScaling, fit_temperature
 from deepauc.reporting.evaluation.findings import (
@@ -46,10 +49,16 @@ from deepauc.reporting.evaluation.operating import (
 )
 from deepauc.reporting.evaluation.resamples import fewer_told, resamples_of
 from deepauc.reporting.evaluation.sample import Floats, Sample, attempt, count_rows
+from deepauc.reporting.evaluation.within_folds import (
+    DRAWN_POINTS,
+    auc_within_folds,
+    curves_within_folds,
+    partial_auc_within_folds,
+)
+from deepauc.training.run.scores import OOF
 
 WHOLE = "all"  # the name of a table that has no parts
 NO_PART = "(no part)"  # that of rows without one in a table that has some
-DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
 CALIBRATION_BINS = 10
 THRESHOLDS = np.concatenate([np.arange(1, 10) / 1000, np.arange(1, 100) / 100])
 FEW = 10  # samples of the rarer class at which intervals are known to be too narrow
@@ -59,6 +68,8 @@ COVERAGE_NOTE = (
     "In simulations (normal scores, AUC .7 to .9) a nominal 95 % DeLong interval held the true AUC in 87 to 94 % of "
     "the samples with 10 positives and in 86 to 89 % with 5."
 )
+FOLDS_NOTE = "Intervals within folds were tried in simulations with 15 positives and more, not with fewer."
+NO_RAW = "scores.csv of a run with folds holds recalibrated scores."
 
 
 def evaluate_label(
@@ -71,13 +82,16 @@ def evaluate_label(
     curves: bool = True,
     tell_resamples: bool = True,
     region: Region | None = None,
+    log_odds: bool = False,
 ) -> LabelEvaluation:
     """All of it for one label; what cannot be had is `Absent` with the reason, never an exception.
 
     validation: where thresholds and recalibration come from. probabilities: the scores are probabilities already, not
     a network's raw output. curves: also curves, histograms and bands (the slow half). tell_resamples: a caution where
     fewer bootstrap samples than usual are drawn; of several labels one has it for all. region: also the partial AUC
-    there.
+    there. log_odds: the scores are recalibrated already.
+
+    A sample with folds is judged within them, and is its own validation, fold by fold (`operating`).
     """
     counts = count_rows(sample)
     resamples, fewer = resamples_of(counts), fewer_told(counts) if tell_resamples else None
@@ -85,41 +99,43 @@ def evaluate_label(
     obstacle = _obstacle(sample, part)
     if obstacle is not None:
         return _nothing(name, part, counts, obstacle, region)
-    held_out = _usable_validation(validation)
-    auc = attempt(lambda: _auc(sample, counts, resamples))
-    thresholds = () if isinstance(held_out, Absent) else few_for_thresholds(count_rows(held_out))
+    folds = sample.folds is not None
+    held_out = sample if folds else _usable_validation(validation)
+    auc = attempt(lambda: (auc_within_folds if folds else _auc)(sample, counts, resamples))
+    curves_of = curves_within_folds if folds else _curves
+    few = () if isinstance(held_out, Absent) else few_for_thresholds(count_rows(held_out), folds=folds)
+    probable = _as_probabilities(sample, held_out, given=probabilities, log_odds=log_odds)
     return LabelEvaluation(
         name=name,
         part=part,
         counts=counts,
         auc=auc,
-        curves=attempt(lambda: _curves(sample, resamples)) if curves else Absent("not asked for."),
+        curves=attempt(lambda: curves_of(sample, resamples)) if curves else Absent("not asked for."),
         histogram=_histogram(sample),
         operating_points=at_specificities(sample, held_out, counts),
         operating_points_left_out=(
-            None if isinstance(held_out, Absent) else left_out(fewest_negatives(counts, held_out))
+            None if isinstance(held_out, Absent) else left_out(fewest_negatives(counts, held_out), folds=folds)
         ),
         sensitivity_points=at_sensitivities(sample, held_out, counts),
         patients=patient_levels(sample, held_out, counts),
-        too_few=_too_few(counts),
-        calibration=_calibration(sample, held_out, counts, resamples, probabilities),
-        decision=_decision(sample, held_out),
-        cautions=(*_cautions(counts), *_backwards(auc), *thresholds, *(() if fewer is None else (fewer,))),
+        too_few=too_few(counts),
+        calibration=_calibration(sample, probable, counts, resamples),
+        decision=_decision(sample, probable.after),
+        cautions=(*_cautions(counts, folds), *_backwards(auc), *few, *(() if fewer is None else (fewer,))),
         resamples=resamples,
         partial_auc=None if region is None else attempt(lambda: _partial_auc(sample, counts, resamples, region)),
     )
 
 
-def part_interval(sample: Sample) -> Estimate[float]:
-    """AUC with DeLong's interval, clustered by patient where a patient has several rows."""
-    clustered = sample.groups is not None and np.unique(sample.groups).size < len(sample.groups)
-    return auroc_with_limits(sample.scores, sample.labels, groups=sample.groups if clustered else None)
+def rows_of(part: str) -> str:
+    """`the test part`: what judged rows are called."""
+    return {WHOLE: "the table", OOF: "the held-out rows of all folds"}.get(part, f"the {part} part")
 
 
 def _obstacle(sample: Sample, part: str) -> Absent | None:
-    rows, where = len(sample.labels), "the table" if part == WHOLE else f"the {part} part"
+    rows, where = len(sample.labels), rows_of(part)
     if rows == 0:
-        return Absent(f"{where} has no labelled row.")
+        return Absent(f"{where} {'have' if part == OOF else 'has'} no labelled row.")
     if (bad := int((~np.isfinite(sample.scores)).sum())) > 0:
         return Absent(
             f"{bad} of {rows} scores in {where} are NaN or infinite. Drop these rows, or find out why the model gave "
@@ -177,16 +193,19 @@ def _auc(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
 
 
 def _partial_auc(sample: Sample, counts: Counts, resamples: Resamples, region: Region) -> PartialAuc:
-    area = partial_auroc_interval(
-        sample.scores,
-        sample.labels,
-        max_fpr=region.max_fpr,
-        min_tpr=region.min_tpr,
-        groups=sample.groups if counts.clustered else None,
-        n_resamples=resamples.others,
-        seed=0,
-    )
-    return PartialAuc(region=region, area=area.floats(), chance=region.chance, most=region.most)
+    if sample.folds is not None:
+        area = partial_auc_within_folds(sample, counts, resamples, region)
+    else:
+        area = partial_auroc_interval(
+            sample.scores,
+            sample.labels,
+            max_fpr=region.max_fpr,
+            min_tpr=region.min_tpr,
+            groups=sample.groups if counts.clustered else None,
+            n_resamples=resamples.others,
+            seed=0,
+        ).floats()
+    return PartialAuc(region=region, area=area, chance=region.chance, most=region.most)
 
 
 def _curves(sample: Sample, resamples: Resamples) -> Curves:
@@ -224,23 +243,51 @@ def _without_outliers(scores: Floats) -> tuple[float, float]:
     return max(least, low - reach), min(most, high + reach)
 
 
-def _calibration(
-    sample: Sample, validation: Sample | Absent, counts: Counts, resamples: Resamples, probabilities: bool
-) -> Calibration | Absent:
-    groups = sample.groups if counts.clustered else None
-    before = TemperatureScaling(slope=1.0, intercept=0.0)
-    source = "the scores as they are" if probabilities else "the sigmoid of the network's output"
-    raw = sample.scores if probabilities else before.apply(sample.scores)
-    first = attempt(lambda: _calibration_state(raw, sample.labels, groups, resamples))
-    if isinstance(first, Absent):
-        return first
+@dataclass(frozen=True, eq=False)
+class _Probabilities:
+    """What the scores of a sample say as probabilities, (n,) each. source, recalibration: as in `Calibration`."""
+
+    source: str
+    before: Floats | Absent
+    after: Floats | Absent
+    recalibration: dict[str, Any] | None = None
+
+
+def _as_probabilities(sample: Sample, validation: Sample | Absent, *, given: bool, log_odds: bool) -> _Probabilities:
+    """given: they are probabilities as they come. log_odds: they are recalibrated, so there is nothing before."""
+    as_it_is = TemperatureScaling(slope=1.0, intercept=0.0)
+    if log_odds:
+        of = "each fold's network, recalibrated on the other folds" if sample.folds is not None else "the average"
+        return _Probabilities(f"the probability of {of}", Absent(NO_RAW), as_it_is.apply(sample.scores))
+    source = "the scores as they are" if given else "the sigmoid of the network's output"
+    before = sample.scores if given else as_it_is.apply(sample.scores)
     if isinstance(validation, Absent):
-        return Calibration(source=source, before=first, after=validation, recalibration=None)
+        return _Probabilities(source, before, validation)
     fitted = attempt(lambda: fit_temperature(validation.scores, validation.labels))
     if isinstance(fitted, Absent):
-        return Calibration(source=source, before=first, after=fitted, recalibration=None)
-    after = attempt(lambda: _calibration_state(fitted.apply(sample.scores), sample.labels, groups, resamples))
-    return Calibration(source=source, before=first, after=after, recalibration=fitted.to_dict())
+        return _Probabilities(source, before, fitted)
+    return _Probabilities(source, before, fitted.apply(sample.scores), fitted.to_dict())
+
+
+def _calibration(
+    sample: Sample, probable: _Probabilities, counts: Counts, resamples: Resamples
+) -> Calibration | Absent:
+    groups = sample.groups if counts.clustered else None
+
+    def state(probabilities: Floats | Absent) -> CalibrationState | Absent:
+        if isinstance(probabilities, Absent):
+            return probabilities
+        return attempt(lambda: _calibration_state(probabilities, sample.labels, groups, resamples))
+
+    before = state(probable.before)
+    if isinstance(before, Absent) and not isinstance(probable.before, Absent):
+        return before
+    return Calibration(
+        source=probable.source,
+        before=before,
+        after=state(probable.after),
+        recalibration=probable.recalibration,
+    )
 
 
 def _calibration_state(
@@ -266,16 +313,10 @@ def _calibration_state(
     )
 
 
-def _decision(sample: Sample, validation: Sample | Absent) -> DecisionCurve | Absent:
-    if isinstance(validation, Absent):
-        return validation
-    return attempt(
-        lambda: decision_curve(
-            fit_temperature(validation.scores, validation.labels).apply(sample.scores),
-            sample.labels,
-            thresholds=THRESHOLDS,
-        )
-    )
+def _decision(sample: Sample, probabilities: Floats | Absent) -> DecisionCurve | Absent:
+    if isinstance(probabilities, Absent):
+        return probabilities
+    return attempt(lambda: decision_curve(probabilities, sample.labels, thresholds=THRESHOLDS))
 
 
 def _backwards(auc: AucResult | Absent) -> tuple[str, ...]:
@@ -288,7 +329,7 @@ def _backwards(auc: AucResult | Absent) -> tuple[str, ...]:
     )
 
 
-def _too_few(counts: Counts) -> str | None:
+def too_few(counts: Counts) -> str | None:
     """Said instead of an AUC where a class has fewer rows than TOO_FEW, or, of patients with several, patients."""
     for kind, rows, patients in (
         ("positives", counts.positives, counts.patients_with_positive),
@@ -301,8 +342,8 @@ def _too_few(counts: Counts) -> str | None:
     return None
 
 
-def _cautions(counts: Counts) -> tuple[str, ...]:
-    found = []
+def _cautions(counts: Counts, folds: bool) -> tuple[str, ...]:
+    found, note = [], FOLDS_NOTE if folds else COVERAGE_NOTE
     rarer, kind = min((counts.positives, "positive"), (counts.negatives, "negative"), key=lambda pair: pair[0])
     of_one = {"positive": counts.patients_with_positive == 1, "negative": counts.patients_with_negative == 1}
     if rarer == 1 or (counts.clustered and any(of_one.values())):
@@ -310,12 +351,10 @@ def _cautions(counts: Counts) -> tuple[str, ...]:
         single = f"{kind} row" if rarer == 1 else f"{counts.group_word} with {patients_of} rows"
         found.append(f"Only 1 {single}: how far off the AUC may be cannot be estimated, so its interval is 0 to 1.")
     elif rarer <= FEW:
-        found.append(
-            f"Only {rarer} {kind} row{'s' * (rarer != 1)}: read every interval here as too narrow. " + COVERAGE_NOTE
-        )
+        found.append(f"Only {rarer} {kind} row{'s' * (rarer != 1)}: read every interval here as too narrow. {note}")
     elif counts.clustered and counts.patients_with_positive is not None and counts.patients_with_positive <= FEW:
         found.append(
             f"The {counts.positives} positive rows come from only {counts.patients_with_positive} "
-            f"{counts.group_word}s: read every interval here as too narrow. " + COVERAGE_NOTE
+            f"{counts.group_word}s: read every interval here as too narrow. {note}"
         )
     return tuple(found)

@@ -15,29 +15,34 @@ import numpy as np
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.partial import Region
 from deepauc.names import Alike, count_possible_leaks, find_alike
+from deepauc.reporting.evaluation.cases import find_cases
 from deepauc.reporting.evaluation.findings import (
     Absent,
     AucResult,
     BaselineFinding,
-    Case,
     CohortFlow,
+    FoldRow,
     History,
     LabelEvaluation,
     LeakFinding,
+    OperatingRow,
     Paired,
     PartCounts,
     RunFindings,
     StageFinding,
 )
+from deepauc.reporting.evaluation.repeats import find_repeats
 from deepauc.reporting.evaluation.sample import attempt, count_rows
 from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
 from deepauc.reporting.evaluation.table import compare_tables, evaluate_part, sample_of
+from deepauc.reporting.evaluation.within_folds import each_fold
 from deepauc.training.run.baseline import FOLDER as BASELINE
+from deepauc.training.run.fold_record import KeptCandidate
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
 from deepauc.training.run.record import RunRecord
 from deepauc.training.run.run import LAST_STAGE, Run
-from deepauc.training.run.scores import Scores, read_run_scores
+from deepauc.training.run.scores import OOF, Scores, read_run_scores
 from deepauc.training.trivial import FOLDER as TRIVIAL
 from deepauc.training.trivial import TITLES
 
@@ -48,7 +53,10 @@ NO_LAST_SCORES = (
     "its scores are not in the run folder (the command deepauc train stores them, training from Python does not); its "
     "paired test on validation is in the table of stages."
 )
-FOLDS_NOTE = "Judged within the folds of cross-validation: each row by a network that was not trained on it."
+FOLDS_NOTE = (
+    "Judged within the folds of cross-validation: each row by a network that was not trained on it. Rows are ranked "
+    "within their fold alone, since scores of different networks have no common scale."
+)
 NO_METADATA = "no metadata were given. With them: deepauc report RUN --metadata table.csv --id-column COLUMN."
 
 
@@ -60,22 +68,25 @@ def evaluate_run(
     cases: int = 0,
     force: bool = False,
     region: Region | None = None,
+    repeats: Sequence[str | Path] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> RunFindings:
-    """Judge a finished run on its test part, or on validation where there is none.
+    """Judge a finished run on its test part, or on validation where there is none; one with folds within these.
 
     baseline: another run on the same samples, for the paired test; by default the run's own baseline stage, where
     training has kept it (`RUN/baseline`). metadata: columns for subgroups. cases: how many of the highest-scored
     negatives and lowest-scored positives to name by id (ids may name patients: none by default). force: judge a
     scores.csv that is not the run's own, with a caution. region: also the partial AUC there; a run that was trained for
-    one has it without being asked. progress: called with (labels judged, labels in all).
+    one has it without being asked. repeats: runs on the same rows with other seeds. progress: called with (labels
+    judged, labels in all).
     """
     run = Run(Path(run_dir))
     record = run.record
     if baseline is None and RunFolder(run.path / BASELINE).done:
         baseline = run.path / BASELINE
     RunFolder(run.path).require_classifier()
-    cautions = [text for path in (run.path, baseline) if path for text in require_own(path, SCORES, force=force)]
+    others = [path for path in (baseline, *repeats) if path]
+    cautions = [text for path in (run.path, *others) for text in require_own(path, SCORES, force=force)]
     table = run_scores(run.path, record)
     part = judged_part(table)
     region = region or trained_region(record)
@@ -84,6 +95,11 @@ def evaluate_run(
         if part is None
         else evaluate_part(table, part, curves=True, probabilities=False, region=region, progress=progress)
     )
+    on_test: tuple[LabelEvaluation, ...] = ()
+    if record.folds is not None:
+        labels = corrected_for_choosing(labels, record.folds.choice)
+        if "test" in table.part_names:
+            on_test = evaluate_part(table, "test", curves=True, probabilities=False, region=region)
     judgeable = [one for one in labels if isinstance(one.auc, AucResult)]
     aucs = [one.auc.headline.value for one in judgeable if isinstance(one.auc, AucResult) and one.too_few is None]
     judged = None if part is None else table.part(part)
@@ -93,7 +109,7 @@ def evaluate_run(
         subgroups = (
             Absent(part_note(None))
             if judged is None
-            else find_subgroups(judged, metadata, thresholds=_ninety_percent_specific(labels))
+            else find_subgroups(judged, metadata, at=_ninety_percent_specific(labels), within_folds=part == OOF)
         )
         if not isinstance(subgroups, Absent):
             categories = metadata.alike(dict.fromkeys(one.column for one in subgroups))
@@ -103,7 +119,7 @@ def evaluate_run(
         kind=record.task.kind,
         label_names=table.label_names,
         judged_part=part,
-        part_note=part_note(part) if record.folds is None or part is not None else FOLDS_NOTE,
+        part_note=part_note(part),
         parts=tuple(
             PartCounts(part=name, label=label, counts=count_rows(sample_of(table.part(name), number)))
             for name in table.part_names
@@ -118,20 +134,42 @@ def evaluate_run(
         subgroups=subgroups,
         history=_history(run, record),
         leaks=find_leaks(table, record),
-        cases=() if judged is None else _cases(judged, cases),
+        cases=() if judged is None else find_cases(judged, cases, within_folds=part == OOF),
         notes=(*(f"{text}." for text in cautions), *table.notes, *_names_alike(table, record), *categories),
         finished=datetime.fromtimestamp((run.path / "DONE").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         record=record,
         left_out_of_mean=tuple(one.name for one in judgeable if one.too_few is not None) if len(labels) > 1 else (),
         cohort=_cohort(table, record),
         trivial=_trivial(run, table, part),
+        folds=() if record.folds is None or judged is None else _folds(judged, record.folds.names),
+        average_on_test=on_test,
+        fold_histories=_fold_histories(run, record),
+        repeats=find_repeats(run, table, repeats),
     )
 
 
-def _ninety_percent_specific(labels: Sequence[LabelEvaluation]) -> dict[str, float]:
-    """By label, the threshold that has a specificity of 90 % on validation."""
+def corrected_for_choosing(
+    labels: tuple[LabelEvaluation, ...], choice: KeptCandidate | None
+) -> tuple[LabelEvaluation, ...]:
+    """With the AUC that the record has of each label: that of the kept candidate alone looks too good."""
+    known = {} if choice is None else choice.aucs
+    return tuple(
+        replace(one, auc=replace(one.auc, corrected=known[one.name]))
+        if isinstance(one.auc, AucResult) and one.name in known
+        else one
+        for one in labels
+    )
+
+
+def _folds(judged: Scores, names: Sequence[str]) -> tuple[FoldRow, ...]:
+    labels = enumerate(judged.label_names)
+    return tuple(row for j, name in labels for row in each_fold(sample_of(judged, j, part=OOF), names, label=name))
+
+
+def _ninety_percent_specific(labels: Sequence[LabelEvaluation]) -> dict[str, OperatingRow]:
+    """By label, the operating point at a specificity of 90 % on validation."""
     points = {one.name: one.operating_points for one in labels if not isinstance(one.operating_points, Absent)}
-    return {name: row.threshold for name, rows in points.items() for row in rows if row.asked_specificity == 0.9}
+    return {name: row for name, rows in points.items() for row in rows if row.asked_specificity == 0.9}
 
 
 def _cohort(table: Scores, record: RunRecord) -> CohortFlow | None:
@@ -142,13 +180,19 @@ def _cohort(table: Scores, record: RunRecord) -> CohortFlow | None:
     return CohortFlow(
         read=data.rows,
         left_out={reason: rows for reason, rows in left_out.items() if rows},
-        parts={part: len(table.part(part)) for part in table.part_names},
+        parts={part: len(table.part(part)) for part in table.part_names if part != OOF},
+        folds=None if record.folds is None else _rows_by_fold(table, record.folds.names),
     )
 
 
+def _rows_by_fold(table: Scores, names: Sequence[str]) -> dict[str, int]:
+    folds = [] if table.folds is None else table.folds.tolist()
+    return {name: folds.count(name) for name in names}
+
+
 def judged_part(table: Scores) -> str | None:
-    """Test, or validation where there is none."""
-    return next((name for name in ("test", "validation") if name in table.part_names), None)
+    """The held-out rows of cross-validation; else test, or validation where there is none."""
+    return next((name for name in (OOF, "test", "validation") if name in table.part_names), None)
 
 
 def run_scores(folder: Path, record: RunRecord) -> Scores:
@@ -172,6 +216,8 @@ def trained_region(record: RunRecord) -> Region | None:
 
 def part_note(part: str | None) -> str:
     """What the judged part means for the values."""
+    if part == OOF:
+        return FOLDS_NOTE
     if part == "test":
         return "Judged on the test part, which no choice of training has seen."
     if part == "validation":
@@ -287,6 +333,14 @@ def _stages(record: RunRecord) -> tuple[StageFinding, ...]:
     return tuple(found)
 
 
+def _fold_histories(run: Run, record: RunRecord) -> tuple[History, ...]:
+    """Of each fold's run folder, as far as they are there."""
+    names = () if record.folds is None else record.folds.names
+    folders = [run.path / f"fold-{number + 1}" for number in range(len(names))]
+    found = [_history(Run(folder), record) for folder in folders if RunFolder(folder).done]
+    return tuple(one for one in found if isinstance(one, History))
+
+
 def _history(run: Run, record: RunRecord) -> History | Absent:
     try:
         rows = run.history
@@ -311,17 +365,19 @@ def find_leaks(table: Scores, record: RunRecord) -> LeakFinding:
     """Patients in two parts, from the scores, and what training has found."""
     patients, both, possible = None, None, 0
     if table.groups is not None and table.parts is not None:
-        numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, table.parts)]
+        places = table.parts if table.folds is None else np.char.add(np.char.add(table.parts, " "), table.folds)
+        numbers = [np.unique(column, return_inverse=True)[1] for column in (table.groups, places)]
         pairs = np.unique(np.stack(numbers, axis=1), axis=0)
         counts = np.unique(pairs[:, 0], return_counts=True)[1]
         patients, both = int(counts.size), int((counts > 1).sum())
-        possible = count_possible_leaks(table.groups, table.parts)
+        possible = count_possible_leaks(table.groups, places)
     return LeakFinding(
         patients=patients,
         patients_in_two_parts=both,
         recorded=record.leaks,
         group_word=table.group_word,
         possible=possible,
+        between="parts" if record.folds is None else "folds",
     )
 
 
@@ -332,21 +388,6 @@ def _names_alike(table: Scores, record: RunRecord) -> list[str]:
         found.append(find_alike(table.ids.tolist(), what="id", column=record.data.id_column))
     found += [one for one in record.data.alike if one.what == "category"]
     return [one.text() for one in found if one is not None]
-
-
-def _cases(table: Scores, count: int) -> tuple[Case, ...]:
-    found = []
-    for number, label in enumerate(table.label_names):
-        scores, labels = table.scores[:, number], table.labels[:, number]
-        if not (np.isfinite(scores).all() and {0.0, 1.0} <= set(labels.tolist())):
-            continue
-        for value, kind, sign in ((0, "negative with a high score", -1), (1, "positive with a low score", 1)):
-            rows = np.flatnonzero(labels == value)
-            for row in rows[np.argsort(sign * scores[rows], kind="stable")][:count]:
-                share = float(np.mean(sign * scores[labels == 1 - value] > sign * scores[row]))
-                shown = str(row) if table.ids is None else str(table.ids[row])
-                found.append(Case(id=shown, label=label, kind=kind, score=float(scores[row]), wrong_side_of=share))
-    return tuple(found)
 
 
 def _number(cell: str | None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,17 @@ class Sample:
     labels: Floats
     groups: npt.NDArray[np.str_] | None = None
     group_word: str = "patient"  # what one of them is called
+    folds: npt.NDArray[np.str_] | None = None  # rows are ranked within theirs; a patient is in one of them
 
     def labelled(self) -> Sample:
         known = ~np.isnan(self.labels)
-        groups = None if self.groups is None else self.groups[known]
-        return replace(self, scores=self.scores[known], labels=self.labels[known], groups=groups)
+        return self.rows(known)
+
+    def rows(self, chosen: npt.NDArray[Any]) -> Sample:
+        """Some rows, by mask or by number."""
+        groups = None if self.groups is None else self.groups[chosen]
+        folds = None if self.folds is None else self.folds[chosen]
+        return replace(self, scores=self.scores[chosen], labels=self.labels[chosen], groups=groups, folds=folds)
 
 
 def attempt(compute: Callable[[], T]) -> T | Absent:
@@ -60,7 +66,7 @@ def by_patient(sample: Sample, *, mean: bool) -> Sample:
     sample = sample.labelled()
     if sample.groups is None:
         return sample
-    names, number_of = np.unique(sample.groups, return_inverse=True)
+    names, first, number_of = np.unique(sample.groups, return_index=True, return_inverse=True)
     labels = np.zeros(len(names))
     np.maximum.at(labels, number_of, sample.labels)
     if mean:
@@ -68,4 +74,5 @@ def by_patient(sample: Sample, *, mean: bool) -> Sample:
     else:
         scores = np.full(len(names), -np.inf)
         np.maximum.at(scores, number_of, sample.scores)
-    return Sample(scores=scores, labels=labels, group_word=sample.group_word)
+    folds = None if sample.folds is None else sample.folds[first]
+    return Sample(scores=scores, labels=labels, group_word=sample.group_word, folds=folds)

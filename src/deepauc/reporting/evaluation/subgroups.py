@@ -14,9 +14,9 @@ import numpy.typing as npt
 from deepauc.data.table.rows import read_rows
 from deepauc.metrics.operating_points import OperatingPoint, operating_point
 from deepauc.names import find_alike, one_form
-from deepauc.reporting.evaluation.findings import Absent, SubgroupFinding, SubgroupRow
-from deepauc.reporting.evaluation.label import part_interval
+from deepauc.reporting.evaluation.findings import Absent, OperatingRow, SubgroupFinding, SubgroupRow
 from deepauc.reporting.evaluation.sample import Sample, attempt, count_rows
+from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.training.run.scores import MISSING, Scores, table_header
 
 Strings = npt.NDArray[np.str_]
@@ -87,11 +87,16 @@ def read_metadata(
 
 
 def find_subgroups(
-    table: Scores, metadata: Metadata, *, thresholds: Mapping[str, float] | None = None
+    table: Scores,
+    metadata: Metadata,
+    *,
+    at: Mapping[str, OperatingRow] | None = None,
+    within_folds: bool = False,
 ) -> tuple[SubgroupFinding, ...] | Absent:
     """The AUC of each label in each group of each column; a column that names single rows is left out.
 
-    thresholds: of labels, at which the sensitivity and the specificity of each group are counted too.
+    at: by label, where the sensitivity and the specificity of each group are counted too. within_folds: rows are ranked
+    within their folds alone.
     """
     if table.ids is None:
         return Absent("scores.csv has no id column, so metadata cannot be joined to it.")
@@ -102,8 +107,15 @@ def find_subgroups(
             continue
         names, group_of = grouping
         for number, label in enumerate(table.label_names):
-            cut = None if thresholds is None else thresholds.get(label)
-            rows = tuple(_row(table, number, name, group_of == place, cut) for place, name in enumerate(names))
+            point = (at or {}).get(label)
+            sample = Sample(
+                scores=table.scores[:, number],
+                labels=table.labels[:, number],
+                groups=table.groups,
+                folds=table.folds if within_folds else None,
+            )
+            rows = tuple(_row(sample, name, group_of == place, point) for place, name in enumerate(names))
+            cut = None if point is None else point.threshold
             found.append(SubgroupFinding(column=column, label=label, rows=rows, threshold=cut))
     return tuple(found) or Absent("no metadata column has groups of several rows.")
 
@@ -154,17 +166,13 @@ def _text(value: Any) -> str:
     return "" if value is None or value != value else one_form(str(value))  # noqa: PLR0124  (NaN alone differs)
 
 
-def _row(table: Scores, number: int, name: str, chosen: npt.NDArray[np.bool_], threshold: float | None) -> SubgroupRow:
-    groups = None if table.groups is None else table.groups[chosen]
-    sample = Sample(scores=table.scores[chosen, number], labels=table.labels[chosen, number], groups=groups).labelled()
+def _row(sample: Sample, name: str, chosen: npt.NDArray[np.bool_], at: OperatingRow | None) -> SubgroupRow:
+    sample = sample.rows(chosen).labelled()
     point: OperatingPoint | Absent = Absent("there is no threshold.")
-    if threshold is not None:
-        clustered = count_rows(sample).clustered
-        point = attempt(
-            lambda: operating_point(
-                sample.scores, sample.labels, threshold, groups=sample.groups if clustered else None
-            )
-        )
+    if at is not None:
+        groups = sample.groups if count_rows(sample).clustered else None
+        above = sample.scores - at.cuts(sample.folds, len(sample.scores))
+        point = attempt(lambda: operating_point(above, sample.labels, 0.0, groups=groups))
     return SubgroupRow(
         group=name,
         rows=len(sample.labels),

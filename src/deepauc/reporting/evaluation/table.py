@@ -10,13 +10,15 @@ import numpy as np
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison, compare_auroc
 from deepauc.metrics.curves import RocCurve, roc_curve
+from deepauc.metrics.fold_curves import FoldCurves, fold_curves
 from deepauc.metrics.folds import FoldComparison, compare_fold_auroc, fold_auroc
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.partial import Region, compare_partial_auroc, partial_auroc
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired, PairedPartial
-from deepauc.reporting.evaluation.label import DRAWN_POINTS, NO_PART, WHOLE, evaluate_label
+from deepauc.reporting.evaluation.label import NO_PART, WHOLE, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
 from deepauc.reporting.evaluation.sample import Sample, attempt
+from deepauc.reporting.evaluation.within_folds import DRAWN_POINTS
 from deepauc.training.run.scores import OOF, Floats, Scores, Strings
 
 NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
@@ -38,10 +40,14 @@ class TableComparison:
     groups_differ: bool = False
 
 
-def sample_of(table: Scores, number: int) -> Sample:
-    """One label of a table."""
+def sample_of(table: Scores, number: int, *, part: str | None = None) -> Sample:
+    """One label of a table. part: of which its rows are; held-out rows of cross-validation have their folds."""
     return Sample(
-        scores=table.scores[:, number], labels=table.labels[:, number], groups=table.groups, group_word=table.group_word
+        scores=table.scores[:, number],
+        labels=table.labels[:, number],
+        groups=table.groups,
+        group_word=table.group_word,
+        folds=table.folds if part == OOF else None,
     )
 
 
@@ -56,21 +62,25 @@ def evaluate_part(
 ) -> tuple[LabelEvaluation, ...]:
     """Every label of a part (None: of the whole table); thresholds for test come from validation, where it is there.
 
-    region: also the partial AUC there. progress: called with (labels done, labels in all).
+    Held-out rows of cross-validation (part oof) are judged within folds; thresholds for a test part beside them are
+    those of all held-out rows. region: also the partial AUC there. progress: called with (labels done, labels in all).
     """
     judged = table if part is None else table.part(part)
+    folds = OOF in table.part_names and table.folds is not None
     found = []
     for number, name in enumerate(table.label_names):
         validation: Sample | Absent = Absent(NO_VALIDATION)
         if part == "validation" and "test" not in table.part_names:
             validation = Absent(NO_TEST)
+        elif part == "test" and folds:
+            validation = sample_of(table.part(OOF), number)
         elif part not in (None, "test"):
             validation = Absent(NOT_TEST)
         elif part == "test" and "validation" in table.part_names:
             validation = sample_of(table.part("validation"), number)
         found.append(
             evaluate_label(
-                sample_of(judged, number),
+                sample_of(judged, number, part=part if folds else None),
                 name=name,
                 part=WHOLE if part is None else part or NO_PART,
                 validation=validation,
@@ -78,6 +88,7 @@ def evaluate_part(
                 curves=curves,
                 tell_resamples=number == 0,
                 region=region,
+                log_odds=folds and part in (OOF, "test"),
             )
         )
         if progress is not None:
@@ -149,8 +160,8 @@ def _paired(
     if isinstance(found, Absent):
         return found
     test, auc, baseline_auc = found
-    curve = roc_curve(theirs, labels)
-    assert isinstance(curve, RocCurve)
+    curve = roc_curve(theirs, labels) if own is None else fold_curves(theirs, labels, own)
+    assert isinstance(curve, RocCurve | FoldCurves)
     step = max(1, curve.fpr.size // DRAWN_POINTS)
     return Paired(
         label=pairing.a.label_names[number],
@@ -161,7 +172,7 @@ def _paired(
         same_scores=bool(np.array_equal(ours, theirs)),
         baseline_fpr=np.append(curve.fpr[::step], 1.0),
         baseline_tpr=np.append(curve.tpr[::step], 1.0),
-        partial=None if region is None else attempt(lambda: _paired_partial(ours, theirs, labels, chosen, region)),
+        partial=_paired_region(ours, theirs, labels, chosen, region, within_folds=own is not None),
     )
 
 
@@ -174,6 +185,22 @@ def _tested(
         return found, float(auroc(ours, labels)), float(auroc(theirs, labels))
     within = compare_fold_auroc(ours, theirs, labels, folds, groups=groups)
     return within, float(fold_auroc(ours, labels, folds)), float(fold_auroc(theirs, labels, folds))
+
+
+def _paired_region(
+    ours: Floats,
+    theirs: Floats,
+    labels: Floats,
+    groups: Strings | None,
+    region: Region | None,
+    *,
+    within_folds: bool,
+) -> PairedPartial | Absent | None:
+    if region is None:
+        return None
+    if within_folds:
+        return Absent("there is no paired test of partial AUCs within folds; a test part would have one.")
+    return attempt(lambda: _paired_partial(ours, theirs, labels, groups, region))
 
 
 def _paired_partial(

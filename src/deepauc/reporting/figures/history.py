@@ -16,9 +16,14 @@ DASHED, DOTTED = (0, (5, 2)), (0, (1, 1.5))
 Line = tuple[str, str, str, Any]  # column, words, colour, dashes
 
 
-def history_pictures(history: History, *, several_labels: bool) -> list[Picture]:
-    """One figure for each group of numbers that the history holds; with several labels it holds their means."""
+def history_pictures(histories: Sequence[History], *, several_labels: bool) -> list[Picture]:
+    """One figure for each group of numbers that the histories hold; with several labels they hold their means.
+
+    histories: one, or one for each fold, drawn over each other.
+    """
     means = " Means over the labels." if several_labels else ""
+    means += " One line for each fold." if len(histories) > 1 else ""
+    history = tuple(histories)
     found = [
         _picture(
             history,
@@ -40,6 +45,7 @@ def history_pictures(history: History, *, several_labels: bool) -> list[Picture]
             caption=(
                 "Training loss. The min-max loss may rise or be negative; A_M, the same at its optimal a, b and "
                 "alpha, is never negative and should fall; the gap says how far a, b and alpha are from their optimum."
+                f"{' One line for each fold.' * (len(history) > 1)}"
             ),
         ),
         _picture(
@@ -73,7 +79,7 @@ def history_pictures(history: History, *, several_labels: bool) -> list[Picture]
 
 
 def _picture(
-    history: History,
+    histories: tuple[History, ...],
     name: str,
     lines: Sequence[Line],
     *,
@@ -81,50 +87,69 @@ def _picture(
     caption: str,
     band: tuple[str, str] | None = None,
 ) -> Picture | None:
-    there = [line for line in lines if np.isfinite(history.columns.get(line[0], np.array([np.nan]))).any()]
+    there = [line for line in lines if any(_known(one, line[0]).size for one in histories)]
     if not there:
         return None
-    epochs = np.arange(1, len(history.stages) + 1)
-    starts = [1, *(1 + np.flatnonzero(np.diff(history.stages)) + 1)]
+    longest = max(histories, key=lambda one: len(one.stages))
+    starts = _starts(longest)
 
     def draw(axes: Any) -> None:
-        if band is not None and all(np.isfinite(history.columns.get(b, np.array([np.nan]))).any() for b in band):
-            low, high = (history.columns[b] for b in band)
-            axes.fill_between(epochs, low, high, color=BLUE, alpha=0.15, linewidth=0)
-        for column, words, colour, dashes in there:
-            x, values = epochs.astype(float), history.columns[column]
-            if column == "loss":  # stages have different losses: no line leads from one to the next
-                cuts = np.array(starts[1:], dtype=np.intp) - 1
-                x, values = np.insert(x, cuts, np.nan), np.insert(values, cuts, np.nan)
-            marked = marked_points(values, all_of_them=len(epochs) < 4)
-            axes.plot(
-                x,
-                values,
-                color=colour,
-                linestyle=dashes,
-                linewidth=1.8,
-                label=words,
-                marker="o" if marked else None,
-                markevery=marked or None,
-                markerfacecolor="none" if dashes == DOTTED else colour,  # else a point and its optimum look alike
-            )
-        for start, stage in zip(starts, dict.fromkeys(history.stages), strict=False):
+        for place, history in enumerate(histories):
+            if band is not None and all(_known(history, one).size for one in band):
+                epochs = np.arange(1, len(history.stages) + 1)
+                low, high = (history.columns[one] for one in band)
+                axes.fill_between(epochs, low, high, color=BLUE, alpha=0.15, linewidth=0)
+            for line in there:
+                if _known(history, line[0]).size:
+                    _draw_line(axes, history, line, first=place == 0, alone=len(histories) == 1)
+        for start, stage in zip(starts, dict.fromkeys(longest.stages), strict=False):
             if start > 1:
                 axes.axvline(start - 0.5, color=FAINT, linewidth=1)
-            title = history.objectives[stage] if stage < len(history.objectives) else f"stage {stage + 1}"
+            title = longest.objectives[stage] if stage < len(longest.objectives) else f"stage {stage + 1}"
             axes.text(
                 start - 0.4, 1.01, title, transform=axes.get_xaxis_transform(), fontsize=8.5, va="bottom", color=FAINT
             )
-        axes.set(xlabel="epoch", ylabel=y_label, xlim=(0.5, len(epochs) + 0.5))
+        axes.set(xlabel="epoch", ylabel=y_label, xlim=(0.5, len(longest.stages) + 0.5))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
 
     ends = []
     for column, words, *_ in there:
-        values = history.columns[column]
-        known = values[np.isfinite(values)]
+        known = next(values for one in histories if (values := _known(one, column)).size)
         ends.append(f"{words} from {known[0]:.3g} to {known[-1]:.3g}")
-    return Picture(name=name, caption=caption, alt=f"Over {len(epochs)} epochs: {'; '.join(ends)}.", draw=draw)
+    first = "" if len(histories) == 1 else " in the first of the folds"
+    alt = f"Over {len(longest.stages)} epochs{first}: {'; '.join(ends)}."
+    return Picture(name=name, caption=caption, alt=alt, draw=draw)
+
+
+def _draw_line(axes: Any, history: History, line: Line, *, first: bool, alone: bool) -> None:
+    column, words, colour, dashes = line
+    x, values = np.arange(1, len(history.stages) + 1).astype(float), history.columns[column]
+    if column == "loss":  # stages have different losses: no line leads from one to the next
+        cuts = np.array(_starts(history)[1:], dtype=np.intp) - 1
+        x, values = np.insert(x, cuts, np.nan), np.insert(values, cuts, np.nan)
+    marked = marked_points(values, all_of_them=len(history.stages) < 4)
+    axes.plot(
+        x,
+        values,
+        color=colour,
+        linestyle=dashes,
+        linewidth=1.8 if alone else 1.0,
+        label=words if first else None,
+        marker="o" if marked else None,
+        markevery=marked or None,
+        markerfacecolor="none" if dashes == DOTTED else colour,  # else a point and its optimum look alike
+    )
+
+
+def _starts(history: History) -> list[int]:
+    """The first epoch of each stage."""
+    return [1, *(1 + np.flatnonzero(np.diff(history.stages)) + 1).tolist()]
+
+
+def _known(history: History, column: str) -> Floats:
+    values = history.columns.get(column, np.array([]))
+    return values[np.isfinite(values)]
 
 
 def marked_points(values: Floats, *, all_of_them: bool) -> list[int]:

@@ -37,7 +37,7 @@ def roc_picture(
     other: tuple[str, Paired] | None,
 ) -> Picture:
     """The ROC curve with its band, the operating points and the curve of another network, by its name."""
-    marks = () if isinstance(points, Absent) else points
+    marks, folds = () if isinstance(points, Absent) else points, curves.each_roc is not None
 
     def draw(axes: Any) -> None:
         band = curves.roc_band
@@ -52,7 +52,10 @@ def roc_picture(
                 linestyle=DASHED,
                 label=other[0],
             )
-        axes.plot(curves.fpr, curves.tpr, color=BLUE, linewidth=2, label="this run")
+        for place, (fpr, tpr) in enumerate(curves.each_roc or ()):
+            name_of = "each fold" if place == 0 else None
+            axes.plot(fpr, tpr, color=FAINT, linewidth=0.7, alpha=0.8, label=name_of)
+        axes.plot(curves.fpr, curves.tpr, color=BLUE, linewidth=2, label="mean of folds" if folds else "this run")
         for place, (row, marker) in enumerate(zip(marks, MARKERS, strict=False)):
             axes.plot(
                 1 - row.specificity.value,
@@ -72,11 +75,14 @@ def roc_picture(
     height = curves.roc_band.value[np.searchsorted(curves.roc_band.x, 0.1)]
     area = "" if isinstance(auc, Absent) else f" AUC {interval_text(auc.headline)}."
     asked = ", ".join(specificity_text(row) for row in marks)
-    marked = f" Marks: thresholds chosen on validation for a specificity of {asked}." if marks else ""
+    where = "the other folds" if folds else "validation"
+    marked = f" Marks: thresholds chosen on {where} for a specificity of {asked}." if marks else ""
+    what = "Mean ROC curve of the folds" if folds else "ROC curve"
+    mean = " The bold curve is the mean of the folds' curves, weighted by their pairs." if folds else ""
     return Picture(
         name=name,
-        caption=f"ROC curve with a pointwise 95 % band.{marked}",
-        alt=f"ROC curve.{area} At a false positive rate of 10 % the sensitivity is {height:.2f}.",
+        caption=f"ROC curve with a pointwise 95 % band.{mean}{marked}",
+        alt=f"{what}.{area} At a false positive rate of 10 % the sensitivity is {height:.2f}.",
         draw=draw,
     )
 
@@ -95,16 +101,18 @@ def precision_recall_picture(name: str, curves: Curves, auc: AucResult, prevalen
             band.x, band.low, band.high, step="pre", color=BLUE, alpha=0.18, linewidth=0, label="95 % band"
         )
         axes.axhline(prevalence, color=FAINT, linewidth=1, linestyle=DOTTED, label=f"chance ({prevalence:.2g})")
-        axes.plot(curves.recall, curves.precision, drawstyle="steps-pre", color=BLUE, linewidth=2, label="this run")
+        axes.plot(curves.recall, curves.precision, drawstyle="steps-pre", color=BLUE, linewidth=2, label=run)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02 * top, 1.02 * top))
         axes.set(xlabel="recall (sensitivity)", ylabel="precision (PPV)")
         axes.legend(loc="best", fontsize=8.5, frameon=False)
 
+    run = "this run" if curves.each_roc is None else "all folds"
     top = _end_of_axis(curves.precision, curves.precision_band.high)
     area = figure_text(auc.average_precision, auc.average_precision_interval)
     return Picture(
         name=name,
         caption="Precision-recall curve with a pointwise 95 % band; chance is the share of positives."
+        + (" Counts at each fold's own threshold are summed over folds." if curves.each_roc is not None else "")
         + _short_axes("The axis of precision ends", top),
         alt=f"Precision-recall curve. Average precision {area} where chance gives {small_text(prevalence)}.",
         draw=draw,
@@ -147,7 +155,9 @@ def histogram_picture(name: str, histogram: Histogram, cuts: tuple[float, ...]) 
 
 def reliability_picture(name: str, calibration: Calibration) -> Picture:
     """Observed share against predicted probability, before and after recalibration."""
-    states: list[tuple[str, CalibrationState, str, str, Any]] = [("before", calibration.before, VERMILION, "o", DASHED)]
+    states: list[tuple[str, CalibrationState, str, str, Any]] = []
+    if isinstance(calibration.before, CalibrationState):
+        states.append(("before", calibration.before, VERMILION, "o", DASHED))
     if isinstance(calibration.after, CalibrationState):
         states.append(("after", calibration.after, BLUE, "s", "solid"))
 
@@ -167,7 +177,7 @@ def reliability_picture(name: str, calibration: Calibration) -> Picture:
                 linewidth=1.5,
                 elinewidth=0.9,
                 capsize=2,
-                label=f"{label} recalibration",
+                label=f"{label} recalibration" if len(states) > 1 else "recalibrated",
             )
             drawn[0].set_markerfacecolor("none" if label == "before" else colour)
         axes.set(xlim=(-0.02 * top, 1.02 * top), ylim=(-0.02 * top, 1.02 * top))

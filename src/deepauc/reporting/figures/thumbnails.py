@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,10 @@ _CHANGED = (
     "{count} of these images get another score now than scores.csv records (largest difference {largest:.2g}): "
     "the files, or how they are read, may have changed since training."
 )
+_FOLDS = (
+    "The score of an image, and its map, are of its fold's network, which was not trained on it. Whether the files are "
+    "those of training is not checked here."
+)
 _COPIES = (
     "A score is the mean over {number} augmented copies of the image; the map is of the image as it is, as is what the "
     "network sees on the left. Whether the files are those of training is therefore not checked here."
@@ -87,10 +92,12 @@ def case_images(
         return CaseImages(images=(), remarks=tuple(remarks))
     images = _images_of(folder, bundle, cases, table or _own_table(folder))
     model = bundle.network(folder)
-    maps = _maps(model, bundle, label_names, cases, images)
+    maps = _maps(folder, model, bundle, label_names, cases, images)
     if isinstance(maps, Missing):
         remarks[1:] = [maps]
-    if bundle.copies is not None:
+    if any(case.fold is not None for case in cases):
+        remarks.append(Paragraph(_FOLDS))
+    elif bundle.copies is not None:
         remarks.append(Paragraph(_COPIES.format(number=bundle.copies.number)))
     elif changed := _changed_scores(model, bundle, label_names, cases, images):
         remarks.append(Caution(_CHANGED.format(count=len(changed), largest=max(changed))))
@@ -223,16 +230,30 @@ def _batches(
 
 
 def _maps(
-    model: nn.Module, bundle: Bundle, label_names: Sequence[str], cases: Sequence[Case], images: Pixels
+    folder: Path, model: nn.Module, bundle: Bundle, label_names: Sequence[str], cases: Sequence[Case], images: Pixels
 ) -> npt.NDArray[np.float32] | Missing:
-    """(n, H, W), or why the network has none."""
+    """(n, H, W), or why the network has none. A row of a fold has its map from that fold's networks."""
     maps = np.zeros(images.shape[:3], dtype=np.float32)
-    for number, rows, inputs in _batches(bundle, label_names, cases, images):
-        try:
-            maps[rows] = grad_cam(model, inputs, label=number).numpy()
-        except ValueError as error:
-            return Missing("Grad-CAM", str(error))
+    for fold in dict.fromkeys(case.fold for case in cases):
+        mine = np.array([row for row, case in enumerate(cases) if case.fold == fold])
+        alone = model if fold is None else _of_fold(folder, model, fold)
+        for number, rows, inputs in _batches(bundle, label_names, [cases[row] for row in mine], images[mine]):
+            try:
+                maps[mine[rows]] = grad_cam(alone, inputs, label=number).numpy()
+            except ValueError as error:
+                return Missing("Grad-CAM", str(error))
     return maps
+
+
+def _of_fold(folder: Path, model: nn.Module, fold: str) -> nn.Module:
+    """The average with the networks of one fold alone: `save_average` has them fold by fold for each candidate."""
+    record = Run(folder).record.folds
+    assert record is not None
+    alone = copy.deepcopy(model)
+    share = alone.get_buffer("share")
+    own = torch.arange(len(share)) % len(record.names) == record.names.index(fold)
+    share.copy_(torch.where(own, share, 0.0) / share[own].sum())
+    return alone
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 "use strict";
 // Tables sort by a click on a column's name: numbers by value, everything else as text; what has no value comes last.
+const headings = new Map();
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   if (body.rows.length < 2) continue;
@@ -8,6 +9,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     button.type = "button";
     button.textContent = head.textContent || "Row";
     head.replaceChildren(button);
+    headings.set(head, button);
     button.addEventListener("click", () => {
       const down = head.getAttribute("aria-sort") === "ascending";
       const rows = [...body.rows];
@@ -21,6 +23,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// A browser repeats the header of a long table on each printed page only if it is plain text.
+addEventListener("beforeprint", () => headings.forEach((button, head) => head.replaceChildren(button.textContent)));
+addEventListener("afterprint", () => headings.forEach((button, head) => head.replaceChildren(button)));
 // A link to a folded section opens it.
 function unfold() {
   const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));

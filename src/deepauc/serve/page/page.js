@@ -16,7 +16,7 @@ function made(tag, text, className) {
 
 const number = (value) => Number(value.toPrecision(4)).toString();
 const percent = (share) => `${Number((100 * share).toPrecision(share > 0.1 ? 3 : 2))} %`;
-const words = (name) => name.replace(/^(\w+) ([\d.]+)$/, (_, what, share) => `${percent(share)} ${what} on validation`);
+const words = (name) => name.replace(/^(\w+) ([\d.]+)$/, (_, what, share) => `${percent(share)} ${what} on ${facts.folds ? "held-out rows" : "validation"}`);
 
 // The threshold: one name for all labels, or with one label any number.
 const names = [...new Set(facts.labels.flatMap((label) => label.thresholds.map((one) => one.name)))];
@@ -37,7 +37,7 @@ function showThreshold() {
   const said = facts.labels.map((label) => {
     const chosen = thresholdOf(label), reached = chosen && chosen.reached;
     if (!reached) return "";
-    return `${facts.labels.length > 1 ? `${label.shown}: the` : "The"} threshold is a score of ${number(chosen.value)}. On the ${reached.part} part it finds ` +
+    return `${facts.labels.length > 1 ? `${label.shown}: the` : "The"} threshold is a score of ${number(chosen.value)}. On ${reached.part === "oof" ? "held-out rows, fold by fold," : `the ${reached.part} part`} it finds ` +
       `${reached.true_positives} of ${reached.positives} positives and clears ${reached.true_negatives} of ${reached.negatives} negatives.`;
   });
   at("reached").textContent = said.filter(Boolean).join(" ");

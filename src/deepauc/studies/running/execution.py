@@ -23,7 +23,8 @@ from deepauc.studies.running.missing import TaskShelf
 from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
 from deepauc.training.engine.fast.packing import Job, train_together
-from deepauc.training.engine.loop import train
+from deepauc.training.engine.loop import can_be_fast, train
+from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import TrainingDiverged, Unheard
 
@@ -33,6 +34,9 @@ class Trainable(Protocol):
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def recipe(self) -> Recipe: ...
 
     def folder(self, place: Place) -> Path: ...
 
@@ -67,12 +71,16 @@ class OutOfTime(Exception):
 def packed(
     runs: Sequence[Trainable], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
 ) -> bool:
-    """All runs side by side. Whether the time ran out.
+    """All runs side by side, before them those that only the plain engine takes, alone. Whether the time ran out.
 
     One run that fails stops the pack. The others go on from their last checkpoint without the one under suspicion,
     which is tried again alone at the end, for its own message. A pack that does not fit into memory is halved.
     """
-    waiting, suspects = [list(runs)], list[Trainable]()
+    fast = [run for run in runs if can_be_fast(run.recipe)]
+    others = [run for run in runs if not can_be_fast(run.recipe)]
+    if one_by_one(others, place, device, deadline=deadline, ended=ended):
+        return True
+    waiting, suspects = [fast] if fast else [], list[Trainable]()
     while waiting:
         together = waiting.pop(0)
         error, seconds = _train_pack(together, place, device, deadline)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from deepauc.metrics.intervals import Estimate
@@ -25,8 +25,9 @@ class BoardRow:
 class KeptCandidate:
     """The candidate that was kept. Figures are means over labels, but for `aucs`.
 
-    auc, aucs: corrected for the choosing. with_trivial: the trivial baseline that joins its average. trivial: the best
-    of them; lead: the AUC of the kept candidate, without it, less that baseline's.
+    auc, aucs: corrected for the choosing. too_few: labels that `auc` leaves out, and why. with_trivial: the trivial
+    baseline that joins its average. trivial: the best of them; lead: the AUC of the kept candidate, without it, less
+    that baseline's.
     """
 
     kept: str
@@ -37,6 +38,12 @@ class KeptCandidate:
     with_trivial: str | None = None
     trivial: str | None = None
     lead: Estimate[float] | None = None
+    too_few: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> int:
+        """Labels that the mean is over."""
+        return sum(name not in self.too_few for name in self.aucs)
 
     @property
     def clearly_better(self) -> bool | None:
@@ -87,4 +94,5 @@ def _kept(plain: Mapping[str, Any]) -> KeptCandidate:
         with_trivial=plain.get("with_trivial"),
         trivial=plain.get("trivial"),
         lead=None if lead is None else Estimate(**lead),
+        too_few=dict(plain.get("too_few", {})),
     )

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from deepauc.kernels.small_conv import suits, use_small_convs
 from deepauc.kernels.stacked.network import empty_copy
+from deepauc.models.build import architecture
 from deepauc.training.engine.offers import TracedLoss
 from deepauc.training.engine.step import Batch, bounded
 from deepauc.training.engine.trainer import Trainer
@@ -140,9 +141,9 @@ def inputs_key(stage: Stage, trainer: Trainer) -> str:
 
 
 def network_key(stage: Stage, trainer: Trainer) -> str:
-    """What the compiled network depends on: no augmentation, no loss."""
+    """What the compiled network depends on: no augmentation, no loss, no weights that it starts from."""
     head = stage.projection if stage.on_views else None
-    form = (trainer.recipe.model, stage.precision, stage.views, head, trainer.preprocessing.images)
+    form = (architecture(trainer.recipe.model), stage.precision, stage.views, head, trainer.preprocessing.images)
     return repr((form, suits(trainer.device), _shapes(trainer)))
 
 
