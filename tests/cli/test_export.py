@@ -241,7 +241,7 @@ def test_the_card_holds_the_records_figures_and_how_to_make_them_again(deepauc, 
     assert "Not a medical device" in card
     assert "network: small-cnn (it is small)" in card
     assert "`deepauc train --table x.csv`" in card
-    assert "2 x the same image" in card
+    assert "2 identical images" in card
     assert trained.record.plain["identity"]["data"] in card
     front = card.split("---")[1]
     assert "library_name: deepauc" in front

@@ -383,7 +383,7 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     assert meaning == raw
     assert f"of {copied} were fitted on means over 2 copies, not on scores like these" in caution
     meaning, caution = asked(plain, "--tta", 1)
-    assert meaning.endswith("each the mean over 1 changed copy of an image")
+    assert meaning.endswith("each the mean over 1 augmented copy of an image")
     assert "fitted on scores of images as they are" in caution
     meaning, caution = asked(plain, copied)
     assert meaning == "mean over 2 runs after a sigmoid, each the mean over no or 2 augmented copies of an image"

@@ -540,7 +540,7 @@ def test_identical_images_stay_together_and_are_a_leak_where_the_table_parts_the
     words = ("--table", table, *IMAGES, "--split-column", "part", "--out", tmp_path / "torn", "--epochs", 1)
     code, text, _ = deepauc(*words)
     assert code == 0
-    assert "LEAK: 20 images in two parts" in text
+    assert "LEAK: 20 identical images in two parts" in text
     assert json.loads((tmp_path / "torn" / "run.json").read_text())["leaks"] == {"image": 20}
 
 

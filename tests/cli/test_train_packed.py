@@ -228,7 +228,7 @@ def test_leaks_are_found_and_a_split_that_is_made_has_none(deepauc, no_report, d
     assert told == [(120, 120)]  # one pass over the rows
     assert "in no part: 3 labelled rows, used neither" in text
     assert "LEAK: 1 patient in two parts" in text
-    assert "LEAK: 2 images in two parts" in text
+    assert "LEAK: 2 identical images in two parts" in text
     assert "identical images: 2 sets, 1 WITH DIFFERENT LABELS (`deepauc data check` of the table that was" in text
     assert record(out)["leaks"] == {"patient": 1, "image": 2}
     assert record(out)["data"]["sets_of_identical_inputs"] == 2

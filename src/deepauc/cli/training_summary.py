@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
-from deepauc.names import counted, group_word
+from deepauc.names import counted, group_word, leak_text
 from deepauc.pipeline.cross_validation import CrossValidation
 from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork
 from deepauc.reporting.document.sections import p_text
@@ -58,8 +58,7 @@ def show_data(output: Output, prepared: Prepared) -> None:
     for text in (*(alike.text(word) for alike in report.alike), *report.missing_codes, *report.cautions):
         output.say(f"  Caution: {text}")
     for kind, count in prepared.leaks.items():
-        what = word if kind == "patient" else kind
-        output.say(f"  LEAK: {counted(count, what)} in two parts. The AUC will be too good.")
+        output.say(f"  LEAK: {leak_text(kind, count, word)} in two parts. The AUC will be too good.")
     if prepared.possible_leaks:
         output.say(
             f"  POSSIBLE LEAK: {counted(prepared.possible_leaks, word)} may be in two parts under different names (see "
