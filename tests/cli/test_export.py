@@ -304,8 +304,8 @@ def test_bad_words(deepauc, images, tmp_path):
         ((path,), "--onnx FILE, --bundle DIR or --card FILE"),
         ((tmp_path / "none", "--card", tmp_path / "c.md"), "no finished run"),
         ((tmp_path, "--bundle", tmp_path / "b"), "no trained network"),
-        ((path, "--card", tmp_path / "no" / "c.md"), "folder that is there"),
-        ((path, "--onnx", tmp_path), "folder that is there"),
+        ((path, "--card", tmp_path / "no" / "c.md"), "in an existing folder"),
+        ((path, "--onnx", tmp_path), "in an existing folder"),
     ):
         code, _, errors = deepauc(*words)
         assert code == 2

@@ -329,7 +329,7 @@ def test_faults(deepauc, runs, new, tmp_path):
     for words, message in (
         ((tmp_path / "nothing", "--table", new / "new.csv", *out), "holds no trained network"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "mean"), "write sigmoid or rank"),
-        ((runs["small"].path, "--table", new / "new.csv", "--out", tmp_path / "no" / "s.csv"), "folder that is there"),
+        ((runs["small"].path, "--table", new / "new.csv", "--out", tmp_path / "no" / "s.csv"), "in an existing folder"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--image-column", "fle"), "file"),
         ((runs["small"].path, "--table", new / "labelled.csv", *out, "--label-column", "patient"), "0, 1 and empty"),
         ((runs["small"].path, *out), "--table"),

@@ -58,7 +58,7 @@ def test_what_predict_would_destroy_is_refused(deepauc, trained, tmp_path):
         assert place.read_bytes() == before
     code, text, errors = deepauc("predict", out, "--table", table, "--out", tmp_path / "nowhere" / "s.csv")
     assert (code, text) == (2, "")
-    assert "in a folder that is there" in errors
+    assert "in an existing folder" in errors
     again = tmp_path / "s.csv"
     again.write_text("scores of yesterday")
     assert deepauc("predict", out, "--table", table, "--out", again)[0] == 0
@@ -109,13 +109,13 @@ def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, t
         code, text, errors = deepauc(*words)
         assert code == 2
         assert "42   file    unreadable image  'Bilder neu/cut.png': the file is damaged or cut short" in text
-        assert errors == "deepauc: mend this row, or leave it out with --skip-bad.\n"
+        assert errors == "deepauc: correct this row, or leave it out with --skip-bad.\n"
     one_class = write_table(folder / "one.csv", [{**row, "target": "" if row["target"] else 0} for row in rows])
     assert "--skip-bad" not in deepauc("train", "--table", one_class, *COLUMNS, "--out", tmp_path / "run")[2]
     lost = write_table(folder / "lost.csv", [{**row, "file": f"lost/{row['file']}"} for row in rows])
     _, text, errors = deepauc("train", "--table", lost, *COLUMNS, "--out", tmp_path / "run")
     assert "Is it the right column, and the right folder?" in text
-    assert errors == f"deepauc: mend these {len(rows)} rows; no row is without a problem.\n"
+    assert errors == f"deepauc: correct these {len(rows)} rows. Every row has a problem.\n"
 
 
 def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clinic, tmp_path, write_table):
@@ -150,7 +150,7 @@ def test_categories_and_many_empty_cells_are_a_matter_of_the_column(deepauc, tmp
     words = ["--table", table, "--label-column", "fraud", "--feature-column", "amount", "--out", tmp_path / "run"]
     code, text, errors = deepauc("train", *words, "--feature-column", "country", "--feature-column", "score")
     assert code == 2
-    assert "column 'country': no number in 40 rows. Is it the right column?" in text
+    assert "column 'country': not a number in 40 rows. Is it the right column?" in text
     assert "pandas.get_dummies" in text
     assert "column 'score': empty in 30 rows. Fill it in" in text
     assert errors.strip() == "deepauc: make numbers of 'country', or leave out --feature-column for it."

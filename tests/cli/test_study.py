@@ -43,7 +43,7 @@ def test_run_status_and_table(capsys, tmp_path):
     lines = out.splitlines()
     assert lines[0].startswith("smoke: 2 studies, 4 tuning runs and 4 final runs")
     assert len(lines) == 1 + 8 + 1  # one line a run
-    assert lines[-1].startswith("8 runs recorded")
+    assert lines[-1].startswith("Runs recorded: 8")
     code, out, _ = call(capsys, "run", PAPER, "smoke", *cells, *TINY, *places, "--json")
     assert (code, json.loads(out)["done"]) == (0, 0)
     code, out, _ = call(capsys, "status", PAPER, "smoke", "--results", tmp_path / "results", "--json")
@@ -99,7 +99,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
         ([MEDICAL, "chexpert", "--set", "views=lateral"], "views must be 'frontal' or 'all'"),
         ([MEDICAL, "chest", "--set", "gamma=much"], "of another kind"),
         ([MEDICAL, "chest", "--seeds", "1,1"], "distinct"),
-        ([PAPER, "smoke", "--task-gpus", "1"], "--task-gpus: for the tasks of --cluster"),
+        ([PAPER, "smoke", "--task-gpus", "1"], "--task-gpus: these options need --cluster"),
         (
             [PAPER, "ablations", "--configs", "2", "--tune-sets", "1"],
             "--configs, --tune-sets: nothing is tuned in",
@@ -110,7 +110,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
         ),
         (
             [PAPER, "smoke", "--tune-sets", "2"],
-            "--tune-sets 2: of training sets to tune on, these cells have 1 at most",
+            "--tune-sets 2: these cells have at most 1 training set to tune on",
         ),
         ([PLAN, "--seeds", "0", "--curves"], "--seeds, --curves: these cells only choose a setting"),
     ],

@@ -187,7 +187,7 @@ def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, d
     table = ("--table", data / "split.csv", "--image-column", "file")
     code, _, errors = deepauc("predict", out, *table, "--out", tmp_path / "scores.csv")
     assert code == 2
-    assert "holds an unfinished run: the command that trained it goes on to its end" in errors
+    assert "holds an unfinished run: run its command again to finish it" in errors
     task = open_packed(data / "split").task()
     images = task.inputs(np.arange(120))
     images[60, 0, 0] += 1
@@ -318,9 +318,9 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
         (("--packed", "split", "--allow-outside", "--group-column", "x"), "Leave out --group-column, --allow-outside."),
         (("--config", "both.toml"), "Leave out --split-column."),
         (("--config", "parts.toml"), "the packed set has parts of its own: leave out [split]."),
-        (("--packed", "images"), "is no packed set"),
-        (("--packed", "nowhere"), "is no packed set"),
-        (("--packed", "split.csv"), "is no packed set but a file: a table is named with --table"),
+        (("--packed", "images"), "is not a packed set"),
+        (("--packed", "nowhere"), "is not a packed set"),
+        (("--packed", "split.csv"), "is a file, not a packed set: name a table with --table"),
         (("--table", "split"), "is a packed set: name it with --packed, and no columns"),
         (("--packed", "tests-only"), "has no training part (its parts: test)"),
         (("--packed", "inputs-only"), "holds inputs without labels"),

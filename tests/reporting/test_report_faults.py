@@ -68,7 +68,7 @@ def test_a_run_of_training_rows_alone_gets_a_report_that_says_so(altered):
     written = write_report(run, metadata=Metadata(["image-0.png"], {"sex": ["f"]}))
     text = written.html.read_text(encoding="utf-8")
     assert "neither a test nor a validation part" in text
-    assert "history.csv is not there" in text
+    assert "history.csv does not exist" in text
     assert written.figures == ()
     assert written.findings.labels == ()
 

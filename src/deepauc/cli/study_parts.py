@@ -45,6 +45,7 @@ def refuse_without_effect(
     curves: bool,
 ) -> None:
     """Options of tuning or of final runs, where these studies have none."""
+    from deepauc.names import counted
     from deepauc.studies.folds import is_for_choosing
 
     tuning = {"--tune-epochs": tune_epochs, "--tune-sets": tune_sets}
@@ -56,7 +57,7 @@ def refuse_without_effect(
         raise ValueError(f"--configs 1 leaves nothing to tune: leave out {', '.join(given[1:])}, or allow 2.")
     most = max((len(one.tuning_seeds) for one in tuned), default=0)
     if tune_sets is not None and tune_sets > most:
-        raise ValueError(f"--tune-sets {tune_sets}: these cells have at most {most} training sets to tune on.")
+        raise ValueError(f"--tune-sets {tune_sets}: these cells have at most {counted(most, 'training set')} to tune on.")
     final = [flag for flag, value in {"--seeds": seeds is not None, "--curves": curves}.items() if value]
     if final and all(is_for_choosing(one.task) for one in chosen):
         raise ValueError(

@@ -214,7 +214,7 @@ def test_existing_folders_are_safe(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match="is no packed set"):
+        with pytest.raises(ValueError, match="is not a packed set"):
             pack(binary_task(), tmp_path / "mine", overwrite=overwrite)
     assert (tmp_path / "mine" / "thesis.txt").exists()
     first = pack(binary_task(), tmp_path / "set")

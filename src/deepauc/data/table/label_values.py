@@ -58,7 +58,7 @@ def _lost(values: Sequence[str], counts: Counter[str], column: str, keep: npt.ND
         _problem(
             column,
             "label value left out",
-            f"of the {total:,} rows with the label {shown(value)}, {left[value]:,} have a problem and would be left "
+            f"{left[value]:,} of the {total:,} rows with the label {shown(value)} have a problem and would be left "
             "out. Too few rows of this class would remain: correct these rows",
         )
         for value, total in counts.items()
