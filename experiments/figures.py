@@ -27,6 +27,8 @@ from typing import Any
 from deepauc.studies.entry import Entry
 from deepauc.studies.records.file import read_named
 from deepauc.studies.records.tables import merged, rounded, summary_text
+from experiments.bags import bag_figures
+from experiments.bags import page as bag_page
 from experiments.fold_study import fold_study_figures
 from experiments.rules import other_figures, rule_figures
 from experiments.speed import speed_figures
@@ -127,7 +129,8 @@ def own_figures() -> dict[str, Any]:
         runs.setdefault(data, {}).setdefault("auc_m" if loss == "ce-auc-m" else loss, []).append(auc[0])
     means = {data: {loss: fmean(aucs) for loss, aucs in some.items()} for data, some in runs.items()}
     own = {"medical": {"medmnist_cpu": means}, "speed": speed_figures(RESULTS), "rules": rule_figures()}
-    found: dict[str, Any] = rounded({**own, **other_figures(RESULTS), **fold_study_figures(RESULTS)})
+    studies = {**fold_study_figures(RESULTS), **bag_figures(RESULTS)}
+    found: dict[str, Any] = rounded({**own, **other_figures(RESULTS), **studies})
     return found
 
 
@@ -139,6 +142,7 @@ def summary_of(recorded: Iterable[Entry]) -> dict[str, Any]:
 def main() -> None:
     for name, entry in recorded().items():
         (RESULTS / f"{name}.md").write_text(entry.markdown(RESULTS), encoding="utf-8")
+    (RESULTS / "bags.md").write_text(bag_page(RESULTS), encoding="utf-8")
     summary = summary_of(recorded().values())
     (RESULTS / "summary.json").write_text(summary_text(summary) + "\n", encoding="utf-8")
     for path in PAGES:

@@ -5,6 +5,7 @@ an optimizer or a network ends in `Spec`: `PESG`, `PESGSpec`. A schedule and `Au
 """
 
 from deepauc.data.augment.batch import Augment
+from deepauc.data.bags import bag_task
 from deepauc.data.samplers import ClassQuotaSampler
 from deepauc.data.splits import split_by_fractions
 from deepauc.data.table.read import read_table
@@ -20,6 +21,7 @@ from deepauc.metrics.partial import compare_partial_auroc, partial_auroc, partia
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.metrics.streaming import distributed_auroc
 from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
+from deepauc.models.bags import BagNetwork, Bags, BagSpec
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin, AUCMarginLoss
 from deepauc.objectives.auc_square import AUCSquare, AUCSquareLoss
@@ -61,6 +63,9 @@ __all__ = [
     "AveragePrecision",
     "AveragePrecisionLoss",
     "AverageSpec",
+    "BagNetwork",
+    "BagSpec",
+    "Bags",
     "BatchScoreNorm",
     "ClassQuotaSampler",
     "Comparison",
@@ -105,6 +110,7 @@ __all__ = [
     "auroc_interval",
     "average_precision",
     "average_precision_interval",
+    "bag_task",
     "brier_score",
     "calibration_intervals",
     "compare_auroc",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import bags
 from experiments.figures import entries, recorded, summary_of
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -21,8 +22,12 @@ def test_the_page_is_what_its_records_make(name):
     assert entries()[name].markdown(RESULTS) == written, f"run `deepauc study table {name}`"
 
 
+def test_the_page_of_bags_is_what_its_records_make():
+    assert bags.page(RESULTS) == (RESULTS / "bags.md").read_text(encoding="utf-8"), "run `python -m experiments.bags`"
+
+
 def test_the_summary_is_what_the_records_make():
     written = json.loads((RESULTS / "summary.json").read_text(encoding="utf-8"))
     assert written == summary_of(recorded().values())
     studies = {"cells", "contrasts", "ablations", "medical", "best", "plan"}
-    assert studies | {"speed", "rules", "large_table", "gammas", "momentum", "folds"} == written.keys()
+    assert studies | {"speed", "rules", "large_table", "gammas", "momentum", "folds", "bags"} == written.keys()

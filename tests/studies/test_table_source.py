@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from deepauc.studies.sources import Place
 from deepauc.studies.table_source import TableSource
@@ -64,3 +65,22 @@ def test_a_split_without_a_test_row_is_refused(tmp_path):
 def test_inputs_are_images_or_columns(inputs):
     with pytest.raises(ValueError, match="either one column of image files"):
         source(**inputs)
+
+
+def test_bags_of_images_are_the_rows_and_patients_stay_whole(tmp_path):
+    draw = np.random.default_rng(0)
+    with (tmp_path / "exams.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", "target", "exam", "patient"])
+        for row in range(120):
+            name, exam = f"{row}.png", row // 3
+            Image.fromarray(draw.integers(0, 255, (6, 6)).astype(np.uint8)).save(tmp_path / name)
+            writer.writerow([name, int(exam % 4 == 0), f"E{exam}", f"P{exam // 2}"])
+    own = source(table="exams.csv", image="file", metadata=(), bag="exam")
+    task = own.load(1, tuning=True, place=Place(data=tmp_path))
+    assert len(task) == 40
+    assert task.source.sizes.tolist() == [3] * 40
+    patients = [set(task.groups[rows]) for rows in task.parts.values()]
+    assert sum(map(len, patients)) == len(set.union(*patients)) == 20
+    with pytest.raises(ValueError, match="bag holds images together"):
+        source(bag="exam")

@@ -9,7 +9,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.evaluate import GroupColumn, LabelColumns, PartColumn, Positive, ScoreColumns, all_notes
-from deepauc.cli.options import AsJson, RareForce, RareMaxFpr, RareMinTpr
+from deepauc.cli.options import AsJson, RareForce, RareMaxFpr, RareMinTpr, RarePerGroup, checked_pooling
 from deepauc.cli.short_help import HELP_ALL
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def compare(
     ] = None,
     common: Annotated[bool, typer.Option("--common", help="Use only the rows that both files have.")] = False,
     positive: Positive = None,
+    per_group: RarePerGroup = None,
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
     force: RareForce = False,
@@ -69,7 +70,7 @@ def compare(
             id_column=id_column,
             positive=positive,
         )
-        tables.append(table)
+        tables.append(_pooled(table, per_group))
     a, b = tables
     part = part or _shared_part(a, b)
     if part == OOF and region is not None:
@@ -116,6 +117,14 @@ def compare(
         {k: v for k, v in to_json(one).items() if k not in ("baseline_fpr", "baseline_tpr")} for one in found.labels
     ]
     output.record({"a": str(first), "b": str(second), "notes": notes, **record, "labels": labels})
+
+
+def _pooled(table: Scores, per_group: str | None) -> Scores:
+    """With --per-group, each group as one row."""
+    from deepauc.training.run import pooled_scores
+
+    pooling = checked_pooling(per_group)
+    return table if pooling is None else pooled_scores.per_group(table, pooling)
 
 
 def _show_partial(output: Output, names: tuple[str, ...], found: TableComparison) -> None:

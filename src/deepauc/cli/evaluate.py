@@ -11,18 +11,22 @@ import typer
 from deepauc.cli.console import Output
 from deepauc.cli.options import (
     AsJson,
+    RareBagColumn,
     RareDevice,
     RareForce,
     RareImageColumn,
     RareImageRoot,
     RareMaxFpr,
     RareMinTpr,
+    RarePerGroup,
     checked_device,
+    checked_pooling,
 )
 from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
     from deepauc.metrics.intervals import Estimate
+    from deepauc.metrics.pooling import ScorePooling
     from deepauc.reporting.evaluation.findings import LabelEvaluation
     from deepauc.reporting.folds import FoldAuc
     from deepauc.training.run.scores import Scores
@@ -58,6 +62,8 @@ def evaluate(
     part_column: PartColumn = None,
     part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part (default: every part).")] = None,
     positive: Positive = None,
+    per_group: RarePerGroup = None,
+    bag_column: RareBagColumn = None,
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
     force: RareForce = False,
@@ -71,6 +77,7 @@ def evaluate(
     With --table, SCORES is a finished run, which scores the new rows first.
     """
     del help_all  # it has shown itself by now
+    pooling = checked_pooling(per_group)
     if table is not None:
         _external(
             scores,
@@ -81,13 +88,17 @@ def evaluate(
             group_column=group_column,
             positive=positive,
             recalibrate=recalibrate,
+            per_group=pooling,
+            bag_column=bag_column,
             device=device,
             force=force,
             output=Output(quiet=quiet, as_json=as_json),
         )
         return
-    if recalibrate or image_column or image_root:
-        raise ValueError("--recalibrate, --image-column and --image-root need a run and --table: name both.")
+    if recalibrate or image_column or image_root or bag_column:
+        raise ValueError(
+            "--recalibrate, --image-column, --image-root and --bag-column need a run and --table: name both."
+        )
     from dataclasses import asdict
 
     import numpy as np
@@ -97,6 +108,7 @@ def evaluate(
     from deepauc.reporting.evaluation.table import evaluate_part
     from deepauc.reporting.folds import fold_aucs
     from deepauc.training.run.own_files import require_own
+    from deepauc.training.run.pooled_scores import per_group as pooled_by_group
     from deepauc.training.run.scores import OOF, read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
@@ -110,6 +122,9 @@ def evaluate(
         part_column=part_column,
         positive=positive,
     )
+    if pooling is not None:
+        (read if part is None else read.part(part)).require_finite_scores()
+        read = pooled_by_group(read, pooling)
     judged = read if part is None else read.part(part)
     judged.require_finite_scores()
     parts: tuple[str | None, ...] = (part,) if part is not None else read.part_names or (None,)
@@ -145,6 +160,8 @@ def _external(
     group_column: str | None,
     positive: str | None,
     recalibrate: bool,
+    per_group: ScorePooling | None,
+    bag_column: str | None,
     device: str | None,
     force: bool,
     output: Output,
@@ -166,6 +183,8 @@ def _external(
             group_column=group_column,
             positive=positive,
             recalibrate=recalibrate,
+            per_group=per_group,
+            bag_column=bag_column,
             device=checked_device(device),
             force=force,
         )

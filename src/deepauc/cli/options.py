@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -11,6 +11,8 @@ from deepauc.cli.short_help import RARE
 
 if TYPE_CHECKING:
     import torch
+
+    from deepauc.metrics.pooling import ScorePooling
 
 ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files (paths relative to the table).")]
 RareImageColumn = Annotated[
@@ -74,6 +76,16 @@ RareMinTpr = Annotated[
     float | None,
     typer.Option(metavar="RATE", rich_help_panel=RARE, help="Add the partial AUC above this sensitivity."),
 ]
+RareBagColumn = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Exam, patient or slide whose rows share one label."),
+]
+RarePerGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--per-group", metavar="HOW", rich_help_panel=RARE, help="One score per group: max, mean or noisy-or."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Continue even if a file of the run was changed.")]
 RareForce = Annotated[
@@ -92,6 +104,15 @@ def parse_size(text: str, *, option: str) -> tuple[int, int]:
 def parse_folds(text: str) -> int | str:
     """A number of folds from `5`; else `auto`, or a column."""
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else text
+
+
+def checked_pooling(name: str | None) -> ScorePooling | None:
+    """The `--per-group` of this name; a ValueError says which names there are."""
+    from deepauc.metrics.pooling import ScorePooling
+
+    if name is not None and name not in get_args(ScorePooling):
+        raise ValueError(f"--per-group {name}: write {', '.join(get_args(ScorePooling)[:-1])} or noisy-or.")
+    return name  # type: ignore[return-value]  # one of these
 
 
 def checked_device(name: str | None) -> torch.device:

@@ -15,9 +15,12 @@ from deepauc.cli.options import (
     IdColumn,
     ImageColumn,
     RareAllowOutside,
+    RareBagColumn,
     RareDevice,
     RareForce,
+    RarePerGroup,
     checked_device,
+    checked_pooling,
 )
 from deepauc.cli.short_help import HELP_ALL, RARE
 from deepauc.cli.table_report import refuse_table
@@ -40,6 +43,8 @@ def predict(
     ] = None,
     group_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients to copy to the output.")] = None,
     id_column: IdColumn = None,
+    bag_column: RareBagColumn = None,
+    per_group: RarePerGroup = None,
     tta: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", show_default=False, help="Test-time augmentation: average N copies."),
@@ -81,6 +86,7 @@ def predict(
     weights = _weights(weight or [])
     if scale is not None and scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
+    pooling = checked_pooling(per_group)
     output = Output.beside([out], quiet=quiet, as_json=as_json)
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from dataclasses import asdict
@@ -99,6 +105,8 @@ def predict(
                 label_columns=label_column or (),
                 group_column=group_column,
                 id_column=id_column,
+                bag_column=bag_column,
+                per_group=pooling,
                 tta=tta,
                 scale=scale,  # type: ignore[arg-type]  # checked above
                 weights=weights,

@@ -57,7 +57,9 @@ def refuse_without_effect(
         raise ValueError(f"--configs 1 leaves nothing to tune: leave out {', '.join(given[1:])}, or allow 2.")
     most = max((len(one.tuning_seeds) for one in tuned), default=0)
     if tune_sets is not None and tune_sets > most:
-        raise ValueError(f"--tune-sets {tune_sets}: these cells have at most {counted(most, 'training set')} to tune on.")
+        raise ValueError(
+            f"--tune-sets {tune_sets}: these cells have at most {counted(most, 'training set')} to tune on."
+        )
     final = [flag for flag, value in {"--seeds": seeds is not None, "--curves": curves}.items() if value]
     if final and all(is_for_choosing(one.task) for one in chosen):
         raise ValueError(

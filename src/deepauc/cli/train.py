@@ -17,6 +17,7 @@ from deepauc.cli.options import (
     ImageColumn,
     MetadataInputs,
     RareAllowOutside,
+    RareBagColumn,
     RareDevice,
     RareIdColumn,
     RareImageRoot,
@@ -71,6 +72,7 @@ def train(
     weight_column: RareWeightColumn = None,
     positive: RarePositive = None,
     id_column: RareIdColumn = None,
+    bag_column: RareBagColumn = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the trained model and its report.")
     ] = None,
@@ -135,6 +137,18 @@ def train(
         int | None,
         typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Test-time augmentation: average N copies."),
     ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            rich_help_panel=RARE,
+            help="With --bag-column: mean, max, smooth-max (default) or attention.",
+        ),
+    ] = None,
+    images_per_bag: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Images of a bag per training step (default: 16)."),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Batch size.")
     ] = None,
@@ -167,6 +181,7 @@ def train(
         "category_columns": tuple(category_column or ()) or None,
         "group_column": group_column,
         "id_column": id_column,
+        "bag_column": bag_column,
         "split_column": split_column,
         "split_of": None if split_of is None else str(split_of),
         "weight_column": weight_column,
@@ -188,6 +203,8 @@ def train(
         "objective": objective,
         "max_fpr": max_fpr,
         "min_tpr": min_tpr,
+        "pooling": pooling,
+        "images_per_bag": images_per_bag,
     }
     top = {"seed": seed, "tune": tune, "folds": None if folds is None else parse_folds(folds)}
     settings = _settings(config, data=given_data, plan=given_plan, top=top)

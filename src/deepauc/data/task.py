@@ -44,6 +44,13 @@ class Inputs(Protocol):
         """SHA-256 (hex) of the content: equal inputs in equal order have equal digests, on every machine."""
 
 
+@runtime_checkable
+class SelectsRows(Protocol):
+    """Inputs that make a selection of themselves: bags, whose rows are several inputs each."""
+
+    def select(self, rows: Indices) -> Inputs: ...
+
+
 class ArrayInputs:
     """Inputs that lie in one array, in memory or memory-mapped: (N, H, W[, C]) uint8 or (N, F) float.
 
@@ -248,9 +255,10 @@ class Task:
         if len(np.unique(kept)) != len(kept):
             raise ValueError("subset: a row is given twice.")
         parts = {name: np.sort(position[part][position[part] >= 0]) for name, part in self.parts.items()}
+        source = self.source
         return replace(
             self,
-            source=SelectedInputs(self.source, kept),
+            source=source.select(kept) if isinstance(source, SelectsRows) else SelectedInputs(source, kept),
             labels=self.labels[kept],
             parts={name: part for name, part in parts.items() if len(part)},
             groups=None if self.groups is None else self.groups[kept],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +43,44 @@ class AverageNetwork(nn.Module):
         self.register_buffer("share", torch.full((count,), 1 / count))
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._averaged([member(self._standardised(x, number)) for number, member in enumerate(self.members)])
+
+    # Of bags (`models.bags.PoolsImages`): each member pools by itself, and their probabilities are averaged.
+
+    @property
+    def num_image_outputs(self) -> int:
+        return sum(self._widths())
+
+    def image_outputs(self, images: Tensor) -> Tensor:
+        outputs = [member.image_outputs(self._standardised(images, n)) for n, member in enumerate(self._bag_members())]
+        return torch.cat(outputs, dim=1)
+
+    def pool(self, grid: Tensor, present: Tensor) -> Tensor:
+        each = zip(self._bag_members(), torch.split(grid, self._widths(), dim=2), strict=True)
+        return self._averaged([member.pool(own, present) for member, own in each])
+
+    def importance(self, outputs: Tensor) -> Tensor:
+        """The mean of the members', by their shares."""
+        each = zip(
+            self._bag_members(), torch.split(outputs, self._widths(), dim=1), self.get_buffer("share"), strict=True
+        )
+        return sum((share * member.importance(own) for member, own, share in each), torch.zeros(()))
+
+    def _bag_members(self) -> list[Any]:
+        return list(self.members)
+
+    def _widths(self) -> list[int]:
+        return [member.num_image_outputs for member in self._bag_members()]
+
+    def _standardised(self, x: Tensor, member: int) -> Tensor:
         shape = (1, -1, *(1,) * (x.ndim - 2))
-        mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        logits = []
-        for number, member in enumerate(self.members):
-            scores = member((x - mean[number].reshape(shape)) / std[number].reshape(shape))
-            logits.append(self.get_buffer("slope")[number] * scores + self.get_buffer("intercept")[number])
-        z = torch.stack(logits)  # (M, N, L)
+        mean, std = self.get_buffer("mean")[member], self.get_buffer("std")[member]
+        return (x - mean.reshape(shape)) / std.reshape(shape)
+
+    def _averaged(self, scores: Sequence[Tensor]) -> Tensor:
+        """Raw scores of each member, (N, L), as the log odds of their mean probability."""
+        slope, intercept = self.get_buffer("slope"), self.get_buffer("intercept")
+        z = torch.stack([slope[n] * one + intercept[n] for n, one in enumerate(scores)])  # (M, N, L)
         shares = self.get_buffer("share").log().reshape(-1, 1, 1)
         positive = torch.logsumexp(functional.logsigmoid(z) + shares, dim=0)
         negative = torch.logsumexp(functional.logsigmoid(-z) + shares, dim=0)

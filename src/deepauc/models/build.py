@@ -14,6 +14,7 @@ from torch import nn
 from deepauc.kernels.dropout import drop_in_dense_layers, require_rate
 from deepauc.models.activations import assert_no_relu, replace_relu
 from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
+from deepauc.models.bags import BagSpec
 from deepauc.models.classifier import classifier_head, narrow_classifier, reset_classifier
 from deepauc.models.factory import FactorySpec
 from deepauc.models.initialisation import require_momentum, set_norm_momentum_, xavier_uniform_
@@ -25,6 +26,7 @@ from deepauc.models.thumbnail import ThumbnailSpec
 
 __all__ = [
     "AverageSpec",
+    "BagSpec",
     "FactorySpec",
     "MLPSpec",
     "ModelSpec",
@@ -36,6 +38,7 @@ __all__ = [
     "build_model",
     "check_output",
     "classifier_head",
+    "is_of_bags",
     "member_specs",
     "require_files",
     "reset_classifier",
@@ -177,11 +180,14 @@ ModelSpec = (
     | AverageSpec
     | OnFeaturesSpec
     | OnPicturesSpec
+    | BagSpec
 )
 
 
 def member_specs(spec: ModelSpec) -> tuple[ModelSpec, ...]:
-    """The networks of an average, or the one network."""
+    """The networks of an average, or the one network; of bags the network of an image."""
+    if isinstance(spec, BagSpec):
+        return (spec.image,)  # type: ignore[return-value]  # a known spec
     if isinstance(spec, OnFeaturesSpec | OnPicturesSpec):
         return member_specs(spec.member)  # type: ignore[arg-type]  # known specs
     if not isinstance(spec, AverageSpec):
@@ -191,8 +197,17 @@ def member_specs(spec: ModelSpec) -> tuple[ModelSpec, ...]:
 
 def require_files(spec: ModelSpec) -> None:
     """ValueError for what can be known of a spec without its images: no such network, no weights on this machine."""
+    if isinstance(spec, BagSpec):
+        spec = spec.image  # type: ignore[assignment]  # a known spec
     if isinstance(spec, TimmSpec):
         spec.require_files()
+
+
+def is_of_bags(spec: ModelSpec) -> bool:
+    """Whether the network scores bags of images."""
+    if isinstance(spec, AverageSpec):
+        return isinstance(spec.members[0], BagSpec)
+    return isinstance(spec, BagSpec)
 
 
 def build_model(
@@ -277,6 +292,8 @@ def architecture(spec: ModelSpec) -> ModelSpec:
     """The same network without the weights it starts from: what a checkpoint is loaded into."""
     if isinstance(spec, AverageSpec):
         return AverageSpec(members=tuple(architecture(one) for one in spec.members))  # type: ignore[arg-type]
+    if isinstance(spec, BagSpec):
+        return replace(spec, image=architecture(spec.image))  # type: ignore[arg-type]  # a known spec
     if isinstance(spec, OnFeaturesSpec | OnPicturesSpec):
         return replace(spec, member=architecture(spec.member))  # type: ignore[arg-type]
     return replace(spec, pretrained=False, weights=None) if isinstance(spec, TimmSpec) else spec

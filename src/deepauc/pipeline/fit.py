@@ -67,7 +67,8 @@ def fit(
         split: The column of parts: train, validation, test.
         weight: The column of weights.
         id: The column of row names, where there is no image.
-        bag: Not available yet.
+        bag: The column that says which rows are images of one exam, patient or slide: they have one label, and the
+            model scores them together. Rows of `oof`, parts and folds are then bags.
         image_root: The folder that image paths are relative to.
         objective: What the last stage minimises: "auc-margin" (default), "partial-auc", "average-precision",
             "all-pairs" or "pdsca".
@@ -85,8 +86,6 @@ def fit(
     Returns:
         The model: `.auc`, `.leaderboard`, `.oof`, `.report`, `.predict(table)`, `.evaluate(table)`, `.export(folder)`.
     """
-    if bag is not None:
-        raise ValueError("bag is not available in fit yet: aggregate the scores of a bag's rows yourself.")
     target = checked_device(device)
     frame = None if frame_of(table) is None else table
     settings = _settings(
@@ -101,6 +100,7 @@ def fit(
         split_column=split,
         weight_column=weight,
         id_column=id,
+        bag_column=bag,
         image_root=None if image_root is None else str(image_root),
         folds=None if folds == AUTO else folds,
         minutes=minutes,

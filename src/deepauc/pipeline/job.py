@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from deepauc.data.table.frame import Table, name_of
-from deepauc.models.build import TimmSpec
+from deepauc.models.build import BagSpec, TimmSpec
 from deepauc.models.pretrained import FoundWeights
 from deepauc.names import group_word
 from deepauc.pipeline.events import ComputingFeatures, Listener, Reading, Timing, ignore
@@ -97,7 +97,8 @@ def starting_weights(settings: Settings) -> tuple[TimmSpec, FoundWeights] | None
 
     ValueError, with the remedies, where the file is not on this machine.
     """
-    model = starting_model(settings.plan) if settings.recipe is None else settings.recipe.model
+    asked = starting_model(settings.plan) if settings.recipe is None else settings.recipe.model
+    model = asked.image if isinstance(asked, BagSpec) else asked
     if not isinstance(model, TimmSpec):
         return None
     model.require_files()

@@ -136,6 +136,6 @@ def _chapters(cases: Sequence[Case], found: CaseImages, names: Sequence[str]) ->
                 if chosen:
                     text = heading if len(names) == 1 else f"{heading}: {shown(name)}"
                     blocks.append(Heading(text, f"{anchor}-{number + 1}-{place + 1}"))
-                    blocks.append(Thumbnails(tuple(found.images[row] for row in chosen)))
+                    blocks.append(Thumbnails(tuple(one for row in chosen for one in found.images[row])))
         if blocks:
             yield Section(anchor=anchor, title=title, blocks=tuple(blocks))

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from deepauc.data.images.decode import ImageError, decode_image, read_image_file
+from deepauc.models.bags import PoolsImages
+from deepauc.models.build import is_of_bags
 from deepauc.reporting.operating_card import operating_card
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle
@@ -53,6 +55,8 @@ def export_onnx(
 ) -> OnnxExport:
     """An ONNX file that takes inputs as they are and gives raw scores, (N, L); compared with torch before it stays.
 
+    Of a run on bags the N inputs are the images of one bag, as many as it has, and there is one score, (1, L).
+
     Inputs: uint8 images (N, H, W, C) at the run's size, or float32 features (N, F): normalisation is part of the file,
     and so are the copies of an image, where the run's scores are means over them. force: also of a network that is not
     the one that the run in this folder trained. images_of: the run whose images both are compared on; this one.
@@ -61,7 +65,8 @@ def export_onnx(
     folder, path = Path(run_dir), Path(path)
     bundle = Bundle.load(folder)
     require_own(folder, *BUNDLE_FILES, force=force)
-    network = _AsScored(bundle.network(folder), bundle.preprocessing, bundle.copies).eval()
+    of_bags = is_of_bags(bundle.model)
+    network = _AsScored(bundle.network(folder), bundle.preprocessing, bundle.copies, of_bags=of_bags).eval()
     inputs, source = _examples(Path(images_of or folder), bundle)
     require_output(path, "the ONNX file")
     with tempfile.TemporaryDirectory() as place:
@@ -143,15 +148,19 @@ def _feature_names(folder: Path, bundle: Bundle) -> tuple[str, ...]:
 class _AsScored(nn.Module):
     """Inputs as they come -> raw scores, as the run's own are made. Numbers are buffers: they travel in the file."""
 
-    def __init__(self, network: nn.Module, preprocessing: Preprocessing, copies: Copies | None) -> None:
+    def __init__(
+        self, network: nn.Module, preprocessing: Preprocessing, copies: Copies | None, *, of_bags: bool
+    ) -> None:
         super().__init__()
-        self.network, self.images, self.copies = network, preprocessing.images, copies
+        self.network, self.images, self.copies, self.of_bags = network, preprocessing.images, copies, of_bags
         self.register_buffer("changes", None if copies is None else copies.changes())
         shape = (1, -1, 1, 1) if preprocessing.images else (1, -1)
         self.register_buffer("mean", torch.tensor(preprocessing.mean).reshape(shape))
         self.register_buffer("std", torch.tensor(preprocessing.std).reshape(shape))
 
     def forward(self, inputs: Tensor) -> Tensor:
+        if isinstance(self.network, PoolsImages) and self.of_bags:
+            return self._bag_score(self.network, inputs)
         if self.copies is None:
             return self._scores(inputs.permute(0, 3, 1, 2).float() / 255 if self.images else inputs)
         rows, number = inputs.shape[0], self.copies.number
@@ -161,7 +170,24 @@ class _AsScored(nn.Module):
         return scores.reshape(rows, number, -1).mean(1)
 
     def _scores(self, inputs: Tensor) -> Tensor:
-        return self.network((inputs - self.get_buffer("mean")) / self.get_buffer("std"))
+        return self.network(self._standardised(inputs))
+
+    def _bag_score(self, network: PoolsImages, inputs: Tensor) -> Tensor:
+        """(1, L), of the images of one bag; of copies the mean, all images of the bag changed alike in each."""
+        images, number = inputs.shape[0], 1
+        if self.copies is None:
+            seen = inputs.permute(0, 3, 1, 2).float() / 255 if self.images else inputs
+        else:
+            number = self.copies.number
+            many = inputs.unsqueeze(0).expand(number, -1, -1, -1, -1).flatten(0, 1)
+            changes = self.get_buffer("changes").unsqueeze(1).expand(-1, images, -1).flatten(0, 1)
+            seen = self.copies.augment.apply(many, changes)
+        outputs = network.image_outputs(self._standardised(seen)).reshape(number, images, -1)
+        present = torch.ones(number, images, dtype=torch.bool, device=inputs.device)
+        return network.pool(outputs, present).mean(0, keepdim=True)
+
+    def _standardised(self, inputs: Tensor) -> Tensor:
+        return (inputs - self.get_buffer("mean")) / self.get_buffer("std")
 
 
 def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str]:
@@ -170,6 +196,8 @@ def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str
         copies = f"; the mean over {bundle.copies.number} augmented copies of an image, which the file makes itself"
     named = {"features": json.dumps(features)} if features else {}  # the columns, in order
     inputs = "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)"
+    if is_of_bags(bundle.model):
+        inputs += ", those of one bag, which get one score"
     if bundle.metadata is not None:
         named["metadata"] = json.dumps(bundle.metadata)
         inputs += ": the columns as `metadata` encodes them"

@@ -15,6 +15,7 @@ from deepauc.data.table.frame import Table, name_of
 from deepauc.metrics.calibration import brier_score
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.operating_points import operating_point
+from deepauc.metrics.pooling import ScorePooling
 from deepauc.reporting.evaluation.sample import Sample
 from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.text_tables import auc_text, markdown_table
@@ -113,12 +114,15 @@ def evaluate_table(
     image_root: str | Path | None = None,
     group_column: str | None = None,
     recalibrate: bool = False,
+    per_group: ScorePooling | None = None,
+    bag_column: str | None = None,
     positive: str | None = None,
     device: Any = None,
     force: bool = False,
 ) -> External:
     """Score a table by a finished run and judge the scores by the table's labels; columns default to the run's.
 
+    per_group: judge groups, the scores of their rows pooled. bag_column: of a run that scores bags.
     recalibrate: shift the probabilities so that their mean is the share of positives here. The Brier score after it is
     taken on the rows that the shift was found on: one number, so little is gained by chance.
     """
@@ -141,6 +145,8 @@ def evaluate_table(
         label_columns=columns,
         group_column=group_column,
         id_column=_there(data.id_column, table),
+        bag_column=bag_column,
+        per_group=per_group,
         probability=calibrated,
         positive=positive if positive is not None else data.positive,
         device=device,
@@ -164,7 +170,10 @@ def evaluate_table(
                 training=trained.get(name),
                 part=part,
                 **_probabilities(probabilities, truth, recalibrate=recalibrate),
-                thresholds=_at_thresholds(bundle.thresholds.get(name, {}), scores, truth, groups),
+                # Those of training are for single rows' scores.
+                thresholds=()
+                if per_group is not None
+                else _at_thresholds(bundle.thresholds.get(name, {}), scores, truth, groups),
             )
         )
     notes = []

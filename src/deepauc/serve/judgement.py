@@ -14,6 +14,7 @@ from torch import nn
 from deepauc.data.images.decode import Pixels, decode_image
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.metrics.recalibration import LabelwiseScaling
+from deepauc.models.build import is_of_bags
 from deepauc.models.grad_cam import grad_cam
 from deepauc.reporting.figures.thumbnails import side_by_side
 from deepauc.serve.known_scores import Distribution, Floats, Reached, known_scores, reached_within_folds
@@ -71,6 +72,10 @@ class ServedRun:
         if len(bundle.shape) != 3 or not bundle.preprocessing.images:
             what = "images alone" if bundle.picture else "images"
             raise ValueError(f"{folder} was not trained on {what}: deepauc predict scores a table.")
+        if is_of_bags(bundle.model):
+            raise ValueError(
+                f"{folder} scores bags of images, and this page takes one: deepauc predict scores a table."
+            )
         self.cautions = require_own(self.folder, MODEL, BUNDLE, SCORES, force=force)
         self._bundle, self._device = bundle, chosen_device(device)
         self._network: nn.Module = bundle.network(self.folder).to(self._device)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from deepauc.data.bags import bag_task
 from deepauc.data.imbalance import tuning_task
 from deepauc.data.table.read import read_table
 from deepauc.data.task import Task
@@ -24,7 +25,8 @@ class TableSource(TaskSource):
     `folds`, those of one group together; the seed of a run is the number of the fold that is its test part. With a
     `split` column the parts are the table's own and the seed is only the network's; after tuning on the validation part
     (without one: on a tenth of train) a final run learns from train and validation. size: side of the images, needed
-    where they differ.
+    where they differ. bag: the column that says which rows are images of one exam, patient or slide; rows of the task
+    are then bags, and the network of a recipe a `BagSpec`.
     """
 
     table: str | Path
@@ -35,6 +37,7 @@ class TableSource(TaskSource):
     split: str | None = None
     size: int | None = None
     folds: int = 5
+    bag: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.metadata, str) or (self.image is None) == (not self.metadata):
@@ -42,6 +45,8 @@ class TableSource(TaskSource):
                 "a table's inputs are either one column of image files, such as image='file', or columns of numbers "
                 "and words, such as metadata=('age', 'sex')."
             )
+        if self.bag is not None and self.image is None:
+            raise ValueError("bag holds images together: leave it out, or name their column, such as image='file'.")
 
     @property
     def name(self) -> str:
@@ -66,11 +71,15 @@ def _read(source: TableSource, path: Path) -> Task:
         kind="binary",
         image_column=source.image,
         metadata_columns=source.metadata,
+        category_columns=() if source.bag is None else (source.bag,),
         group_column=source.group,
         split_column=source.split,
         size=source.size,
     )
-    return kept_in_memory(task)
+    task = kept_in_memory(task)
+    if source.bag is None:
+        return task
+    return bag_task(replace(task, metadata={}), task.metadata[source.bag], column=source.bag)
 
 
 def _own_parts(task: Task, seed: int, tuning: bool) -> Task:

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from deepauc.models.average import Buildable
 from deepauc.models.build import ModelSpec
 from deepauc.training.identity import names_of
-from deepauc.training.plain import MODELS, OBJECTIVES, OPTIMIZERS, SCHEDULES, to_plain, valid_name
+from deepauc.training.plain import IMAGE_MODELS, MODELS, OBJECTIVES, OPTIMIZERS, SCHEDULES, to_plain, valid_name
 from deepauc.training.plan.inputs import PlanOptions
 from deepauc.training.recipe import ObjectiveSpec, OptimizerSpec, Recipe
 from deepauc.training.schedule import Schedule
@@ -28,6 +29,7 @@ _KINDS: dict[Any, tuple[type, ...]] = {
     OptimizerSpec: OPTIMIZERS,
     Schedule: SCHEDULES,
     ModelSpec: MODELS,
+    Buildable: IMAGE_MODELS,  # inside a network of bags
 }
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
 _PLAN_INSTEAD = (
@@ -54,6 +56,7 @@ class DataSettings:
     split_column: str | None = None
     split_of: str | None = None  # the folder of a run
     weight_column: str | None = None
+    bag_column: str | None = None  # rows with one entry here are images of one exam, under one label
     positive: str | None = None  # the label that is positive, where labels are not 0 and 1
     image_size: tuple[int, int] | None = None  # height, width
     skip_bad: bool = False

@@ -56,6 +56,7 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "keep": "last",
         "patience": None,
         "backbone_rate": 1.0,
+        "images_per_bag": None,
     },
     "Augment": {
         "flip": True,
@@ -217,6 +218,12 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
     "ThumbnailSpec": {
         "size": 16,
         "grey": False,
+    },
+    "BagSpec": {
+        "image": REQUIRED,
+        "pooling": "smooth-max",
+        "tau": 1.0,
+        "attention_width": 64,
     },
     "AverageSpec": {
         "members": REQUIRED,

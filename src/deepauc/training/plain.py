@@ -11,6 +11,7 @@ from typing import Any
 
 from deepauc.data.augment.batch import Augment
 from deepauc.models.average import AverageSpec, OnFeaturesSpec, OnPicturesSpec
+from deepauc.models.bags import BagSpec
 from deepauc.models.build import FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
@@ -34,7 +35,8 @@ OBJECTIVES: tuple[type, ...] = (
 )
 OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec, PDSCASpec)
 SCHEDULES: tuple[type, ...] = (Constant, Steps, Cosine, Cyclic)
-MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec, ThumbnailSpec)
+IMAGE_MODELS: tuple[type, ...] = (ResNet20Spec, TimmSpec, FactorySpec, MLPSpec, SmallCNNSpec, ThumbnailSpec)
+MODELS: tuple[type, ...] = (*IMAGE_MODELS, BagSpec)
 SPECS: tuple[type, ...] = (Recipe, Stage, Augment, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES, *MODELS)
 SPECS += (AverageSpec, OnFeaturesSpec, OnPicturesSpec)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from deepauc.data.augment.colour import normalise, to_unit
+from deepauc.data.bags import image_rows
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
 from deepauc.models.fusion import SMALLEST_SCALE
@@ -59,13 +60,13 @@ class Preprocessing:
 
     @classmethod
     def _found(cls, task: Task) -> Preprocessing:
-        rows = np.sort(trainable_rows(task))
+        source, rows = image_rows(task.source, np.sort(trainable_rows(task)))
         rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64)]
         images = len(task.source.shape) == 3
         count, total, squares = 0, 0.0, 0.0
         step = max(1, min(CHUNK, CHUNK_NUMBERS // max(1, int(np.prod(task.source.shape)))))
         for start in range(0, len(rows), step):
-            values = task.inputs(rows[start : start + step]).astype(np.float64)
+            values = source(rows[start : start + step]).astype(np.float64)
             values = values.reshape(-1, values.shape[-1]) / (255 if images else 1)
             count += len(values)
             total = total + values.sum(0)

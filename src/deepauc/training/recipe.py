@@ -106,6 +106,8 @@ class Stage:
         patience: Epochs without a better validation AUC after which the stage ends.
         backbone_rate: The learning rate of all layers but the last, as a share of the optimizer's: below 1 to keep near
             pretrained weights.
+        images_per_bag: Images of a bag that a step sees at most, drawn anew in every step; None: all. Scores are always
+            of all images.
     """
 
     objective: ObjectiveSpec
@@ -130,11 +132,13 @@ class Stage:
     keep: Literal["last", "best"] = "last"
     patience: int | None = None
     backbone_rate: float = 1.0
+    images_per_bag: int | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.iterations is None):
             raise ValueError("a stage has a length in epochs or in iterations: give one of the two.")
-        for name in ("epochs", "iterations", "batch_size", "positives_per_batch", "accumulate", "patience", "views"):
+        counts = ("epochs", "iterations", "batch_size", "positives_per_batch", "accumulate", "patience", "views")
+        for name in (*counts, "images_per_bag"):
             value = getattr(self, name)
             if value is not None and (value != int(value) or value < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value}.")

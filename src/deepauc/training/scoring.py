@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from deepauc.data.augment.batch import Augment
+from deepauc.data.bags import BagInputs
 from deepauc.data.task import Task
 from deepauc.labels import Diverged
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
+from deepauc.models.bags import PoolsImages, of_one_bag
 from deepauc.training.preprocessing import Preprocessing
 
 BATCH = 256
@@ -43,7 +45,7 @@ def score_rows(
 
     augment, parameters: change each image by its row of `parameters`, (n, k), first. resident: inputs that lie on the
     device already; `rows` counts in both, so they are the whole task's or the same part of it. progress: called with
-    (rows done, rows in all).
+    (rows done, rows in all). Of bags all images are seen, a few at a time.
     """
     training = model.training
     model.eval()
@@ -52,6 +54,12 @@ def score_rows(
     batch = scoring_batch(task, device)
     for start in range(0, len(rows), batch):
         some = rows[start : start + batch]
+        if isinstance(task.source, BagInputs):
+            changes = None if augment is None or parameters is None else (augment, parameters[some])
+            found[start : start + len(some)] = _bag_scores(model, task.source, some, preprocessing, device, changes)
+            if progress is not None:
+                progress(start + len(some), len(rows))
+            continue
         if resident is not None:
             inputs = resident[torch.from_numpy(some).to(device)]
         else:
@@ -63,6 +71,46 @@ def score_rows(
             progress(start + len(some), len(rows))
     model.train(training)
     return found.cpu().numpy()
+
+
+def _bag_scores(
+    model: nn.Module,
+    source: BagInputs,
+    bags: npt.NDArray[np.int64],
+    preprocessing: Preprocessing,
+    device: torch.device,
+    changes: tuple[Augment, Tensor] | None,
+) -> Tensor:
+    """(n, L). changes: what becomes of all images of a bag, (n, k)."""
+    outputs = image_outputs(model, source, bags, preprocessing, device, changes=changes)
+    sizes = source.sizes[bags].tolist()
+    assert isinstance(model, PoolsImages)
+    # Bag by bag: a score depends on its own images alone, to the last bit.
+    return torch.cat([of_one_bag(model, own) for own in torch.split(outputs, sizes)])
+
+
+@torch.no_grad()
+def image_outputs(
+    model: nn.Module,
+    source: BagInputs,
+    bags: npt.NDArray[np.int64],
+    preprocessing: Preprocessing,
+    device: torch.device,
+    *,
+    changes: tuple[Augment, Tensor] | None = None,
+) -> Tensor:
+    """What a network of bags keeps of each of their images, (images, k), a few images at a time; in eval mode."""
+    assert isinstance(model, PoolsImages)
+    rows = source.of_bags(bags)
+    bag_of = np.repeat(np.arange(len(bags)), source.sizes[bags])
+    outputs = torch.zeros(len(rows), model.num_image_outputs, device=device)
+    for start in range(0, len(rows), BATCH):
+        inputs = torch.from_numpy(source.images(rows[start : start + BATCH])).to(device)
+        if changes is not None:
+            augment, parameters = changes
+            inputs = augment.apply(inputs, parameters[bag_of[start : start + BATCH]].to(device))
+        outputs[start : start + len(inputs)] = model.image_outputs(preprocessing(inputs))
+    return outputs
 
 
 def require_finite(scores: npt.NDArray[Any], names: npt.NDArray[Any], *, of: str) -> None:

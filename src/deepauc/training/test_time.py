@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deepauc.data.augment.batch import Augment
+from deepauc.data.bags import BagInputs
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
 from deepauc.training.preprocessing import Preprocessing
@@ -71,6 +72,19 @@ def score_copies(
         return score_rows(model, task, rows, preprocessing, device, resident=resident, progress=progress)
     total, changes = np.zeros((len(rows), task.num_labels)), copies.changes(seed)
     batch, each = scoring_batch(task, device), int(np.prod(task.source.shape)) * np.dtype(task.source.dtype).itemsize
+    if isinstance(task.source, BagInputs):  # read anew for each copy: their images may be many
+        for copy, change in enumerate(changes):
+            total += score_rows(
+                model,
+                task,
+                rows,
+                preprocessing,
+                device,
+                augment=copies.augment,
+                parameters=change.expand(len(task), -1),
+                progress=shifted_progress(progress, copy * len(rows), copies.number * len(rows)),
+            )
+        return (total / copies.number).astype(np.float32)
     # Whole batches: a score may depend in its last bit on how many rows passed the network with it.
     at_once = batch * max(1, HELD_BYTES // (batch * max(1, each)))
     for start in range(0, len(rows), at_once):

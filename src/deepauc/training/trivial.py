@@ -16,12 +16,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from deepauc.data.bags import BagInputs, image_rows
 from deepauc.data.counter import fixed_permutation
 from deepauc.data.splits import fold_numbers
 from deepauc.data.task import Array, Indices, Task
 from deepauc.metrics.folds import fold_auroc
 from deepauc.metrics.recalibration import TemperatureScaling
-from deepauc.models.build import MLPSpec, ModelSpec, ThumbnailSpec, build_model
+from deepauc.models.bags import BagNetwork
+from deepauc.models.build import BagSpec, MLPSpec, ModelSpec, ThumbnailSpec, build_model
 from deepauc.models.thumbnail import ThumbnailLinear
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle, save_weights
@@ -53,13 +55,16 @@ class Trivial:
 
 
 def trivial_specs(task: Task) -> dict[str, ModelSpec]:
-    """The baselines that such inputs have, by the name a reader sees."""
+    """The baselines that such inputs have, by the name a reader sees; of bags, on the mean over their images."""
+    specs: dict[str, ModelSpec] = {"logistic regression": MLPSpec(hidden=())}
     if len(task.source.shape) == 3:
-        return {
+        specs = {
             "logistic regression on 16 x 16 pixels": ThumbnailSpec(),
             "mean brightness": ThumbnailSpec(size=1, grey=True),
         }
-    return {"logistic regression": MLPSpec(hidden=())}
+    if isinstance(task.source, BagInputs):
+        return {title: BagSpec(image=spec, pooling="mean") for title, spec in specs.items()}
+    return specs
 
 
 def fit_trivial(name: str, spec: ModelSpec, task: Task, *, seed: int = 0) -> Trivial:
@@ -70,7 +75,8 @@ def fit_trivial(name: str, spec: ModelSpec, task: Task, *, seed: int = 0) -> Tri
     images = len(task.source.shape) == 3
     preprocessing = Preprocessing.none(task) if images else Preprocessing.of(task)  # the fit standardises by itself
     model = build_model(spec, in_channels=task.source.shape[-1], num_outputs=task.num_labels, seed=0)
-    head = model.get_submodule("head")
+    of_image = model.image if isinstance(model, BagNetwork) else model
+    head = of_image.get_submodule("head")
     assert isinstance(head, nn.Linear)
     strengths = []
     read: Indices | None = None
@@ -82,7 +88,7 @@ def fit_trivial(name: str, spec: ModelSpec, task: Task, *, seed: int = 0) -> Tri
                 strengths.append(WITHOUT_CHOICE)
                 continue
             if read is None or not np.array_equal(rows, read):  # labels often have the same rows
-                read, features = rows, _features(model, task, rows, preprocessing)
+                read, features = rows, _features(of_image, task, rows, preprocessing)
             weights = _row_weights(task, labels, rows)
             groups = None if task.groups is None else task.groups[rows]
             fitted = _fit(features, labels[rows] == 1, weights, groups, seed)
@@ -127,12 +133,20 @@ def _row_weights(task: Task, labels: Array, rows: Indices) -> Floats:
 
 
 def _features(model: nn.Module, task: Task, rows: Indices, preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
-    """What the head weighs, (n, F), a few rows of inputs at a time."""
-    parts = []
-    for start in range(0, len(rows), CHUNK):
-        inputs = preprocessing(torch.from_numpy(task.inputs(rows[start : start + CHUNK])))
-        parts.append(model.features(inputs) if isinstance(model, ThumbnailLinear) else inputs)
-    return torch.cat(parts).numpy()
+    """What the head weighs, (n, F), a few rows of inputs at a time; of bags the mean over their images."""
+    source, images = image_rows(task.source, rows)
+    sizes = task.source.sizes[rows] if isinstance(task.source, BagInputs) else np.ones(len(rows), dtype=np.int64)
+    row_of = np.repeat(np.arange(len(rows)), sizes)
+    found: npt.NDArray[np.float32] | None = None
+    for start in range(0, len(images), CHUNK):
+        inputs = preprocessing(torch.from_numpy(source(images[start : start + CHUNK])))
+        part = (model.features(inputs) if isinstance(model, ThumbnailLinear) else inputs).numpy()
+        if found is None:
+            found = np.zeros((len(rows), part.shape[1]), dtype=np.float32)
+        own = row_of[start : start + CHUNK]
+        np.add.at(found, own, part / sizes[own, None].astype(np.float32))
+    assert found is not None
+    return found
 
 
 @dataclass(frozen=True)

@@ -471,9 +471,7 @@ def test_parquet_is_read_in_pieces_and_its_text_is_limited(tmp_path, monkeypatch
     assert len(set(cells.digests)) == rows
     assert [problem.row for problem in read_rows(path, ["note"]).problems] == list(cells.lines)
     monkeypatch.setattr("deepauc.data.table.rows.MAX_TABLE_CHARACTERS", 3000 * rows)
-    with pytest.raises(
-        ValueError, match=r"t\.parquet: the text is too long \(a table may have [\d,]+ characters\)"
-    ):
+    with pytest.raises(ValueError, match=r"t\.parquet: the text is too long \(a table may have [\d,]+ characters\)"):
         read_rows(path, ["f"])
 
 

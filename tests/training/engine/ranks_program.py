@@ -18,10 +18,11 @@ import torch
 from torch import distributed, nn
 
 from deepauc.data.augment.batch import Augment
+from deepauc.data.bags import bag_task
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.kernels.dropout import StepDropout
 from deepauc.metrics.recalibration import fit_temperature
-from deepauc.models.build import FactorySpec, SmallCNNSpec
+from deepauc.models.build import BagSpec, FactorySpec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.baselines import CrossEntropy
@@ -76,6 +77,17 @@ def images_task(*, labels=1, weights=False):
         label_names=tuple(f"y{number}" for number in range(labels)),
         parts={"train": np.arange(96), "validation": np.arange(96, 660), "test": np.arange(660, 700)},
         weights=generator.uniform(0.5, 1.5, 700).astype(np.float32) if weights else None,
+    )
+
+
+def bags_task():
+    """The images in bags of one to four, of which a rank has more images than another."""
+    images = images_task()
+    sizes = np.tile([1, 4, 2, 3], 70)
+    labels = np.repeat(images.labels[: len(sizes)], sizes)
+    task = bag_task(replace(images, labels=labels, parts={}), np.repeat(np.arange(len(sizes)), sizes))
+    return task.with_parts(
+        {"train": np.arange(96), "validation": np.arange(96, 240), "test": np.arange(240, len(sizes))}
     )
 
 
@@ -185,6 +197,24 @@ def scenarios():
                 stages=(replace(auc, batch_size=14, accumulate=2, iterations=20),),
             ),
             images_task(),
+        ),
+        "bags": lambda: (
+            Recipe(
+                model=BagSpec(image=CNN, pooling="attention"),
+                stages=(
+                    replace(cross_entropy, images_per_bag=3, augment=shifted),
+                    replace(auc, images_per_bag=2, iterations=20, augment=shifted),
+                ),
+                tta=2,
+            ),
+            bags_task(),
+        ),
+        "bags in pieces": lambda: (
+            Recipe(
+                model=BagSpec(image=FactorySpec(factory="ranks_program:make_dropping_net"), pooling="smooth-max"),
+                stages=(replace(auc, images_per_bag=3, batch_size=14, accumulate=2, iterations=20),),
+            ),
+            bags_task(),
         ),
         "too few rows": lambda: (Recipe(model=CNN, stages=(replace(cross_entropy, batch_size=2),)), images_task()),
     }

@@ -118,6 +118,21 @@ def test_score_norm_several_labels_views_and_mixup(tmp_path):
     assert_bytes_as_expected(seen["batch norm in pieces 3"])
 
 
+def test_bags(tmp_path):
+    """Ranks have as many bags, and not as many images: statistics, dropout and gradients are of all of them."""
+    names = ("bags", "bags in pieces")
+    stop = {"scenario": "bags", "ranks": 2, "run": "stopped"}
+    stopped = [{"name": "stopped", **stop, "happens": "interrupt", "at": 13}, {"name": "resumed", **stop}]
+    seen = run_jobs(tmp_path, [*(job for name in names for job in on_ranks(name)), *stopped])
+    for name in names:
+        for k in (1, 2, 3):
+            assert_ranks_agree(seen[f"{name} {k}"])
+            assert_same_end(tmp_path / f"{name} 1", tmp_path / f"{name} {k}")
+            assert_bytes_as_expected(seen[f"{name} {k}"])
+    for name in FILES:
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "bags 2" / name).read_bytes(), name
+
+
 def test_a_stop_is_heard_while_copies_are_scored_and_all_ranks_leave_together(tmp_path):
     """Whoever is asked breaks off at once, and the others leave with it when their share of the part is done."""
     run = {"scenario": "mixup in pieces", "ranks": 2}  # 3 batches of validation, in 3 copies each

@@ -204,6 +204,9 @@ def data_section(findings: RunFindings) -> Section:
     data = findings.record.data
     if rows_text := _rows_of_the_table(data):
         pairs.append((f"Rows of the {'packed set' if data.packed else 'table'}", rows_text))
+    if data.bag_column is not None:
+        inside = "" if data.images is None else f", {data.images:,} images in all"
+        pairs.append(("A row is", f"a bag: the rows of the table with one entry in {shown(data.bag_column)}{inside}"))
     facts = Facts((*pairs, ("One input", shown(shape))))
     table = DataTable(caption="Rows by part", header=header, rows=tuple(rows))
     flow: tuple[Block, ...] = ()

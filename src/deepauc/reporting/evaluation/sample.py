@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.metrics.pooling import pool_scores
 from deepauc.reporting.evaluation.findings import Absent, Counts
 
 Floats = npt.NDArray[np.float64]
@@ -66,13 +67,7 @@ def by_patient(sample: Sample, *, mean: bool) -> Sample:
     sample = sample.labelled()
     if sample.groups is None:
         return sample
-    names, first, number_of = np.unique(sample.groups, return_index=True, return_inverse=True)
-    labels = np.zeros(len(names))
-    np.maximum.at(labels, number_of, sample.labels)
-    if mean:
-        scores = np.bincount(number_of, sample.scores) / np.bincount(number_of)
-    else:
-        scores = np.full(len(names), -np.inf)
-        np.maximum.at(scores, number_of, sample.scores)
-    folds = None if sample.folds is None else sample.folds[first]
+    _, labels = pool_scores(sample.labels, sample.groups, "max")
+    _, scores = pool_scores(sample.scores, sample.groups, "mean" if mean else "max")
+    folds = None if sample.folds is None else sample.folds[np.unique(sample.groups, return_index=True)[1]]
     return Sample(scores=scores, labels=labels, group_word=sample.group_word, folds=folds)

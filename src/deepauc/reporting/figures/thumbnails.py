@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from deepauc.data.images.decode import ImageFileInputs
 from deepauc.data.table.image_files import examine_column
 from deepauc.data.table.rows import read_rows
+from deepauc.models.build import is_of_bags
 from deepauc.models.grad_cam import grad_cam
 from deepauc.names import one_form
 from deepauc.reporting.document.blocks import (
@@ -32,6 +33,7 @@ from deepauc.reporting.document.blocks import (
     shown,
 )
 from deepauc.reporting.evaluation.findings import Case, RunFindings
+from deepauc.reporting.figures.bag_images import DecidedBag, decided_bags
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.run import Run
 
@@ -60,6 +62,11 @@ _COPIES = (
     "image without augmentation. So this page does not check whether the files are those of training."
 )
 
+_OF_BAGS = (
+    "A row is a bag of images. Of each bag up to three images are shown: those whose scores count most in the bag's. "
+    "The weight says by how much the bag's score rises with that image's; the score behind it is the image's own."
+)
+
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -74,9 +81,12 @@ class ImageTable:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseImages:
-    """The images of some cases, in their order, and what is to be said of all of them first."""
+    """The images of some cases, in their order, and what is to be said of all of them first.
 
-    images: tuple[Thumbnail, ...]
+    images: of each case one; of a bag those that decided.
+    """
+
+    images: tuple[tuple[Thumbnail, ...], ...]
     remarks: tuple[Block, ...]
 
 
@@ -90,8 +100,11 @@ def case_images(
     remarks: list[Block] = [Caution(_PRIVACY), Paragraph(_READING)]
     if not cases:
         return CaseImages(images=(), remarks=tuple(remarks))
-    images = _images_of(folder, bundle, cases, table or _own_table(folder))
-    model = bundle.network(folder)
+    model, table = bundle.network(folder), table or _own_table(folder)
+    if is_of_bags(bundle.model):
+        return _bag_images(folder, bundle, model, label_names, cases, table, remarks)
+    source, names = _image_source(folder, bundle, [case.id for case in cases], table)
+    images = source(np.array([names.index(case.id) for case in cases]))
     maps = _maps(folder, model, bundle, label_names, cases, images)
     if isinstance(maps, Missing):
         remarks[1:] = [maps]
@@ -102,10 +115,85 @@ def case_images(
     elif changed := _changed_scores(model, bundle, label_names, cases, images):
         remarks.append(Caution(_CHANGED.format(count=len(changed), largest=max(changed))))
     found = (
-        _thumbnail(case, row, images[row], None if isinstance(maps, Missing) else maps[row])
+        _thumbnail(case, f"thumbnail-{row}", images[row], None if isinstance(maps, Missing) else maps[row])
         for row, case in enumerate(cases)
     )
-    return CaseImages(images=tuple(found), remarks=tuple(remarks))
+    return CaseImages(images=tuple((one,) for one in found), remarks=tuple(remarks))
+
+
+def _bag_images(
+    folder: Path,
+    bundle: Bundle,
+    model: nn.Module,
+    label_names: Sequence[str],
+    cases: Sequence[Case],
+    table: ImageTable,
+    remarks: Sequence[Block],
+) -> CaseImages:
+    """Of each case, which is a bag, the images that count most in its score."""
+    bags = list(dict.fromkeys(case.id for case in cases))
+    files = _files_in_bags(folder, bags, table)
+    source, names = _image_source(folder, bundle, [name for bag in bags for name in files[bag]], table)
+    place = {name: row for row, name in enumerate(names)}
+    decided = dict[str, DecidedBag]()
+    for fold in dict.fromkeys(case.fold for case in cases):
+        mine = list(dict.fromkeys(case.id for case in cases if case.fold == fold))
+        alone = model if fold is None else _of_fold(folder, model, fold)
+        found = decided_bags(alone, bundle, source, [[place[file] for file in files[bag]] for bag in mine])
+        decided |= dict(zip(mine, found, strict=True))
+    shown_images: list[tuple[Thumbnail, ...]] = []
+    said: list[Block] = []
+    changed: list[float] = []
+    for row, case in enumerate(cases):
+        number, bag = label_names.index(case.label), decided[case.id]
+        off = abs(bag.score[number] - case.score)
+        comparable = bundle.copies is None and case.fold is None
+        changed += [off] if comparable and off > 0.05 * max(1.0, abs(case.score)) else []
+        pixels = source(np.array([one.row for one in bag.images[number]]))
+        own = [replace(case, id=names[one.row], score=one.score[number]) for one in bag.images[number]]
+        maps = _maps(folder, model, bundle, label_names, own, pixels)
+        if isinstance(maps, Missing) and not said:
+            said.append(maps)
+        shown_images.append(
+            tuple(
+                _thumbnail(
+                    one,
+                    f"thumbnail-{row}-{n}",
+                    pixels[n],
+                    None if isinstance(maps, Missing) else maps[n],
+                    of_bag=f"{shown(case.id)} ({bag.size:,} image{'s' * (bag.size != 1)}, score {case.score:.3g}), "
+                    f"weight {deciding.weight[number]:.2g}: ",
+                )
+                for n, (one, deciding) in enumerate(zip(own, bag.images[number], strict=True))
+            )
+        )
+    blocks = [remarks[0], *(said or remarks[1:]), Paragraph(_OF_BAGS)]
+    if any(case.fold is not None for case in cases):
+        blocks.append(Paragraph(_FOLDS))
+    elif bundle.copies is not None:
+        blocks.append(Paragraph(_COPIES.format(number=bundle.copies.number)))
+    if changed:
+        blocks.append(Caution(_CHANGED.format(count=len(changed), largest=max(changed))))
+    return CaseImages(images=tuple(shown_images), remarks=tuple(blocks))
+
+
+def _files_in_bags(folder: Path, bags: Sequence[str], table: ImageTable) -> dict[str, list[str]]:
+    """What the column of images says of each bag's rows."""
+    data = Run(folder).record.data
+    column, of_bag = table.image_column or data.image_column, data.bag_column
+    if column is None or of_bag is None:
+        raise ValueError(f"{folder} does not record its columns of images and bags: it was not trained from a table.")
+    cells = read_rows(Path(table.path), [column, of_bag])
+    files: dict[str, list[str]] = {bag: [] for bag in bags}
+    for bag, cell in zip(cells.columns[of_bag], cells.columns[column], strict=True):
+        if (name := one_form(bag)) in files:
+            files[name].append(one_form(cell))
+    if missing := [bag for bag in bags if not files[bag]]:
+        raise ValueError(
+            f"{len(missing)} of {len(bags)} bags are not in column {of_bag!r} of {table.path}, the first "
+            f"{shown(missing[0])!r}. Name the table that the run was trained on."
+        )
+    return files
 
 
 def thumbnails_section(run_dir: str | Path, findings: RunFindings, table: ImageTable) -> Section:
@@ -122,7 +210,7 @@ def thumbnails_section(run_dir: str | Path, findings: RunFindings, table: ImageT
         title = f"{title}: {shown(label)}" if len(findings.label_names) > 1 else title
         blocks.append(Heading(title, f"thumbnails-{number}"))
         rows = [row for row, case in enumerate(cases) if (case.label, case.kind) == (label, kind)]
-        blocks.append(Thumbnails(tuple(found.images[row] for row in rows)))
+        blocks.append(Thumbnails(tuple(one for row in rows for one in found.images[row])))
     return Section(anchor="thumbnails", title="Images of the largest errors", blocks=tuple(blocks))
 
 
@@ -177,8 +265,10 @@ def _own_table(folder: Path) -> ImageTable:
     return ImageTable(path=data.table)
 
 
-def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: ImageTable) -> Pixels:
-    """The cases' images (n, H, W, C) at the network's size."""
+def _image_source(
+    folder: Path, bundle: Bundle, wanted: Sequence[str], table: ImageTable
+) -> tuple[ImageFileInputs, list[str]]:
+    """These images of the table at the network's size, and the name of each."""
     data = Run(folder).record.data
     column = table.image_column or data.image_column
     if not column:
@@ -186,7 +276,7 @@ def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: Image
         raise ValueError(f"{folder} {why}: name that of the images, --image-column COLUMN.")
     cells = read_rows(Path(table.path), [column])
     files = {one_form(cell): (cell, line) for cell, line in zip(cells.columns[column], cells.lines, strict=True)}
-    names = list(dict.fromkeys(case.id for case in cases))
+    names = list(dict.fromkeys(wanted))
     if missing := [name for name in names if name not in files]:
         raise ValueError(
             f"ids that are not in column {column!r} of {table.path}: {len(missing):,} of {len(names):,}, the first "
@@ -215,7 +305,7 @@ def _images_of(folder: Path, bundle: Bundle, cases: Sequence[Case], table: Image
         file_digests=[fact.file_digest for fact in found.facts if fact is not None],
         window=bundle.window,
     )
-    return source(np.array([names.index(case.id) for case in cases]))
+    return source, names
 
 
 def _batches(
@@ -269,14 +359,16 @@ def _changed_scores(
     return changed
 
 
-def _thumbnail(case: Case, row: int, image: Pixels, heat: npt.NDArray[np.float32] | None) -> Thumbnail:
+def _thumbnail(
+    case: Case, name: str, image: Pixels, heat: npt.NDArray[np.float32] | None, *, of_bag: str = ""
+) -> Thumbnail:
     label = "0 (negative)" if _is_negative(case.kind) else "1 (positive)"
-    what = f"{shown(case.id)}: {shown(case.label)} {label}, score {case.score:.3g}"
+    what = f"{of_bag}{shown(case.id)}: {shown(case.label)} {label}, score {case.score:.3g}"
     seen = ""
     if heat is not None:
         tinted = "tinted where it raises the score" if heat.max() > 0 else "without a tint: no place raises the score"
         seen = f" Left: the image. Right: the same {tinted}."
-    return Thumbnail(name=f"thumbnail-{row}", caption=what, alt=f"{what}.{seen}", png=side_by_side(image, heat))
+    return Thumbnail(name=name, caption=what, alt=f"{what}.{seen}", png=side_by_side(image, heat))
 
 
 def _is_negative(kind: str) -> bool:

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from deepauc.data.augment import mixup
 from deepauc.data.augment.batch import Augment
+from deepauc.data.bags import BagInputs
+from deepauc.data.counter import hash_key
+from deepauc.models.bags import Bags
 from deepauc.training.engine.step import Batch
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.engine.views import repeated
@@ -42,6 +45,27 @@ def read_batch(trainer: Trainer, stage: Stage, rows: npt.NDArray[np.int64], chan
         inputs, labels = augment.mix(inputs, labels, own)
     index = torch.from_numpy(rows).to(device, non_blocking=True) if stage.needs_index else None
     return Batch(trainer.preprocessing(inputs), labels, weights, index)
+
+
+def read_bags(trainer: Trainer, stage: Stage, rows: npt.NDArray[np.int64], *, key: int) -> Batch:
+    """As `read_batch`, where rows are bags: of each at most `images_per_bag` images, drawn and changed by the key."""
+    stream, device, source = trainer.stream, trainer.device, trainer.task.source
+    assert isinstance(source, BagInputs)
+    chosen = [source.drawn(int(bag), stage.images_per_bag, key=hash_key(key, n)) for n, bag in enumerate(rows)]
+    share = trainer.ranks.share(len(rows))
+    first, own = sum(map(len, chosen[: share.start])), chosen[share]
+    sizes = tuple(map(len, own))
+    places = torch.arange(first, first + sum(sizes))
+    images = torch.from_numpy(source.images(np.concatenate(own))).to(device, non_blocking=True)
+    if stage.augment is not None:
+        drawn = stage.augment.draw(sum(map(len, chosen)), seed=key >> 1, epoch=0).values
+        images = stage.augment.apply(images, drawn[places].to(device))
+    return Batch(
+        Bags(trainer.preprocessing(images), sizes, places.to(device)),
+        torch.from_numpy(stream.labels[rows]).to(device, non_blocking=True),
+        None if stream.weights is None else torch.from_numpy(stream.weights[rows]).to(device),
+        torch.from_numpy(rows).to(device, non_blocking=True) if stage.needs_index else None,
+    )
 
 
 def _mixed_share(

@@ -13,10 +13,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from deepauc.data.bags import BagInputs
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
 from deepauc.kernels.dropout import set_step, step_dropouts
-from deepauc.training.engine.batch import read_batch
+from deepauc.models.build import is_of_bags
+from deepauc.training.engine.bag_rules import require_bags
+from deepauc.training.engine.batch import read_bags, read_batch
 from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
 from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, alpha_of
@@ -69,6 +72,8 @@ def _train(
     notes: Mapping[str, Any] | None,
     ranks: Ranks,
 ) -> Run:
+    if engine == "fast" and is_of_bags(recipe.model):
+        raise ValueError("engine='fast' takes batches of one size, and bags differ in theirs: leave engine out.")
     if not ranks.alone:
         if engine == "fast":
             raise ValueError("engine='fast' captures the steps of one process: with several ranks leave engine out.")
@@ -99,6 +104,7 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
     changes = None if drawn is None else drawn.to(trainer.device)
     trainer.trained.train()
     dropouts = step_dropouts(trainer.trained)
+    of_bags = isinstance(trainer.task.source, BagInputs)
     in_turn = trainer.optimizer if isinstance(trainer.optimizer, TakesTurns) else None
     for position in range(epoch.start, epoch.stop):
         rows = table[position]
@@ -111,7 +117,10 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
         torch.manual_seed(hash_key(stream.seed, epoch.number, position, *ranks.own_seed) >> 1)  # nn.Dropout, if any
         set_step(dropouts, stream.step_key(epoch.number, position))
         ranks.ask_stop(trainer.interrupt.raised)
-        batch = read_batch(trainer, stage, rows, None if changes is None else changes[position])
+        if of_bags:
+            batch = read_bags(trainer, stage, rows, key=stream.bag_key(epoch.number, position))
+        else:
+            batch = read_batch(trainer, stage, rows, None if changes is None else changes[position])
 
         trainer.optimizer.zero_grad(set_to_none=True)
         with stopped_at(trainer.iteration, rows, trainer.folder, trainer.trained, batch.inputs, views=stage.views):
@@ -131,11 +140,11 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
 
 
 def can_be_fast(recipe: Recipe) -> bool:
-    """Whether the fast engine takes all stages: batches whole, no deterministic algorithms asked for.
+    """Whether the fast engine takes all stages: batches whole, no deterministic algorithms asked for, no bags.
 
     A last layer alone is trained in seconds anyway.
     """
-    plain = recipe.deterministic or recipe.frozen
+    plain = recipe.deterministic or recipe.frozen or is_of_bags(recipe.model)
     return not plain and all(stage.accumulate == 1 for stage in recipe.stages)
 
 
@@ -165,6 +174,7 @@ def claim_folder(
 ) -> RunFolder:
     """The run's folder, its identity and surroundings written down before anything else happens."""
     _require_validation(recipe, task)
+    require_bags(recipe, task)
     if len(task.source.shape) != 3 and any(stage.augment is not None for stage in recipe.stages):
         views = any(stage.on_views for stage in recipe.stages)
         remedy = "leave out the stage that compares views" if views else "leave it (and tta) out of the recipe"

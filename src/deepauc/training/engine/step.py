@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from deepauc.data.counter import hash_key
 from deepauc.kernels.dropout import set_rows
+from deepauc.models.bags import Bags
 from deepauc.objectives.score_norm import unit_norm
 from deepauc.training.engine.distributed import ALONE, Ranks
 from deepauc.training.engine.offers import TakesTurns
@@ -18,13 +21,13 @@ from deepauc.training.recipe import Stage
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step reads: inputs (n, ...), labels (B, L), sample weights (B,) and the rows' numbers in the task (B,).
+    """What a step reads: inputs (n, ...) or bags of them, labels (B, L), sample weights (B,), rows' numbers (B,).
 
     With several ranks the inputs are this one's slice, the rest the whole batch's. index: None unless the stage's
     objective asks for it (`needs_index`).
     """
 
-    inputs: Tensor
+    inputs: Tensor | Bags
     labels: Tensor
     weights: Tensor | None = None
     index: Tensor | None = None
@@ -68,11 +71,11 @@ def backward_whole_batch(
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), seen.detach()
 
-    if ranks.alone:
-        pieces = torch.split(inputs, -(-len(inputs) // stage.accumulate))
-    else:  # as many on every rank, whatever its slice
-        pieces = torch.tensor_split(inputs, stage.accumulate)
-    places = torch.split(_own_rows(len(labels), inputs, stage, ranks), [len(piece) for piece in pieces])
+    pieces = _pieces(inputs, stage, ranks)
+    if isinstance(inputs, Bags):
+        places = tuple(piece.rows for piece in pieces if isinstance(piece, Bags))
+    else:
+        places = torch.split(_own_rows(len(labels), inputs, stage, ranks), [len(piece) for piece in pieces])
     step_seed = torch.initial_seed()
     buffers = [b.clone() for b in model.buffers()]
     with torch.no_grad(), ranks.global_statistics():
@@ -96,6 +99,15 @@ def backward_whole_batch(
     return loss.detach(), seen.detach()
 
 
+def _pieces(inputs: Tensor | Bags, stage: Stage, ranks: Ranks) -> Sequence[Tensor | Bags]:
+    if isinstance(inputs, Bags):
+        ends = [len(inputs) * n // stage.accumulate for n in range(stage.accumulate + 1)]
+        return [inputs[start:stop] for start, stop in pairwise(ends)]
+    if ranks.alone:
+        return torch.split(inputs, -(-len(inputs) // stage.accumulate))
+    return torch.tensor_split(inputs, stage.accumulate)  # as many on every rank, whatever its slice
+
+
 def _loss(outputs: Tensor, batch: Batch, objective: nn.Module | TakesTurns, stage: Stage) -> tuple[Tensor, Tensor]:
     if isinstance(objective, TakesTurns):
         return objective.loss(outputs, batch.labels, batch.weights), bounded(outputs, stage.resolved_bound)
@@ -106,20 +118,24 @@ def _loss(outputs: Tensor, batch: Batch, objective: nn.Module | TakesTurns, stag
     return objective(seen, batch.labels, *index, batch.weights), seen
 
 
-def _scores(model: nn.Module, inputs: Tensor, stage: Stage) -> Tensor:
+def _scores(model: nn.Module, inputs: Tensor | Bags, stage: Stage) -> Tensor:
     with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=stage.precision == "bfloat16"):
         scores: Tensor = model(inputs)
     scores = scores.float()
     return scores.squeeze(1) if scores.shape[1] == 1 and not stage.on_views else scores
 
 
-def _own_rows(count: int, inputs: Tensor, stage: Stage, ranks: Ranks) -> Tensor:
-    """Which rows of the whole batch, view by view, the inputs are."""
+def _own_rows(count: int, inputs: Tensor | Bags, stage: Stage, ranks: Ranks) -> Tensor:
+    """Which rows of the whole batch, view by view, the inputs are; of bags, which images."""
+    if isinstance(inputs, Bags):
+        return inputs.rows
     share = torch.arange(count, device=inputs.device)[ranks.share(count)]
     return torch.cat([view * count + share for view in range(stage.views)])
 
 
-def _piece_scores(model: nn.Module, piece: Tensor, rows: Tensor, stage: Stage, step_seed: int, number: int) -> Tensor:
+def _piece_scores(
+    model: nn.Module, piece: Tensor | Bags, rows: Tensor, stage: Stage, step_seed: int, number: int
+) -> Tensor:
     torch.manual_seed(hash_key(step_seed, number) >> 1)  # the same dropout in both passes
     set_rows(model, rows)
     return _scores(model, piece, stage)

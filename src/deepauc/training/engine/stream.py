@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from deepauc.data.bags import BagInputs
 from deepauc.data.counter import fixed_permutation, hash_key
 from deepauc.data.samplers import ClassQuotaSampler
 from deepauc.data.splits import trainable_rows
@@ -34,7 +35,9 @@ class Stream:
         self.unlabelled = int(np.isin(self.rows, resolved.unlabelled("train")).sum())
         if isinstance(stage.objective, ViewObjectiveSpec) and without_labels and not stage.objective.uses_labels:
             self.labels[:] = np.nan  # not looked at: whatever they are is no fault
-        self._augment, self._views = stage.augment, stage.views
+        # Images of a bag are drawn in each step, and their changes with them.
+        self._augment = None if isinstance(task.source, BagInputs) else stage.augment
+        self._views = stage.views
         if stage.augment is not None and len(task.source.shape) == 3:
             stage.augment.require_fit(*task.source.shape[:2])
         seen = self.labels[self.rows]
@@ -83,6 +86,10 @@ class Stream:
     def step_key(self, epoch: int, position: int) -> int:
         """What the dropout of a step follows from; not negative, so that int64 holds it."""
         return hash_key(self.seed, *b"dropout", epoch, position) >> 1
+
+    def bag_key(self, epoch: int, position: int) -> int:
+        """What the images that a step sees of its bags, and their augmentation, follow from."""
+        return hash_key(self.seed, *b"bags", epoch, position)
 
     def changes(self, epoch: int) -> Tensor | None:
         """The augmentation of an epoch, (steps, views * batch_size, columns): in each step view by view."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deepauc.models.bags import BagNetwork
 from deepauc.models.build import ModelSpec
 from deepauc.training.engine.global_norm import GlobalBatchNorm
 from deepauc.training.engine.views import ViewNetwork
@@ -60,8 +61,10 @@ def step_traffic(
         network = model.build(in_channels=shape[-1], num_outputs=num_labels)
         if stage.on_views:
             network = ViewNetwork(network, projection=stage.projection, seed=0)
+        # Of bags, what the network keeps of each image: pooling has no weights, and needs real numbers of images.
+        forwarded = network.train().image_outputs if isinstance(network, BagNetwork) else network.train()
         with GlobalBatchNorm(counter):
-            output = network.train()(torch.zeros(2, shape[-1], *shape[:-1]))
+            output = forwarded(torch.zeros(2, shape[-1], *shape[:-1]))
         forward, forward_layers = counter.summed, counter.layers
         output.sum().backward()
     passes = 1 if stage.accumulate == 1 else 2 * stage.accumulate  # of the pieces, without and with gradient
@@ -70,7 +73,7 @@ def step_traffic(
     return StepTraffic(
         ranks=ranks,
         gradients=NUMBER * weights,
-        outputs=NUMBER * rows * output.shape[1],
+        outputs=NUMBER * rows * (num_labels if isinstance(network, BagNetwork) else output.shape[1]),
         statistics=forward * passes + (counter.summed - forward) * stage.accumulate,
         layers=forward_layers * passes + (counter.layers - forward_layers) * stage.accumulate,
     )

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from deepauc.data.bags import BagInputs
 from deepauc.data.splits import trainable_rows
 from deepauc.data.task import Task
 from deepauc.metrics.partial import Region
+from deepauc.models.bags import Pooling
 from deepauc.training.plan.network import Sizes
 
 FirstStage = Literal["auto", "none", "contrastive"]
@@ -28,7 +30,8 @@ class PlanOptions:
     that a score is the mean of, 0 for none. objective: what that last stage minimises instead; one that is named is
     always trained. max_fpr, min_tpr: of `partial-auc`. pretrained: whether the network starts from published weights:
     True for the plan's own network, the name of another, or a .safetensors file of `model`. backbone: whether all
-    layers but the last then stay as they are; `auto`: on a CPU.
+    layers but the last then stay as they are; `auto`: on a CPU. pooling, images_per_bag: of bags of images; how their
+    scores become one, and how many of a bag's images a training step sees at most.
     """
 
     model: str | None = None
@@ -43,13 +46,15 @@ class PlanOptions:
     min_tpr: float | None = None
     pretrained: bool | str = False
     backbone: Backbone = "auto"
+    pooling: Pooling | None = None
+    images_per_bag: int | None = None
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ValueError(f"minutes must be positive, not {self.minutes:g}.")
         if self.minutes is not None and self.epochs is not None:
             raise ValueError("epochs and minutes both say how long training takes: give one of them.")
-        for name, least in (("epochs", 1), ("batch_size", 2), ("tta", 0)):
+        for name, least in (("epochs", 1), ("batch_size", 2), ("tta", 0), ("images_per_bag", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}.")
@@ -57,6 +62,8 @@ class PlanOptions:
         for name, kind in kinds.items():
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}.")
+        if self.pooling is not None and self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling must be one of {', '.join(get_args(Pooling))}, not {self.pooling!r}.")
         if self.objective != "auc-margin" and self.auc_stage == "none":
             raise ValueError(
                 f"objective {self.objective} is for the AUC stage, and auc_stage none leaves that stage out."
@@ -75,10 +82,18 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BagSizes:
+    """How many images the bags of the training part have."""
+
+    mean: float
+    largest: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fingerprint:
     """All that a plan may know of the data. Counts are of labelled rows, by part; positives and negatives by label.
 
-    unlabelled: training rows without a label that a stage which needs none may learn from.
+    unlabelled: training rows without a label that a stage which needs none may learn from. bags: where rows are bags.
     """
 
     rows: Mapping[str, int]
@@ -88,6 +103,7 @@ class Fingerprint:
     file_sizes: Sizes
     groups: int | None
     unlabelled: int = 0
+    bags: BagSizes | None = None
 
     @classmethod
     def of(cls, task: Task, *, file_sizes: Sizes | None = None) -> Fingerprint:
@@ -101,4 +117,12 @@ class Fingerprint:
             file_sizes=dict(file_sizes or {}),
             groups=None if task.groups is None else len(set(task.groups.tolist())),
             unlabelled=len(trainable_rows(task)) - len(parts["train"]) if "train" in parts else 0,
+            bags=_bag_sizes(task),
         )
+
+
+def _bag_sizes(task: Task) -> BagSizes | None:
+    if not isinstance(task.source, BagInputs):
+        return None
+    sizes = task.source.sizes[task.part("train")] if "train" in task.parts else task.source.sizes
+    return BagSizes(mean=float(sizes.mean()), largest=int(sizes.max()))

@@ -40,9 +40,18 @@ class Length:
     steps: tuple[int, int]
     wanted: tuple[int, int]
     budget: float
+    images: float = 1.0  # of a row: bags have several
 
     @classmethod
-    def of(cls, fingerprint: Fingerprint, *, batch: int, positives: tuple[int | None, int], budget: float) -> Length:
+    def of(
+        cls,
+        fingerprint: Fingerprint,
+        *,
+        batch: int,
+        positives: tuple[int | None, int],
+        budget: float,
+        images: float = 1.0,
+    ) -> Length:
         """positives: of a batch in either stage; None: as they come."""
         negatives = fingerprint.negatives["train"]
         steps = tuple(
@@ -54,12 +63,17 @@ class Length:
             for of_stage, s, most in zip(STEPS, steps, MOST_EPOCHS, strict=True)
         )
         return cls(
-            shape=fingerprint.shape, batch=batch, steps=(steps[0], steps[1]), wanted=(first, second), budget=budget
+            shape=fingerprint.shape,
+            batch=batch,
+            steps=(steps[0], steps[1]),
+            wanted=(first, second),
+            budget=budget,
+            images=images,
         )
 
     def cost(self, model: ModelSpec, epochs: tuple[int, int]) -> float:
         """Multiply-adds of so many epochs."""
-        a_step = TRAINING_FACTOR * self.batch * multiply_adds(model, self.shape)
+        a_step = TRAINING_FACTOR * self.batch * self.images * multiply_adds(model, self.shape)
         return float(a_step * sum(e * s for e, s in zip(epochs, self.steps, strict=True)))
 
 

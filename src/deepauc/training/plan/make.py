@@ -15,6 +15,7 @@ from deepauc.data.augment.batch import Augment
 from deepauc.models.build import ModelSpec, ResNet20Spec
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.optim.standard import AdamWSpec
+from deepauc.training.plan.bags import images_in_step, plan_bags
 from deepauc.training.plan.cost import multiply_adds
 from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
 from deepauc.training.plan.first_stage import Means, PlannedFirst, no_first_stage, plan_first_stage
@@ -60,9 +61,11 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     """
     if options.objective != "auc-margin" and options.auc_stage == "auto":
         options = replace(options, auc_stage="always")  # whoever names an objective wants it
-    batch = _batch(fingerprint, options, device_kind)
+    images_in_row = images_in_step(fingerprint.bags, options)
+    batch = _batch(fingerprint, options, device_kind, images_in_row)
     budget = budget_of(options.minutes, device_kind, folds=folds)
-    length = Length.of(fingerprint, batch=batch.size, positives=batch.quotas, budget=budget)
+    length = Length.of(fingerprint, batch=batch.size, positives=batch.quotas, budget=budget, images=images_in_row)
+    options = _for_bags(fingerprint, options)
     start = plan_start(fingerprint.shape, options, device_kind)
     frozen = start is not None and start.frozen
     last = last_stage(options) if start is None else start.last_stage(last_stage(options))
@@ -72,9 +75,15 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
     means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs, folds=folds)
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
-    if start is not None and options.first_stage == "auto":
+    if fingerprint.bags is not None:
+        before = PlannedFirst(decisions=(no_first_stage("bags"),))
+    elif start is not None and options.first_stage == "auto":
         before = PlannedFirst(decisions=(no_first_stage("pretrained"),))
     copies, of_copies = plan_copies(fingerprint, options)
+    in_step: int | None = None
+    if fingerprint.bags is not None:
+        model, in_step, of_bags = plan_bags(model, fingerprint.bags, options)
+        of_model = [*of_model, *of_bags]
     if before.stage is not None:
         of_length = _after(before, of_length)
 
@@ -82,6 +91,7 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
         auc = epochs[1] > 0
         keep, of_keep = _keep(fingerprint, last if auc else None)
         stages = _supervised(fingerprint, batch, epochs, last, keep=keep, precision=precision, start=start)
+        stages = tuple(replace(stage, images_per_bag=in_step) for stage in stages)
         decisions = [*of_model, *batch.decisions(auc=auc), *before.decisions, of_length]
         decisions += [*([why, RATE if start is None else start.rate()] if not auc else last.decisions), *of_keep]
         if stages[0].augment is not None:
@@ -104,6 +114,19 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     may_go = options.auc_stage == "auto" and options.minutes is not None
     why = _why_alone(options, length)  # where `timing.fit_into` finds no time, it puts its own reason there
     return of(epochs, why, of((epochs[0], 0), why) if may_go else None)
+
+
+def _for_bags(fingerprint: Fingerprint, options: PlanOptions) -> PlanOptions:
+    """What bags leave of the options; a ValueError for what they cannot."""
+    if fingerprint.bags is None:
+        if options.pooling is not None or options.images_per_bag is not None:
+            raise ValueError("pooling and images per bag are for bags of images: name their column, --bag-column.")
+        return options
+    if options.first_stage == "contrastive":
+        raise ValueError("a contrastive first stage compares images, and these rows are bags: leave first_stage out.")
+    if options.backbone == "frozen":
+        raise ValueError("a frozen backbone computes features of rows, and these are bags: set backbone trained.")
+    return replace(options, backbone="trained") if options.pretrained else options
 
 
 def _supervised(
@@ -254,13 +277,15 @@ class _Batch:
         return [self.of_size, Decision(name=name, value=self.quotas[1], reason=tuple(reason), rests_on=facts)]
 
 
-def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind) -> _Batch:
+def _batch(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, images: float = 1.0) -> _Batch:
+    """images: of a row."""
     rows = fingerprint.rows["train"]
     positives, negatives = fingerprint.positives["train"], fingerprint.negatives["train"]
     if not all(positives) or not all(negatives):
         raise ValueError("a label of the training part has one class only: nothing can be ranked.")
     side = max(fingerprint.shape[:2]) if len(fingerprint.shape) == 3 else 1
     most = LARGEST_BATCH[device_kind] if side <= 128 else 32
+    most = max(LEAST_BATCH, int(most / images))
     batch = min(1 << int(math.log2(max(LEAST_BATCH, rows / STEPS_AN_EPOCH))), most, rows)
     reason: tuple[str, ...] = ("rows",)
     facts = dict[str, Fact](rows=rows, steps=rows // batch, least=LEAST_BATCH, most=most)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from deepauc.data.augment.batch import Augment
+from deepauc.data.bags import BagInputs
 from deepauc.data.task import Task
 from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.loop import can_be_fast, run_epoch
@@ -209,7 +210,9 @@ def _seconds_a_row(trainer: Trainer, augment: Augment | None = None) -> float:
     """augment: of a copy changed by it, read before as `score_copies` does. Its draws are left out: they are quick."""
     task, device, rows = trainer.task, trainer.device, trainer.task.labelled("train")[:SCORED]
     resident, changes = trainer.images, None
-    if augment is not None:
+    if augment is not None and isinstance(task.source, BagInputs):
+        changes = augment.draw(1, seed=0, epoch=0).values.expand(len(task), -1)
+    elif augment is not None:
         changes = augment.draw(len(rows), seed=0, epoch=0).values
         held = torch.from_numpy(task.inputs(rows)) if resident is None else resident[torch.from_numpy(rows).to(device)]
         rows, resident = np.arange(len(rows)), held.to(device)

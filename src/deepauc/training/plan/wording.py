@@ -91,6 +91,14 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "small images": "It is made for images of up to {side} pixels and takes {spent:.0%} of the training budget.",
         "slow": "It is small and fast: a ResNet20 would take {spent:.1f} times the training budget of a CPU.",
     },
+    "pooling": {
+        "bags": "Each row is a bag, of {mean:.1f} images on average. It has one score, from those of all its images.",
+    },
+    "images per bag": {
+        "all": "A training step sees all images of its bags; the largest bag has {largest:~image}.",
+        "drawn": "The largest bag has {largest:~image}. Each training step draws {most} of such a bag; scores are "
+        "always of all images.",
+    },
     "batch size": {
         "rows": "Chosen for {rows:~row}: about {steps:~step} per epoch, with batches of {least} to {most} rows.",
         "few negatives": "The training part has only {negatives:~negative}.",
@@ -106,6 +114,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "same in each": "Every batch has this share.",
     },
     "first stage": {
+        "bags": "The rows are bags, and the stage compares single images.",
         "pretrained": "The network starts from pretrained weights.",
         "over budget": "It takes {cost:.1e} multiply-adds, more than the {device} budget of {budget:.0e} leaves; "
         "--minutes M shortens it.",

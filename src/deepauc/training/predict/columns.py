@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from deepauc.models.build import is_of_bags
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.record import DataRecord
@@ -32,6 +33,24 @@ def _recorded_data(folder: Path) -> DataRecord:
 def _recorded_features(folder: Path, bundle: Bundle) -> tuple[str, ...]:
     """The columns of numbers in order, as run.json or an exported bundle has them."""
     return _recorded_data(folder).feature_columns or bundle.features
+
+
+def bag_column_of(folders: Sequence[Path], bundles: Sequence[Bundle], named: str | None) -> str | None:
+    """The column of bags for runs that score these, as named, else as the first run's record has it; else None."""
+    of_bags = [is_of_bags(bundle.model) for bundle in bundles]
+    if not any(of_bags):
+        if named is not None:
+            raise ValueError(
+                f"{folders[0]} scores single rows: leave --bag-column out, or pool its scores with --group-column and "
+                "--per-group."
+            )
+        return None
+    if not all(of_bags):
+        raise ValueError("some of these runs score bags and some single rows: they cannot be averaged.")
+    column = named or _recorded_data(folders[0]).bag_column
+    if column is None:
+        raise ValueError(f"{folders[0]} scores bags of rows: name their column, --bag-column.")
+    return column
 
 
 def require_own_inputs(

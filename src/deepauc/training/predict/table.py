@@ -7,21 +7,23 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from deepauc.data.bags import BagColumn
 from deepauc.data.images.decode import ImageFileInputs
 from deepauc.data.table.columns import parse_labels
 from deepauc.data.table.frame import Table
 from deepauc.data.table.read import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
+from deepauc.metrics.pooling import ScorePooling, pool_scores
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
 from deepauc.training.predict.average import GivenAverage, recalibration, shares
-from deepauc.training.predict.columns import input_columns, require_own_inputs
-from deepauc.training.predict.known_rows import known_rows
+from deepauc.training.predict.columns import bag_column_of, input_columns, require_own_inputs
+from deepauc.training.predict.known_rows import NO_PART, known_rows
 from deepauc.training.predict.predict import (
     ScoreArray,
     averaging_scale,
@@ -36,6 +38,12 @@ from deepauc.training.run.output_file import require_output, write_output
 from deepauc.training.run.own_files import require_own
 from deepauc.training.test_time import Copies, passes, shifted_progress
 
+PART_ORDER = ("train", "validation", "oof", "test", NO_PART)  # of a group's rows the first part counts
+POOLED: Mapping[ScorePooling, str] = {
+    "max": "the highest score of a group's rows",
+    "mean": "the mean score of a group's rows",
+    "noisy-or": "1 - (1 - p)(1 - p)... over the probabilities p of a group's rows",
+}
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a cell begins with that spreadsheets compute
 
 
@@ -91,6 +99,43 @@ class TablePrediction:
             return ()
         return tuple(name for name in self.label_names if name not in self.labels)
 
+    def per_group(self, how: ScorePooling, *, probability: bool) -> TablePrediction:
+        """Each group as one row, its rows' scores pooled; "noisy-or" pools their probabilities.
+
+        A group is positive where a row of it is, and was in training where a row of it was. probability: also pool
+        these.
+        """
+        assert self.groups is not None
+        values = self.probabilities if how == "noisy-or" else self.scores
+        assert values is not None
+        names, first, number_of = np.unique(self.groups, return_index=True, return_inverse=True)
+        order = np.argsort(first, kind="stable")
+
+        def pooled(columns: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+            return pool_scores(columns, number_of, how)[1][order]
+
+        parts = None
+        if self.parts is not None:
+            rank = np.array([PART_ORDER.index(part) for part in self.parts.tolist()])
+            earliest = np.full(len(names), len(PART_ORDER))
+            np.minimum.at(earliest, number_of, rank)
+            parts = np.array(PART_ORDER)[earliest[order]]
+        labels = {}
+        for name, column in self.labels.items():
+            highest = np.full(len(names), -np.inf)
+            np.maximum.at(highest, number_of, np.where(np.isnan(column), -np.inf, column))
+            labels[name] = np.where(np.isinf(highest), np.nan, highest)[order]
+        return replace(
+            self,
+            ids=names[order],
+            groups=None,
+            labels=labels,
+            parts=parts,
+            scores=pooled(values),
+            probabilities=pooled(self.probabilities) if probability and self.probabilities is not None else None,
+            meaning=f"{POOLED[how]}; a row's score: {self.meaning}",
+        )
+
     def write(self, path: str | Path, *, spreadsheet_safe: bool = False) -> None:
         """The rows as csv, whole or not at all; `-` is the standard output.
 
@@ -123,6 +168,8 @@ def predict_table(
     label_columns: Sequence[str] = (),
     group_column: str | None = None,
     id_column: str | None = None,
+    bag_column: str | None = None,
+    per_group: ScorePooling | None = None,
     positive: str | None = None,
     tta: int | None = None,
     scale: Scale | None = None,
@@ -141,6 +188,8 @@ def predict_table(
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
     positive: the value that is 1 in them.
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
+    bag_column: of runs that score bags; their rows are then bags. per_group: pool the scores of a group's rows, so that
+    each group is one row; "noisy-or" pools probabilities.
     tta: as in `predict`. weights: how much each run counts, in scores and probabilities; all alike by default, and with
     "learned" as a logistic regression on the runs' validation part says, whose probabilities are then given; this
     table's labels are not looked at.
@@ -155,7 +204,8 @@ def predict_table(
     if not runs:
         raise ValueError("predict needs at least one run.")
     known_scale = averaging_scale(scale, runs=len(runs), weights=weights)
-    counts = [] if isinstance(weights, str) else shares(weights, len(runs))
+    if not isinstance(weights, str):
+        shares(weights, len(runs))  # refused, where they do not fit
     folders = [Path(run) for run in runs]
     bundles = [Bundle.load(folder) for folder in folders]
     used = files_used(learned=isinstance(weights, str), parts=parts)
@@ -163,18 +213,17 @@ def predict_table(
     names = bundles[0].label_names
     if any(bundle.label_names != names for bundle in bundles):
         raise ValueError("the runs have different labels and cannot be averaged.")
-    average: GivenAverage | ValidationWeights
-    if isinstance(weights, str):
-        average = validation_weights(weights, folders, names)
-    else:
-        own = [recalibration(*both) for both in zip(folders, bundles, strict=True)] if probability else []
-        average = GivenAverage(folders=folders, names=names, shares=counts, scale=known_scale, recalibrations=own)
+    recalibrated = probability or per_group == "noisy-or"
+    average = _average(weights, folders, bundles, known_scale, recalibrated=recalibrated)
     require_images_for(tta, bundles)
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
     if seed is not None and not any(copies):
         raise ValueError(
             "seed chooses the augmented copies of --tta, and there are none: leave out the seed, or set tta."
         )
+    if per_group is not None and group_column is None:
+        raise ValueError("--per-group pools the scores of a group's rows: name the column of groups, --group-column.")
+    bag_column = bag_column_of(folders, bundles, bag_column)
     each = [passes(some) for some in copies]
     named = bool(feature_columns)
     others = [both for both in zip(folders, bundles, strict=True) if both[1].metadata is None or both[1].picture]
@@ -197,7 +246,9 @@ def predict_table(
         feature_columns=feature_columns,
         group_column=group_column,
         id_column=id_column,
-        metadata_columns=list(dict.fromkeys([*label_columns, *sorted(metadata)])),
+        metadata_columns=list(
+            dict.fromkeys([*label_columns, *sorted(metadata), *([bag_column] if bag_column else [])])
+        ),
         number_columns=sorted({column.name for column in encoded if isinstance(column, NumericColumn)}),
         window=others[0][1].window if others else None,
         size=shape[:2] if shape is not None else (lambda sizes: next(iter(sizes), None)),
@@ -205,14 +256,18 @@ def predict_table(
         allow_outside=allow_outside,
         progress=None if progress is None else lambda done, rows: progress(done, (1 + sum(each)) * rows),
     )
-    known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None)
-    row_parts = known.require_parts() if parts else None
     labels = {name: _labels(inputs, name, positive) for name in label_columns}
+    images, bags = inputs.source, None
+    if bag_column is not None:
+        inputs, labels, bags = _in_bags(inputs, labels, bag_column)
+    known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None or bags is not None)
+    row_parts = known.require_parts() if parts else None
     task = _unlabelled_task(inputs, names, metadata)  # with ids: `predict` names the rows that it cannot score
     members = []
     rows = len(inputs.ids)
     for number, (folder, bundle) in enumerate(zip(folders, bundles, strict=True)):
-        fed = replace(task, source=_resized(inputs.source, bundle))
+        source = _resized(images, bundle)
+        fed = replace(task, source=source if bags is None else bags.of_images(source))
         before = (1 + sum(each[:number])) * rows
         scores = predict(
             folder,
@@ -224,7 +279,7 @@ def predict_table(
             progress=shifted_progress(progress, before, (1 + sum(each)) * rows),
         )
         members.append(scores.reshape(len(scores), -1))
-    return TablePrediction(
+    found = TablePrediction(
         ids=inputs.ids,
         groups=inputs.groups,
         labels=labels,
@@ -232,7 +287,7 @@ def predict_table(
         scores=average.scores(members),
         meaning=average.meaning + _copies_meaning(copies),
         skipped=inputs.report.skipped,
-        probabilities=average.probabilities(members) if probability else None,
+        probabilities=average.probabilities(members) if recalibrated else None,
         probability_meaning=average.probability_meaning if probability else None,
         caution=_copies_caution(folders, bundles, copies, learned=isinstance(average, ValidationWeights)),
         parts=row_parts,
@@ -242,6 +297,41 @@ def predict_table(
         unseen=_unseen(encoded, inputs),
         file_cautions=file_cautions,
     )
+    return found if per_group is None else found.per_group(per_group, probability=probability)
+
+
+def _average(
+    weights: Sequence[float] | Literal["learned"] | None,
+    folders: Sequence[Path],
+    bundles: Sequence[Bundle],
+    scale: Scale,
+    *,
+    recalibrated: bool,
+) -> GivenAverage | ValidationWeights:
+    """recalibrated: probabilities are asked for, too."""
+    names = bundles[0].label_names
+    if isinstance(weights, str):
+        return validation_weights(weights, folders, names)
+    own = [recalibration(*both) for both in zip(folders, bundles, strict=True)] if recalibrated else []
+    counts = shares(weights, len(folders))
+    return GivenAverage(folders=folders, names=names, shares=counts, scale=scale, recalibrations=own)
+
+
+def _in_bags(
+    inputs: TableInputs, labels: Mapping[str, npt.NDArray[np.float64]], column: str
+) -> tuple[TableInputs, dict[str, npt.NDArray[np.float64]], BagColumn]:
+    """The rows as bags, their labels, and which row is in which bag."""
+    cells = inputs.metadata[column]
+    texts = [f"{cell:g}" if isinstance(cell, float) and not np.isnan(cell) else str(cell) for cell in cells.tolist()]
+    bags = BagColumn(
+        np.array(["" if text == "nan" else text for text in texts]),
+        column=column,
+        row_name=lambda row: str(inputs.ids[row]),
+    )
+    groups = None if inputs.groups is None else bags.agreed(inputs.groups, "group")
+    found = replace(inputs, source=bags.of_images(inputs.source), ids=bags.ids, groups=groups)
+    own = {name: bags.stated(values, f"label {name!r}", silent=np.isnan(values)) for name, values in labels.items()}
+    return found, own, bags
 
 
 def _no_formula(cell: str) -> str:

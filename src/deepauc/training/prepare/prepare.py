@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.data.bags import BagInputs, bag_task, linked_bags
 from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.splits import check_leaks, input_digests, inseparable, split_by_fractions
+from deepauc.data.table.cautions import few_of_a_class, label_cautions
 from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import read_table
@@ -150,6 +152,11 @@ def read_rows(
     if settings.folds == 0:
         _require_folds(data)
     pretrained = bool(settings.plan.pretrained)
+    if data.bag_column is not None:
+        own = (*data.metadata_columns, *data.category_columns, *data.feature_columns)
+        if data.bag_column in own:
+            raise ValueError(f"--bag-column {data.bag_column} names bags, and is no input: leave it out of the others.")
+        data = replace(data, category_columns=(*data.category_columns, data.bag_column))
     if isinstance(settings.folds, str) and settings.folds != AUTO:
         return _with_folds(settings.folds, data, device_kind, frame, progress, pretrained=pretrained)
     return _read(data, device_kind, frame, progress, pretrained=pretrained)
@@ -192,7 +199,41 @@ def _read(
         digests = None
     elif digests is None:
         digests = input_digests(task.source, progress=progress)
-    return Rows(task=task, report=report, digests=digests, packed=packed)
+    rows = Rows(task=task, report=report, digests=digests, packed=packed)
+    return rows if data.bag_column is None else _in_bags(rows, data.bag_column)
+
+
+def _in_bags(rows: Rows, column: str) -> Rows:
+    """The rows as images of bags; what is counted from here on are bags."""
+    cells = rows.task.metadata[column]
+    metadata = {name: values for name, values in rows.task.metadata.items() if name != column}
+    task = bag_task(replace(rows.task, metadata=metadata), cells, column=column)
+    assert isinstance(task.source, BagInputs)
+    labels = task.labels.reshape(len(task), -1)
+    positives, negatives = (
+        {name: int((labels[:, place] == value).sum()) for place, name in enumerate(task.label_names)}
+        for value in (1, 0)
+    )
+    labelled = int((~np.isnan(labels).all(axis=1)).sum())
+    grouped = task.groups is not None
+    of_images = label_cautions(rows.report.positives, rows.report.negatives, grouped=grouped)
+    report = replace(
+        rows.report,
+        rows=len(task),
+        labelled=labelled,
+        unlabelled=len(task) - labelled,
+        positives=positives,
+        negatives=negatives,
+        parts={part: len(members) for part, members in task.parts.items()},
+        few=few_of_a_class(positives, negatives),
+        metadata={name: how for name, how in rows.report.metadata.items() if name != column},
+        cautions=(
+            *label_cautions(positives, negatives, grouped=grouped),
+            *(text for text in rows.report.cautions if text not in of_images),
+        ),
+    )
+    digests = None if rows.digests is None else linked_bags(task.source, rows.digests)
+    return replace(rows, task=task, report=report, digests=digests)
 
 
 def _prepared(rows: Rows, task: Task, split: Decision, *, drawn: SplitSettings | None, metadata: bool) -> Prepared:
@@ -256,6 +297,12 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
     if not data.label_columns:
         raise ValueError("--label-column is required, for example --label-column target.")
     metadata = has_metadata(data)
+    if data.bag_column is not None and metadata:
+        raise ValueError(
+            "--bag-column holds images or rows of numbers together, and metadata are of one row: leave one of them out."
+        )
+    if data.bag_column is not None and data.split_of is not None:
+        raise ValueError("--split-of finds rows by their names, and with --bag-column rows are bags: leave it out.")
     if data.feature_columns and (data.image_column is not None or metadata):
         other = "--metadata-column" if metadata else "--image-column"
         raise ValueError(
@@ -376,5 +423,12 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "sets_of_identical_inputs": len(report.duplicates),
         "alike": [asdict(one) for one in report.alike],
         **({} if data.positive is None else {"positive": data.positive}),
+        **({} if data.bag_column is None else {"bag_column": data.bag_column, "images": _images(prepared.task)}),
         **({"few": list(report.few)} if report.few else {}),
     }
+
+
+def _images(task: Task) -> int:
+    """Of all bags together."""
+    assert isinstance(task.source, BagInputs)
+    return len(task.source.members)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from deepauc.labels import Diverged
+from deepauc.models.bags import Bags
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.output_file import write_atomically
 
@@ -82,7 +83,7 @@ def stopped_at(
     rows: npt.NDArray[np.int64],
     folder: RunFolder,
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Tensor | Bags,
     *,
     views: int = 1,
 ) -> Iterator[None]:
@@ -114,8 +115,8 @@ def stopped_by(error: ValueError, message: str) -> TrainingStopped:
     return TrainingDiverged(message) if isinstance(error, Diverged) else TrainingStopped(message)
 
 
-def fitting_batch(model: nn.Module, inputs: Tensor) -> int | None:
-    """The largest of half, a quarter, ... of the batch that passes forward and backward; None if one image does not."""
+def fitting_batch(model: nn.Module, inputs: Tensor | Bags) -> int | None:
+    """The largest of half, a quarter, ... of the batch that passes forward and backward; None if one row does not."""
     size = len(inputs) // 2
     while size:
         model.zero_grad(set_to_none=True)
@@ -130,9 +131,14 @@ def fitting_batch(model: nn.Module, inputs: Tensor) -> int | None:
     return None
 
 
-def _out_of_memory(model: nn.Module, inputs: Tensor, *, views: int) -> str:
+def _out_of_memory(model: nn.Module, inputs: Tensor | Bags, *, views: int) -> str:
     batch = len(inputs) // views
     fits = (fitting_batch(model, inputs) or 0) // views
+    if not fits and isinstance(inputs, Bags):
+        return (
+            f"out of memory with a batch of {batch} bags; not even one fits: set images_per_bag below "
+            f"{max(inputs.sizes)}, or use smaller images or a smaller network."
+        )
     if not fits:
         return (
             f"out of memory with a batch of {batch}; not even one image fits: use smaller images or a smaller network."

@@ -83,6 +83,8 @@ class DataRecord:
     metadata_columns: tuple[str, ...] = ()
     category_columns: tuple[str, ...] = ()
     positive: str | None = None  # the label that is positive, where labels are not 0 and 1
+    bag_column: str | None = None  # rows are bags, as this column names them, and counts are of bags
+    images: int | None = None  # in all bags
     rows: int | None = None
     labelled: int | None = None
     unlabelled: int | None = None
@@ -109,6 +111,8 @@ class DataRecord:
             metadata_columns=_texts(found.get("metadata_columns")),
             category_columns=_texts(found.get("category_columns")),
             positive=_text(found.get("positive")),
+            bag_column=_text(found.get("bag_column")),
+            images=_count(found.get("images")),
             rows=_count(found.get("rows")),
             labelled=_count(found.get("labelled")),
             unlabelled=_count(found.get("unlabelled")),
@@ -126,7 +130,8 @@ class DataRecord:
     @property
     def names_rows(self) -> bool:
         """Whether rows are called by names (ids, files), not by their lines; False if nothing says."""
-        return bool(self.id_column or self.image_column or (self.packed and self.packed.named_rows))
+        named = self.id_column or self.image_column or self.bag_column
+        return bool(named or (self.packed and self.packed.named_rows))
 
     @property
     def group_word(self) -> str:
