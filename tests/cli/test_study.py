@@ -144,11 +144,11 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     place = ["--results", tmp_path]
     code, out, _ = call(capsys, "status", MEDICAL, "chest", *place)
     assert code == 0
-    assert f"chest: 0 of 150 runs recorded in {tmp_path / 'chest.jsonl'}" in out
+    assert f"chest: recorded runs: 0 of 150, in {tmp_path / 'chest.jsonl'}" in out
     assert "policy-smooth_ones" in out
     code, out, _ = call(capsys, "status", PAPER, "toy", *place)
     assert code == 0
-    assert f"toy: 0 of 1 runs recorded in {tmp_path / 'toy/toy.json'}" in out
+    assert f"toy: recorded runs: 0 of 1, in {tmp_path / 'toy/toy.json'}" in out
     book = RecordBook(tmp_path / "chest")
     for seed in (0, 1):
         book.add({"study": "R-Edema-auc_m", "phase": "final", "run": f"r{seed}", "seed": seed})
@@ -160,10 +160,10 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     assert code == 0
     out += call(capsys, "status", PAPER, *place)[1]
     for line in (
-        f"chest: 2 of 150 runs recorded in {tmp_path / 'chest.jsonl'}",
+        f"chest: recorded runs: 2 of 150, in {tmp_path / 'chest.jsonl'}",
         f"chest, with gamma=0.1: 1 recorded in {tmp_path / 'chest.jsonl'}",
-        f"chexpert: 0 of 125 runs recorded in {tmp_path / 'chexpert.jsonl'}",
-        f"toy: 1 of 1 runs recorded in {tmp_path / 'toy' / 'toy.json'}",
+        f"chexpert: recorded runs: 0 of 125, in {tmp_path / 'chexpert.jsonl'}",
+        f"toy: recorded runs: 1 of 1, in {tmp_path / 'toy' / 'toy.json'}",
     ):
         assert line in out.splitlines()
     code, out, _ = call(capsys, "status", MEDICAL, "chest", "--cells", "R-Edema", "--json", *place)

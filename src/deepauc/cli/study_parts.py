@@ -81,7 +81,7 @@ def tell_own_status(entry: Entry, cells: list[str], results: Path, output: Outpu
     if whole:
         output.table(["runs", "recorded"], rows, title=f"{entry.name}: {entry.title}")
     where = entry.own.path(results)
-    output.result(f"{entry.name}: {sum(found.values())} of {seeds * len(found)} runs recorded in {where}")
+    output.result(f"{entry.name}: recorded runs: {sum(found.values())} of {seeds * len(found)}, in {where}")
     others = entry.own.with_other_settings(results)
     for changes, count in others.items():
         output.result(f"{entry.name}, with {changes}: {count} recorded in {where}")
