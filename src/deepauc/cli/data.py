@@ -50,7 +50,7 @@ from deepauc.training.run.output_file import require_output_folder
 app = typer.Typer(rich_markup_mode=None)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from `data list`, or a packed set's folder.")]
-Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of named data sets (default: $DEEPAUC_DATA).")]
+Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets (default: $DEEPAUC_DATA).")]
 Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Remove positives until train has this share.")]
 Seed = Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed of --imratio (default: 0).")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")]

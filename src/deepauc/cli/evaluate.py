@@ -37,10 +37,8 @@ LabelColumns = Annotated[
 ScoreColumns = Annotated[
     list[str] | None, typer.Option("--score-column", metavar="COLUMN", help="Scores; repeatable (default: score).")
 ]
-GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients (default: group, if it exists).")]
-PartColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="train, test, ... (default: part, if it exists).")
-]
+GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients (default: group, if any).")]
+PartColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="train, test, ... (default: part, if any).")]
 Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive label, if labels are not 0 and 1.")]
 
 
