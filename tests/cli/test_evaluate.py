@@ -265,7 +265,7 @@ def test_report_says_where_a_baseline_could_not_be_tested_against(deepauc, run_f
     words = ("report", run_folders / "ce", "--out", tmp_path / "out", "--quiet")
     code, out, _ = deepauc(*words, "--baseline", other)
     assert code == 0
-    assert out.splitlines()[0].startswith(f"not tested against {other}: 0 ids are in both files")
+    assert out.splitlines()[0].startswith(f"not tested against {other}: ids in both files: 0")
     assert "deepauc compare --common" in out
     assert len(deepauc(*words, "--baseline", run_folders / "auc")[1].splitlines()) == 1
 

@@ -56,7 +56,7 @@ def test_thresholds_that_validation_cannot_give_are_told(deepauc, scores):
     code, out, _ = deepauc("evaluate", path, "--part", "test")
     assert code == 0
     assert "| test " in out
-    assert "test, label: no thresholds, because 1 of 30 scores in the validation part are NaN or infinite" in out
+    assert "test, label: no thresholds, because scores in the validation part that are NaN or infinite: 1 of 30" in out
     (found,) = json.loads(deepauc("evaluate", path, "--part", "test", "--json")[1])["results"]
     assert "validation part" in found["operating_points"]["absent"]
     assert "no thresholds" not in deepauc("evaluate", path, "--part", "train")[1]  # nobody takes them from there

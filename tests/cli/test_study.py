@@ -41,7 +41,7 @@ def test_run_status_and_table(capsys, tmp_path):
     code, out, _ = call(capsys, "run", PAPER, "smoke", *cells, *TINY, *places)
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("smoke: 2 studies, 4 tuning runs and 4 final runs")
+    assert lines[0].startswith("smoke: 2 studies; tuning runs: 4, final runs: 4.")
     assert len(lines) == 1 + 8 + 1  # one line a run
     assert lines[-1].startswith("Runs recorded: 8")
     code, out, _ = call(capsys, "run", PAPER, "smoke", *cells, *TINY, *places, "--json")

@@ -303,7 +303,7 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
     words = ("--thumbnails", "--table", data / "split.csv", "--image-column", "file", "--cases", 1)
     assert deepauc("report", out, *words, "--out", tmp_path / "page")[0] == 0
     page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
-    assert "get another score now" not in page  # the files are those that were packed
+    assert "now get another score" not in page  # the files are those that were packed
     assert "Rows of the packed set" in page
     assert deepauc("export", out, "--card", tmp_path / "card.md")[0] == 0
     assert "trained on a packed set, not on a table" in (tmp_path / "card.md").read_text()

@@ -21,7 +21,7 @@ from deepauc.reporting.report import write_report
 from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
 
-SAID = "A score of validation and test is the mean over 4 "
+SAID = "Validation and test scores are means over 4 "
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def test_all_that_a_reviewer_asks_for_is_there(written_reports, parse_page):
             record["commit"] or "Git commit",
             record["versions"]["torch"],
         ),
-        "judged here on rows that had no part in the choice",
+        "is judged here on other rows",
     ):
         assert words in text, words
 

@@ -32,8 +32,8 @@ def test_nobody_is_no_patient(tmp_path, name):
 def test_the_largest_patient_is_named_and_doubted_only_where_it_is_large(tmp_path):
     few = str(checked(tmp_path, ["a", "a", "b", "c"]))
     assert "groups: 3; the largest is 'a', with 2 rows\n" in few
-    assert "if that is not one patient" in str(checked(tmp_path, ["a"] * 12 + ["b", "c"]))
-    assert "if that is not one patient" not in str(checked(tmp_path, ["a"] * 12 + [f"b{n}" for n in range(120)]))
+    assert "If that is not one patient" in str(checked(tmp_path, ["a"] * 12 + ["b", "c"]))
+    assert "If that is not one patient" not in str(checked(tmp_path, ["a"] * 12 + [f"b{n}" for n in range(120)]))
     assert "groups: 2\n" in str(checked(tmp_path, ["a", "b"]))
 
 

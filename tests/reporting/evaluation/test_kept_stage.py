@@ -122,7 +122,7 @@ def test_the_report_says_what_was_kept_and_shows_no_self_comparison(ruined, tmp_
     text = written.markdown.read_text(encoding="utf-8")
     guard = run.record.plain["results"]["guard"]["validation_auc"]
     result = text.split("## Result")[1].split("## ")[0]
-    assert "The network judged here is that of stage 1, CrossEntropy" in result
+    assert "This report judges the network of stage 1, CrossEntropy" in result
     assert f"its AUC is {guard['1']:.3f}, that of the kept one {guard['0']:.3f}" in result
     assert "## Against the stage that was not kept" in text
     assert "AUC, baseline" not in text
@@ -174,7 +174,7 @@ def test_where_the_last_stage_is_kept_that_is_said_and_calibration_speaks_of_an_
     assert findings.not_kept is None
     assert findings.kept_objective == "AUCMargin"
     text = written_reports["auc"].markdown.read_text(encoding="utf-8")
-    assert "that of the last stage (stage 2, AUCMargin), the best on validation" in text
+    assert "the network of the last stage (stage 2, AUCMargin), the best on validation" in text
     assert "Scores of an AUC loss are not probabilities" in text
     assert "AUC, baseline" in text
 

@@ -149,7 +149,7 @@ def test_without_ids_order_and_labels_decide(write):
 def test_rows_of_only_one_file_need_leave(write):
     a = read_scores(write("id,label,score\nx,1,1\ny,0,2\nz,1,3\n"))
     b = read_scores(write("id,label,score\ny,0,20\nx,1,10\nw,0,0\n", "b.csv"))
-    with pytest.raises(ValueError, match=r"2 ids are in both files, 1 only in .* --common"):
+    with pytest.raises(ValueError, match=r"ids in both files: 2; only in .*: 1; .* --common"):
         pair_rows(a, b)
     pairing = pair_rows(a, b, common=True)
     assert pairing.b.scores[:, 0].tolist() == [10, 20]
