@@ -123,6 +123,11 @@ def test_the_folder_and_the_figure(finished, people):
     kept = next(row for row in choice.board if row.kept)
     scores, labels = ([float(row[name]) for row in rows] for name in ("score", "label"))
     assert kept.auc.value == pytest.approx(fold_auroc(scores, labels, [row["fold"] for row in rows]))
+    for row in choice.board:
+        assert (row.less_kept is None) == row.kept
+        if row.less_kept is not None:
+            assert row.less_kept.value == pytest.approx(row.auc.value - kept.auc.value)
+            assert row.less_kept.low <= row.less_kept.value <= row.less_kept.high
     assert record.results.auc["oof"]["ill"] == choice.aucs["ill"]
     assert record.plan.pace  # measured once, for the estimate and for the next start
 

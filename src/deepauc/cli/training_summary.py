@@ -12,7 +12,7 @@ from deepauc.names import counted, group_word, leak_text
 from deepauc.pipeline.cross_validation import CrossValidation
 from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork
 from deepauc.reporting.document.sections import p_text
-from deepauc.reporting.figures.label import interval_text
+from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.reporting.folds import verdict
 from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.wording import told
@@ -162,12 +162,14 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
             row.candidate,
             row.label,
             interval_text(row.auc),
+            "-" if row.less_kept is None else signed_text(row.less_kept),
             f"{row.seconds:.0f} s",
             "kept" if row.kept else "trivial" if row.trivial else "",
         ]
         for row in choice.board
     ]
-    output.table(["candidate", "label", "AUC", "time", ""], rows, title="Mean AUC within folds, with 95 % intervals")
+    header = ["candidate", "label", "AUC", "minus the kept one", "time", ""]
+    output.table(header, rows, title="Mean AUC within folds, with 95 % intervals")
     for label, auc in record.results.auc.get("test", {}).items():
         output.result(f"Test part, {label}: AUC {interval_text(auc)} (average of the networks of all folds)")
     for caution in folds.cautions:

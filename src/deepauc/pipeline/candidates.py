@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.choosing import Kept, choose
-from deepauc.metrics.folds import fold_auroc_interval, labels_with_pairs
+from deepauc.metrics.folds import FoldComparison, compare_fold_auroc, fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.recalibration import LabelwiseScaling, TemperatureScaling, fit_temperature
 from deepauc.reporting.evaluation.label import too_few
@@ -167,14 +167,12 @@ def _kept(
             seconds=round(each.get(name, networks), 3),
             kept=name == name_kept,
             trivial=name in rows.trivial,
+            less_kept=None if name == name_kept else _difference(rows, label, scores, judged[name_kept]),
         )
         for name, scores in judged.items()
         for label, auc in intervals(rows, scores).items()
     )
     against = kept.against_trivial
-    lead = None
-    if against is not None:
-        lead = Estimate(float(against.difference), float(against.low), float(against.high))
     aucs = intervals(rows, kept.composed)
     return KeptCandidate(
         kept=kept.name,
@@ -185,8 +183,19 @@ def _kept(
         board=board,
         with_trivial=kept.with_trivial,
         trivial=kept.trivial,
-        lead=lead,
+        lead=None if against is None else _as_estimate(against),
     )
+
+
+def _difference(rows: HeldOut, label: str, scores: Floats, other: Floats) -> Estimate[float]:
+    """The paired difference of two candidates' AUCs for one label."""
+    j = rows.label_names.index(label)
+    found = compare_fold_auroc(scores[:, j], other[:, j], rows.labels[:, j], rows.fold, groups=rows.groups)
+    return _as_estimate(found)
+
+
+def _as_estimate(found: FoldComparison) -> Estimate[float]:
+    return Estimate(float(found.difference), float(found.low), float(found.high))
 
 
 def _labels_that_count(rows: HeldOut) -> Floats:

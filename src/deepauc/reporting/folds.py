@@ -132,12 +132,20 @@ def candidates_section(choice: KeptCandidate) -> Section:
             TableCell(candidate_text(row.candidate)),
             TableCell(shown(row.label)),
             TableCell(interval_text(row.auc), row.auc.value),
+            TableCell("-") if row.less_kept is None else TableCell(signed_text(row.less_kept), row.less_kept.value),
             TableCell(f"{row.seconds:,.0f} s", row.seconds),
             TableCell("kept" if row.kept else "trivial baseline" if row.trivial else ""),
         )
         for row in choice.board
     )
-    header = ("Candidate", "Label", "AUC [95 % interval]", "Training time", "Remark")
+    header = (
+        "Candidate",
+        "Label",
+        "AUC [95 % interval]",
+        "Minus the kept one [95 %]",
+        "Training time",
+        "Remark",
+    )
     why = (
         f"The default is {candidate_text(choice.default)}. Another candidate replaces it only if its AUC is higher by "
         "more than one paired standard error. The AUC above is corrected for this choice; those in the table are not."

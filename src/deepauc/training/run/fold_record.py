@@ -11,7 +11,11 @@ from deepauc.metrics.intervals import Estimate
 
 @dataclass(frozen=True, kw_only=True)
 class BoardRow:
-    """The AUC of a candidate for one label, over the folds; seconds: to train it in all folds."""
+    """The AUC of a candidate for one label, over the folds; seconds: to train it in all folds.
+
+    less_kept: the paired difference, this AUC less that of the kept candidate; None of the kept one itself, of runs
+    with one split and of earlier versions.
+    """
 
     candidate: str
     label: str
@@ -19,6 +23,7 @@ class BoardRow:
     seconds: float
     kept: bool
     trivial: bool
+    less_kept: Estimate[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +88,10 @@ class FoldsRecord:
 
 
 def _kept(plain: Mapping[str, Any]) -> KeptCandidate:
-    board = (BoardRow(**{**row, "auc": Estimate(**row["auc"])}) for row in plain["board"])
-    lead = plain.get("lead")
+    board = (
+        BoardRow(**{**row, "auc": Estimate(**row["auc"]), "less_kept": _estimate(row.get("less_kept"))})
+        for row in plain["board"]
+    )
     return KeptCandidate(
         kept=plain["kept"],
         default=plain["default"],
@@ -93,6 +100,10 @@ def _kept(plain: Mapping[str, Any]) -> KeptCandidate:
         board=tuple(board),
         with_trivial=plain.get("with_trivial"),
         trivial=plain.get("trivial"),
-        lead=None if lead is None else Estimate(**lead),
+        lead=_estimate(plain.get("lead")),
         too_few=dict(plain.get("too_few", {})),
     )
+
+
+def _estimate(plain: Mapping[str, float] | None) -> Estimate[float] | None:
+    return None if plain is None else Estimate(**plain)
