@@ -195,7 +195,7 @@ def test_card_and_bundle_carry_the_operating_points_and_cautions_of_the_report(d
         for row in points:
             assert f"{row.threshold:.6g}" in card
             assert f"{row.true_positives:,}, {row.false_negatives:,}" in card
-    assert card.count("Fewer than 20 cannot tell") == sum("Fewer than 20" in text for text in bundle.cautions)
+    assert card.count("Fewer than 20 cannot distinguish") == sum("Fewer than 20" in text for text in bundle.cautions)
     assert deepauc(tmp_path / "bundle", "--bundle", tmp_path / "again")[0] == 0
     assert Bundle.load(tmp_path / "again").cautions == bundle.cautions
 
@@ -293,7 +293,7 @@ def test_names_are_text_in_the_card_whatever_they_are(images, tmp_path, name):
 def test_a_card_without_held_out_rows_gives_no_figures(deepauc, numbers, tmp_path):
     assert deepauc(numbers[0].path, "--card", tmp_path / "card.md")[0] == 0
     card = (tmp_path / "card.md").read_text()
-    assert "there is no figure to give" in card
+    assert "there is no AUC to report" in card
     assert "metrics:" not in card
     assert "pipeline_tag: tabular-classification" in card
 

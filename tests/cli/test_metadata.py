@@ -159,7 +159,9 @@ def test_runs_of_different_splits_are_told(runs, folder, deepauc, no_report, tmp
     apart = sum(row["part"] != second[name]["part"] for name, row in first.items())
     code, text, _ = deepauc(*both)
     assert code == 0
-    assert f"Caution. The runs were not trained on the same split: {apart} of these rows" in " ".join(text.split())
+    assert f"Caution. The runs were not trained on the same split; rows in different parts: {apart} (" in " ".join(
+        text.split()
+    )
 
 
 def test_rows_that_the_other_run_has_not_are_in_no_part(runs, folder, deepauc, no_report, tmp_path):

@@ -174,7 +174,7 @@ def test_several_labels(deepauc, runs, new, tmp_path):
 @pytest.mark.parametrize(
     ("columns", "alone", "told"),
     [
-        (["target"], ["other"], "No labels were copied for other: deepauc evaluate does not judge its scores."),
+        (["target"], ["other"], "No labels were copied for other: deepauc evaluate cannot judge its scores."),
         (["patient"], ["target", "other"], "--label-column 'label:patient' --score-column 'score:target'"),
         (["target", "other"], None, None),
         ([], None, None),
@@ -331,7 +331,10 @@ def test_faults(deepauc, runs, new, tmp_path):
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "mean"), "write sigmoid or rank"),
         ((runs["small"].path, "--table", new / "new.csv", "--out", tmp_path / "no" / "s.csv"), "in an existing folder"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--image-column", "fle"), "file"),
-        ((runs["small"].path, "--table", new / "labelled.csv", *out, "--label-column", "patient"), "0, 1 and empty"),
+        (
+            (runs["small"].path, "--table", new / "labelled.csv", *out, "--label-column", "patient"),
+            "scores need no labels",
+        ),
         ((runs["small"].path, *out), "--table"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "rank"), "one gives its raw scores: leave"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "sigmoid"), "or name more runs"),

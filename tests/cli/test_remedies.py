@@ -73,7 +73,7 @@ def test_predict_says_how_many_rows_the_run_has_learnt_from(deepauc, clinic, tra
     assert 0 < len(held_out) < 40
     code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv")
     assert code == 0
-    assert f"Caution. {40 - len(held_out)} of these rows are named like ones the run was trained or chosen on" in text
+    assert f"training or validation rows: {40 - len(held_out)}." in text
     code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv", "--json")
     assert json.loads(text)["rows_seen_in_training"] == 40 - len(held_out)
     new = write_table(folder / "new.csv", [row for row in rows if row["file"] in held_out])
@@ -130,7 +130,9 @@ def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clin
     code, text, errors = deepauc(*words)
     assert code == 2
     assert "; --allow-outside (allow_outside=True) permits it" in text
-    assert f"column 'file': path leaves folder in {len(rows)} rows. If these are your images: --allow-outside." in text
+    assert (
+        f"column 'file': path leaves folder in {len(rows)} rows. If these are your images, add --allow-outside." in text
+    )
     assert errors == f"deepauc: give --allow-outside for these {len(rows)} rows; no row is without a problem.\n"
     assert "path leaves folder" not in deepauc(*words, "--allow-outside", "--print-config")[1]
 
@@ -152,7 +154,7 @@ def test_categories_and_many_empty_cells_are_a_matter_of_the_column(deepauc, tmp
     assert code == 2
     assert "column 'country': not a number in 40 rows. Is it the right column?" in text
     assert "pandas.get_dummies" in text
-    assert "column 'score': empty in 30 rows. Fill it in" in text
+    assert "column 'score': empty in 30 rows. Fill them in" in text
     assert errors.strip() == "deepauc: make numbers of 'country', or leave out --feature-column for it."
     code, text, errors = deepauc("train", *words, "--feature-column", "score")
     assert code == 2
@@ -176,7 +178,7 @@ def test_a_table_without_its_option(deepauc, trained):
     table, _ = trained
     code, _, errors = deepauc("train", table, *COLUMNS)
     assert code == 2
-    assert errors.endswith(": a table is named with --table.\n")
+    assert errors.endswith(": name the table with --table.\n")
 
 
 def test_the_check_names_its_options_and_no_parts_that_nobody_made(deepauc, trained):

@@ -381,7 +381,7 @@ def test_groups_that_are_no_patients_are_called_groups(deepauc, tmp_path, write_
     words = ("--feature-column", "x", "--label-column", "fraud", "--group-column", "account")
     code, said, _ = deepauc("--table", table, *words, "--out", out, "--epochs", 1)
     assert code == 0
-    assert "  groups (account): 160, at most 2 rows of one" in said
+    assert "  groups (account): 160, at most 2 rows each" in said
     assert "Each group is in one part only" in said
     with pytest.raises(SystemExit):
         run(["export", str(out), "--card", str(out / "card.md")])
@@ -624,7 +624,7 @@ def test_a_terminal_gets_a_bar_with_validation_auc_and_time(no_report, data, tmp
     assert end.value.code == 0
     bars = [line for line in lines() if "━" in line and " % " in line]
     assert any(re.search(words + TIME, bar) for bar in bars)
-    for title in ("stage ", "Tuning: 2 pairs, on validation "):
+    for title in ("stage ", "Tuning on validation: 2 settings "):
         begun = [bar for bar in bars if bar.startswith(title) and "   0 % " not in bar]
         assert begun
         assert all(re.search(TIME, bar) and len(bar) <= columns for bar in begun)

@@ -229,7 +229,7 @@ def test_leaks_are_found_and_a_split_that_is_made_has_none(deepauc, no_report, d
     assert "in no part: 3 labelled rows, used neither" in text
     assert "LEAK: 1 patient in two parts" in text
     assert "LEAK: 2 identical images in two parts" in text
-    assert "identical images: 2 sets, 1 WITH DIFFERENT LABELS (`deepauc data check` of the table that was" in text
+    assert "identical images: 2 sets, 1 WITH DIFFERENT LABELS (`deepauc data check` on the table that was" in text
     assert record(out)["leaks"] == {"patient": 1, "image": 2}
     assert record(out)["data"]["sets_of_identical_inputs"] == 2
 
@@ -281,7 +281,7 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
     assert deepauc("train", "--packed", data / "split", *SHORT, "--out", out)[0] == 0
     code, text, _ = deepauc("predict", out, "--table", data / "split.csv", "--image-column", "file", "--out", scores)
     assert code == 0
-    assert "99 of these rows are named like ones the run was trained or chosen on" in text
+    assert "Rows whose name was in the run's training or validation rows: 99." in text
     found = {row["id"]: float(row["score"]) for row in read(scores)}
     own = {row["id"]: float(row["score"]) for row in read(out / "scores.csv")}
     assert len(own) == 119

@@ -154,9 +154,9 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
 
     if found.skipped:
         output.result(f"Rows left out because of a problem: {', '.join(map(str, found.skipped))}")
-    output.say(f"{found.meaning[0].upper()}{found.meaning[1:]}. Not a medical device.")
+    output.say(f"Meaning of the scores: {found.meaning}. Not a medical device.")
     if found.probability_meaning is not None:
-        output.say(f"{found.probability_meaning[0].upper()}{found.probability_meaning[1:]}.")
+        output.say(f"{found.probability_meaning}.")
     if found.caution is not None:
         output.say(f"Caution. {found.caution[0].upper()}{found.caution[1:]}.")
     for text in found.file_cautions:
