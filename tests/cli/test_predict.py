@@ -338,8 +338,8 @@ def test_faults(deepauc, runs, new, tmp_path):
         ((runs["small"].path, *out), "--table"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "rank"), "one gives its raw scores: leave"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "sigmoid"), "or name more runs"),
-        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 0), "none are: leave it out, or set tta"),
-        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 1, "--tta", 0), "none are: leave it out"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 0), "leave out the seed, or set tta"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 1, "--tta", 0), "leave out the seed"),
     ):
         code, _, errors = deepauc(*words)
         assert code == 2

@@ -123,7 +123,7 @@ def test_the_report_says_what_was_kept_and_shows_no_self_comparison(ruined, tmp_
     guard = run.record.plain["results"]["guard"]["validation_auc"]
     result = text.split("## Result")[1].split("## ")[0]
     assert "This report judges the network of stage 1, CrossEntropy" in result
-    assert f"its AUC is {guard['1']:.3f}, that of the kept one {guard['0']:.3f}" in result
+    assert f"its AUC on validation is {guard['1']:.3f}, and that of the kept stage is {guard['0']:.3f}" in result
     assert "## Against the stage that was not kept" in text
     assert "AUC, baseline" not in text
     assert "+0.000 \\[+0.000, +0.000\\]" not in text

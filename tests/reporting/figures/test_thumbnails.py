@@ -169,7 +169,7 @@ def test_refusals_name_the_remedy(run_folders, table, tmp_path):
         thumbnails_section(run, findings, replace(where, path=tmp_path / "none.csv"))
     moved = tmp_path / "data.csv"
     shutil.copy(table["auc"], moved)
-    with pytest.raises(ValueError, match=r"4 of 4 images cannot be shown; .*there is no such file"):
+    with pytest.raises(ValueError, match=r"images that cannot be shown: 4 of 4; .*there is no such file"):
         thumbnails_section(run, findings, replace(where, path=moved))
     shutil.copytree(run, tmp_path / "features")
     bundle = json.loads((run / "bundle.json").read_text())

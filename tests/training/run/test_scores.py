@@ -153,7 +153,7 @@ def test_rows_of_only_one_file_need_leave(write):
         pair_rows(a, b)
     pairing = pair_rows(a, b, common=True)
     assert pairing.b.scores[:, 0].tolist() == [10, 20]
-    with pytest.raises(ValueError, match="stands in several rows"):
+    with pytest.raises(ValueError, match="is in several rows"):
         pair_rows(a, read_scores(write("id,label,score\nx,1,1\nx,0,2\nz,1,3\n", "c.csv")))
 
 
