@@ -133,7 +133,7 @@ def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clin
     assert (
         f"column 'file': path leaves folder in {len(rows)} rows. If these are your images, add --allow-outside." in text
     )
-    assert errors == f"deepauc: give --allow-outside for these {len(rows)} rows; no row is without a problem.\n"
+    assert errors == f"deepauc: add --allow-outside for these {len(rows)} rows. Every row has a problem.\n"
     assert "path leaves folder" not in deepauc(*words, "--allow-outside", "--print-config")[1]
 
 
@@ -155,7 +155,7 @@ def test_categories_and_many_empty_cells_are_a_matter_of_the_column(deepauc, tmp
     assert "column 'country': not a number in 40 rows. Is it the right column?" in text
     assert "pandas.get_dummies" in text
     assert "column 'score': empty in 30 rows. Fill them in" in text
-    assert errors.strip() == "deepauc: make numbers of 'country', or leave out --feature-column for it."
+    assert errors.strip() == "deepauc: turn 'country' into numbers, or leave out --feature-column for it."
     code, text, errors = deepauc("train", *words, "--feature-column", "score")
     assert code == 2
     assert "or leave them out with --skip-bad" in errors

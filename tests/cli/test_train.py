@@ -624,7 +624,7 @@ def test_a_terminal_gets_a_bar_with_validation_auc_and_time(no_report, data, tmp
     assert end.value.code == 0
     bars = [line for line in lines() if "━" in line and " % " in line]
     assert any(re.search(words + TIME, bar) for bar in bars)
-    for title in ("stage ", "Tuning on validation: 2 settings "):
+    for title in ("stage ", "Tuning: 2 settings "):
         begun = [bar for bar in bars if bar.startswith(title) and "   0 % " not in bar]
         assert begun
         assert all(re.search(TIME, bar) and len(bar) <= columns for bar in begun)

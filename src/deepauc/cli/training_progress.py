@@ -114,7 +114,7 @@ class Narrator:
             case ComputingFeatures():
                 self._counted("Computing features of each image", event.done, event.total)
             case Tuning():
-                self._counted(f"Tuning on validation: {counted(event.pairs, 'setting')}", event.done, event.total)
+                self._counted(f"Tuning: {counted(event.pairs, 'setting')}", event.done, event.total)
                 if event.finished is not None:
                     self.output.say(f"tuning, {_tried(event.finished)}: done")
             case Stepped():

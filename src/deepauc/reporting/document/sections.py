@@ -165,7 +165,7 @@ def _kept_blocks(findings: RunFindings) -> list[Block]:
     return [
         Paragraph(
             f"This report judges the network of {name}. The last stage, {shown(last.objective)}, was not kept: its "
-            f"{measure} on validation is {values[0]}, and that of the kept stage is {values[1]}."
+            f"{measure} on validation is {values[0]:.3f}, and that of the kept stage is {values[1]:.3f}."
         )
     ]
 

@@ -250,7 +250,7 @@ def _baseline(
         cautions.append("The two runs were trained on different data (their hashes differ).")
     if record.tta != their_record.tta:
         cautions.append(
-            f"Scores are means over copies of an image ({record.tta} here, {their_record.tta} there; 0: no "
+            f"Scores are means over copies of an image ({record.tta:,} here, {their_record.tta:,} there; 0: no "
             "augmentation). Part of the difference comes from this, not from what the networks have learnt."
         )
     objective = ", then ".join(their_record.objectives[: their_record.kept_stage + 1])

@@ -280,7 +280,7 @@ def _image_source(
     if missing := [name for name in names if name not in files]:
         raise ValueError(
             f"ids that are not in column {column!r} of {table.path}: {len(missing):,} of {len(names):,}, the first "
-            f"{shown(missing[0])}. Name the table that the run was trained on."
+            f"{shown(missing[0])!r}. Name the table that the run was trained on."
         )
     # Only these files are opened, however long the table is.
     found = examine_column(
