@@ -6,7 +6,7 @@ kill -9 at random moments of an epoch, of a checkpoint's write, of a packing and
 folder, damaged checkpoints and records, pictures truncated and changed between epochs, a clock that jumps, memory that
 runs out. A trial survives if what was started again ends with the same bytes as the run that nothing happened to
 (history, scores, weights, bundle; of a study its records, each run once), and if what was damaged was refused with a
-message, or done again, instead of believed. Writes results/reliability/chaos.json; the exit code is 1 if a trial does
+message, or done again, instead of believed. Writes results/reliability.json; the exit code is 1 if a trial does
 not survive.
 """
 
@@ -378,7 +378,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     names = (*PHASES, *(fault_of.__name__ for fault_of in FAULTS))
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--out", type=Path, help="folder of the record instead of results/reliability")
+    parser.add_argument("--out", type=Path, help="folder of the record instead of results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warm_up()

@@ -131,7 +131,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000, help="pictures of each kind")
     parser.add_argument("--seed", type=int, default=0, help="of the pictures")
-    parser.add_argument("--out", type=Path, help="folder of the record instead of results/reliability")
+    parser.add_argument("--out", type=Path, help="folder of the record instead of results")
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)  # pydicom's remarks on long numbers
     began = time.monotonic()

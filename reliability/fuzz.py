@@ -5,7 +5,7 @@
 Three ways to think of inputs, each in a process of its own with a limit on memory and time: the hypothesis tests that
 `make test` runs too, which know the structure of a file, for a tenth of `--examples`; good files changed at random
 (`fuzz_mutations.py`) for the rest; and, where atheris is installed, `--examples` more that follow the coverage of the
-reader (`fuzz_coverage.py`). Every input goes through the reader. Writes results/reliability/fuzz.json; the exit code is
+reader (`fuzz_coverage.py`). Every input goes through the reader. Writes results/reliability.json; the exit code is
 1 if any input was too much.
 """
 
@@ -130,7 +130,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=100_000, help="inputs for each reader and way")
     parser.add_argument("--only", nargs="+", choices=READERS, default=list(READERS), metavar="READER")
-    parser.add_argument("--out", type=Path, help="folder of the record instead of results/reliability")
+    parser.add_argument("--out", type=Path, help="folder of the record instead of results")
     options = parser.parse_args()
     if find_spec("atheris") is None:
         print("atheris is not installed (extra `fuzz`): nothing is guided by coverage.")

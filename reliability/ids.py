@@ -5,7 +5,7 @@
 Each trial is a table of patients with two rows each, whose names a seeded draw has written in two ways. Looks the same:
 composed and decomposed letters, characters without width, other blanks and more of them, full-width digits. May be
 meant alike: capitals, Cyrillic letters that look Latin, a decimal point or comma or zeros around a number, a number
-inside a name with another separator. Writes results/reliability/ids.json; the exit code is 1 if a patient was torn
+inside a name with another separator. Writes results/reliability.json; the exit code is 1 if a patient was torn
 apart, or not told of.
 """
 
@@ -131,7 +131,7 @@ def main() -> int:
     """So many tables of each kind."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=4000, help="of each kind")
-    parser.add_argument("--out", type=Path, help="folder of the record instead of results/reliability")
+    parser.add_argument("--out", type=Path, help="folder of the record instead of results")
     options = parser.parse_args()
     began, rows = time.monotonic(), []
     for what, (pair_of, holds) in TRIALS.items():

@@ -2,7 +2,7 @@
 
     python reliability/mishaps.py [--trials 600] [--seed 0] [--out FOLDER]
 
-Every trial is a call of a command in this process. Writes results/reliability/mishaps.json; the exit code is 1 if any
+Every trial is a call of a command in this process. Writes results/reliability.json; the exit code is 1 if any
 trial ended otherwise than it must. Needs Linux or macOS.
 """
 
@@ -331,7 +331,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--trials", type=int, default=600, help="of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="folder of the record instead of results/reliability")
+    parser.add_argument("--out", type=Path, help="folder of the record instead of results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a campaign leaves behind: results/reliability/NAME.json, from which `summary.py` writes the page."""
+"""What a campaign leaves behind: its entry of results/reliability.json, from which `summary.py` writes the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 
 from deepauc.training.run.folder import NUMERICS_VERSION, git_commit
 
-RESULTS = Path(__file__).resolve().parent.parent / "results" / "reliability"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+FILE = "reliability.json"
 PACKAGES = ("torch", "numpy", "safetensors", "pillow", "hypothesis")
 
 
@@ -33,12 +34,17 @@ class Row:
         return self.trials == self.survivors
 
 
+def read_records(folder: Path = RESULTS) -> dict[str, Any]:
+    """The records of all campaigns, by name."""
+    path = folder / FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def earlier_rows(name: str, out: Path | None = None) -> list[Row]:
     """The rows of the record that is there, for a campaign that is done again in part."""
-    path = (RESULTS if out is None else out) / f"{name}.json"
-    if not path.exists():
+    record = read_records(RESULTS if out is None else out).get(name)
+    if record is None:
         return []
-    record = json.loads(path.read_text(encoding="utf-8"))
     return [Row(**{"commit": record.get("commit"), **row}) for row in record["rows"]]
 
 
@@ -69,7 +75,8 @@ def write_record(
         record["figures"] = figures
     folder = RESULTS if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    records = dict(sorted({**read_records(folder), name: record}.items()))
+    (folder / FILE).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
     for row in rows:
         print(f"{'holds' if row.holds else 'FAILS'}: {row.what}: {row.survivors} of {row.trials}. {row.note}")
     return all(row.holds for row in rows)

@@ -3,7 +3,7 @@
     python reliability/scale.py [--out FOLDER]
 
 Opening and reading happen in a fresh process. A trial holds if opening takes under a second and under 100 MB more than
-the process had, and a random batch of 256 comes in under 50 ms. Writes results/reliability/scale.json.
+the process had, and a random batch of 256 comes in under 50 ms. Writes results/reliability.json.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def measure(rows: int, *, shards: int) -> tuple[Row, dict[str, Any]]:
 def main() -> int:
     """All sizes, in one file and in several."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder of the record instead of results/reliability")
+    parser.add_argument("--out", type=Path, help="folder of the record instead of results")
     options = parser.parse_args()
     began = time.monotonic()
     found = [measure(rows, shards=shards) for rows in SIZES for shards in (1, SHARDS)]

@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=30, help="moments at which Ctrl-C comes, of each kind")
     parser.add_argument("--seconds", type=float, default=2.5, help="the moments lie within so many seconds")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--out", type=Path, help="folder of the record instead of results/reliability")
+    parser.add_argument("--out", type=Path, help="folder of the record instead of results")
     options = parser.parse_args()
     moments = random.Random(options.seed)
     began = time.monotonic()

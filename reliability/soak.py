@@ -168,7 +168,7 @@ def main() -> int:
     """The convex problem, two extremes, one record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000, help="of each of the three runs")
-    parser.add_argument("--out", type=Path, help="folder of the record instead of results/reliability")
+    parser.add_argument("--out", type=Path, help="folder of the record instead of results")
     options = parser.parse_args()
     if options.steps < 2 * LOOK_EVERY or options.steps % (2 * LOOK_EVERY):
         parser.error(f"--steps must be a multiple of {2 * LOOK_EVERY}")

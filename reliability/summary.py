@@ -1,17 +1,16 @@
-"""results/reliability.md from the records under results/reliability/, and nothing else.
+"""results/reliability.md from results/reliability.json, and nothing else.
 
 python reliability/summary.py
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
+
+from record import RESULTS, read_records
 
 from deepauc.training.run.folder import code_text
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 ORDER = ("chaos", "fuzz", "mishaps", "soak", "scale")
 
 
@@ -40,14 +39,12 @@ def campaign(record: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     """Write the page."""
-    found = {
-        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS / "reliability").glob("*.json")
-    }
+    found = read_records()
     names = [*(name for name in ORDER if name in found), *sorted(set(found) - set(ORDER))]
     lines = [
         "# Reliability",
         "",
-        "Made by `python reliability/summary.py` from `results/reliability/*.json`. A trial survives if it ends as the "
+        "Made by `python reliability/summary.py` from `results/reliability.json`. A trial survives if it ends as the "
         "campaign says it must; every number is from the record of the run named beside it.",
         "",
         "| campaign | trials | survivors | again |",

@@ -15,5 +15,5 @@ def test_no_picture_comes_out_constant_without_a_word(tmp_path):
     command = [sys.executable, str(PROGRAM), "--trials", "100", "--out", str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
-    rows = json.loads((tmp_path / "decoding.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "reliability.json").read_text())["decoding"]["rows"]
     assert all(row["trials"] == row["survivors"] == 100 for row in rows)

@@ -336,8 +336,7 @@ def _too_small(labels: Tensor, weights: Tensor | None, limits: Limits) -> bool:
             of_class = labels == value
             if weights is not None:
                 of_class &= (weights if weights.ndim == labels.ndim else weights.unsqueeze(1)) > 0
-            counts = np.count_nonzero(of_class.numpy(), axis=0 if labels.ndim > 1 else None)
-            if np.any(np.asarray(counts) * share < 1 - 1e-9):
+            if bool((torch.count_nonzero(of_class, dim=0) * share < 1 - 1e-9).any()):
                 return True
     return False
 
