@@ -79,7 +79,7 @@ def run_study(
         str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: a GPU if there is one).")
     ] = None,
     pack: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Runs trained together (default: 24 on a GPU, else 1).")
+        int | None, typer.Option(min=1, metavar="N", help="Runs trained together (default: GPU up to 24, else 1).")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Local processes, if --pack is 1.")] = 1,
     max_minutes: Annotated[
