@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,14 @@ torch.set_num_threads(1)
 def same_numbers_in_any_order():
     """What a test draws without a seed of its own does not depend on the tests before it, nor on who ran them."""
     torch.manual_seed(67_280_421)  # nobody's own: what is seeded by 0 or 1 is to differ from what was there before
+
+
+@pytest.fixture(scope="session")
+def one_as_many():
+    """Says whether a text holds `1 rows` or the like, with an adjective or without; returns the match."""
+    nouns = "rows|images|runs|labels|copies|files|patients|groups|columns|problems|folds|epochs|steps|positives|"
+    nouns += "negatives|networks|minutes|classes|categories|ids|studies|bags|sizes|sets|settings|samples|pixels|seeds"
+    return re.compile(rf"(?<![\w.,:/+=-])1 (?:[a-z]+ )?(?:{nouns})\b").search
 
 
 @pytest.fixture(scope="session")

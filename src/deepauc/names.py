@@ -145,6 +145,16 @@ def _shown(name: str) -> str:
     return text if odd is None else f"{text} (with {unicodedata.name(odd, 'an unseen character').lower()})"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def leak_text(kind: str, count: int, word: str) -> str:
+    """`2 patients` or `1 identical image`, in two parts. kind: of a leak; word: what a group is called."""
+    return counted(count, {"patient": word, "features": "identical row"}.get(kind, f"identical {kind}"))
+
+
 def group_word(column: str | None) -> str:
     """What to call rows that belong together; column: that of a table's groups, by the user's name for it.
 

@@ -14,7 +14,7 @@ from deepauc.pipeline import outcome
 
 
 @pytest.fixture
-def deepauc(capsys):
+def deepauc(capsys, one_as_many):
     """Run the command; (exit code, stdout, stderr).
 
     The tables here are small, and `train` would cross-validate them: one split is meant unless a test names folds.
@@ -25,7 +25,9 @@ def deepauc(capsys):
             words = (*words, "--folds", 0)
         with pytest.raises(SystemExit) as end:
             run(list(map(str, words)))
-        return end.value.code, *capsys.readouterr()
+        said, errors = capsys.readouterr()
+        assert not one_as_many(f"{said}\n{errors}")
+        return end.value.code, said, errors
 
     return call
 

@@ -128,5 +128,5 @@ def test_a_link_or_a_file_stops_the_demo(copy, tmp_path):
     (tmp_path / "link").symlink_to(copy)
     (tmp_path / "file").write_text("mine")
     for name in ("link", "file"):
-        with pytest.raises(ValueError, match="no folder of the demo's"):
+        with pytest.raises(ValueError, match="not a folder of the demo"):
             require_replaceable(tmp_path / name)

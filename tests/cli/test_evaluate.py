@@ -107,7 +107,7 @@ def test_ids_that_repeat_come_with_a_caution(deepauc, tmp_path):
     columns = {"id": [f"{row % 30:03d}" for row in range(40)], "label": [1, 0] * 20, "score": np.arange(40)}
     code, out, _ = deepauc("evaluate", write_csv(tmp_path / "s.csv", columns))
     assert code == 0
-    assert "Caution. 10 rows have the id of an earlier row" in out
+    assert "Caution. Rows with the id of an earlier row of their part: 10." in out
     for remedy in (("--group-column", "id"), ("--part-column", "half")):
         path = write_csv(tmp_path / "s.csv", columns | {"half": ["a"] * 30 + ["b"] * 10})
         code, out, _ = deepauc("evaluate", path, *remedy)
@@ -179,7 +179,7 @@ def test_compare_says_where_the_files_part_the_rows_otherwise(deepauc, tmp_path,
     b = write_csv(tmp_path / "b.csv", {**columns, "score": np.linspace(1, -1, 12), "group": other})
     code, out, _ = deepauc("compare", a, b)
     assert code == 0
-    assert ("A and B do not agree on which rows are of one" in out) == differs
+    assert ("A and B do not agree on which rows belong to one" in out) == differs
     assert json.loads(deepauc("compare", a, b, "--json")[1])["groups_differ"] == differs
 
 
@@ -265,7 +265,7 @@ def test_report_says_where_a_baseline_could_not_be_tested_against(deepauc, run_f
     words = ("report", run_folders / "ce", "--out", tmp_path / "out", "--quiet")
     code, out, _ = deepauc(*words, "--baseline", other)
     assert code == 0
-    assert out.splitlines()[0].startswith(f"not tested against {other}: 0 ids are in both files")
+    assert out.splitlines()[0].startswith(f"not tested against {other}: ids in both files: 0")
     assert "deepauc compare --common" in out
     assert len(deepauc(*words, "--baseline", run_folders / "auc")[1].splitlines()) == 1
 
@@ -274,7 +274,7 @@ def test_report_refuses_columns_of_a_table_that_is_not_named(deepauc, run_folder
     for option in ("--id-column", "--subgroup-column"):
         code, _, errors = deepauc("report", run_folders / "ce", option, "file", "--out", tmp_path / "out")
         assert code == 2
-        assert f"{option} is of a table of metadata" in errors
+        assert f"{option} names a column of the metadata" in errors
     assert not (tmp_path / "out").exists()
 
 
@@ -355,7 +355,7 @@ def test_compare_takes_a_file_without_parts_on_either_side(deepauc, tmp_path):
 def test_compare_passes_on_what_evaluate_says_of_a_file(deepauc, tmp_path):
     ids = np.arange(200) // 2
     a, b = (scored(tmp_path, name, seed=seed, id=ids) for seed, name in enumerate("ab"))
-    said = "100 rows have the id of an earlier row"
+    said = "Rows with the id of an earlier row of their part: 100."
     assert said in deepauc("evaluate", a)[1]
     code, out, _ = deepauc("compare", a, b)
     assert (code, out.count(said)) == (0, 2)  # of either file
@@ -400,4 +400,4 @@ def test_too_little_memory_is_one_line(deepauc, tmp_path, monkeypatch):
     monkeypatch.setattr("deepauc.training.run.scores.read_scores", full)
     (tmp_path / "s.csv").write_text("label,score\n0,1\n1,2\n")
     code, _, err = deepauc("evaluate", tmp_path / "s.csv")
-    assert (code, err) == (2, "deepauc: the memory is not enough for this: Unable to allocate 9.69 GiB\n")
+    assert (code, err) == (2, "deepauc: there is not enough memory: Unable to allocate 9.69 GiB\n")

@@ -56,7 +56,7 @@ def test_thresholds_that_validation_cannot_give_are_told(deepauc, scores):
     code, out, _ = deepauc("evaluate", path, "--part", "test")
     assert code == 0
     assert "| test " in out
-    assert "test, label: no thresholds, because 1 of 30 scores in the validation part are NaN or infinite" in out
+    assert "test, label: no thresholds, because scores in the validation part that are NaN or infinite: 1 of 30" in out
     (found,) = json.loads(deepauc("evaluate", path, "--part", "test", "--json")[1])["results"]
     assert "validation part" in found["operating_points"]["absent"]
     assert "no thresholds" not in deepauc("evaluate", path, "--part", "train")[1]  # nobody takes them from there
@@ -64,6 +64,6 @@ def test_thresholds_that_validation_cannot_give_are_told(deepauc, scores):
 
 def test_ids_that_repeat_in_another_part_come_without_a_caution(deepauc, scores):
     path = scores("s.csv", {}, id=[f"a{max(row, 9)}" for row in range(ROWS)])  # ten rows of train are one
-    said = "Caution. 9 rows have the id of an earlier row"
+    said = "Caution. Rows with the id of an earlier row of their part: 9."
     assert said in deepauc("evaluate", path)[1]
     assert said not in deepauc("evaluate", path, "--part", "test")[1]

@@ -195,7 +195,7 @@ def test_card_and_bundle_carry_the_operating_points_and_cautions_of_the_report(d
         for row in points:
             assert f"{row.threshold:.6g}" in card
             assert f"{row.true_positives:,}, {row.false_negatives:,}" in card
-    assert card.count("Fewer than 20 cannot tell") == sum("Fewer than 20" in text for text in bundle.cautions)
+    assert card.count("Fewer than 20 cannot distinguish") == sum("Fewer than 20" in text for text in bundle.cautions)
     assert deepauc(tmp_path / "bundle", "--bundle", tmp_path / "again")[0] == 0
     assert Bundle.load(tmp_path / "again").cautions == bundle.cautions
 
@@ -241,7 +241,7 @@ def test_the_card_holds_the_records_figures_and_how_to_make_them_again(deepauc, 
     assert "Not a medical device" in card
     assert "network: small-cnn (it is small)" in card
     assert "`deepauc train --table x.csv`" in card
-    assert "2 x the same image" in card
+    assert "2 identical images" in card
     assert trained.record.plain["identity"]["data"] in card
     front = card.split("---")[1]
     assert "library_name: deepauc" in front
@@ -293,7 +293,7 @@ def test_names_are_text_in_the_card_whatever_they_are(images, tmp_path, name):
 def test_a_card_without_held_out_rows_gives_no_figures(deepauc, numbers, tmp_path):
     assert deepauc(numbers[0].path, "--card", tmp_path / "card.md")[0] == 0
     card = (tmp_path / "card.md").read_text()
-    assert "there is no figure to give" in card
+    assert "there is no AUC to report" in card
     assert "metrics:" not in card
     assert "pipeline_tag: tabular-classification" in card
 
@@ -304,8 +304,8 @@ def test_bad_words(deepauc, images, tmp_path):
         ((path,), "--onnx FILE, --bundle DIR or --card FILE"),
         ((tmp_path / "none", "--card", tmp_path / "c.md"), "no finished run"),
         ((tmp_path, "--bundle", tmp_path / "b"), "no trained network"),
-        ((path, "--card", tmp_path / "no" / "c.md"), "folder that is there"),
-        ((path, "--onnx", tmp_path), "folder that is there"),
+        ((path, "--card", tmp_path / "no" / "c.md"), "in an existing folder"),
+        ((path, "--onnx", tmp_path), "in an existing folder"),
     ):
         code, _, errors = deepauc(*words)
         assert code == 2
@@ -321,11 +321,11 @@ def test_what_is_exported_says_that_scores_are_means_over_copies(images, deepauc
     copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record.plain["data"]})
     assert deepauc(copied.path, "--bundle", tmp_path / "bundle")[0] == 0
     np.testing.assert_array_equal(predict(tmp_path / "bundle", task), predict(copied, task, tta=2))
-    said = "A score is the mean over 2 changed copies of an image"
+    said = "A score is the mean over 2 augmented copies of an image"
     assert said in model_card(copied.path)
     assert said not in model_card(plain.path)
     properties = [export_module._properties(Bundle.load(run.path))["scores"] for run in (copied, plain)]
-    assert ["the mean over 2 changed copies" in text for text in properties] == [True, False]
+    assert ["the mean over 2 augmented copies" in text for text in properties] == [True, False]
 
 
 @needs_onnx
@@ -344,7 +344,7 @@ def test_an_onnx_file_makes_the_copies_of_its_run(images, deepauc, tmp_path, aug
     recipe = Recipe(model=SmallCNNSpec(widths=(4, 8)), stages=(replace(RECIPE[1], augment=augment),), tta=3)
     copied = train(recipe, task, seed=0, run_dir=tmp_path / "run", notes={"data": plain.record.plain["data"]})
     code, text, _ = deepauc(copied.path, "--onnx", tmp_path / "file.onnx")
-    assert (code, "mean over 3 changed copies" in " ".join(text.split())) == (0, True)
+    assert (code, "mean over 3 augmented copies" in " ".join(text.split())) == (0, True)
     session = onnxruntime.InferenceSession(str(tmp_path / "file.onnx"), providers=["CPUExecutionProvider"])
     for rows in (np.arange(1), task.labelled("test")):
         theirs = session.run(["scores"], {"inputs": task.inputs(rows)})[0][:, 0]

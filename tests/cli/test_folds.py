@@ -66,7 +66,7 @@ def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, writ
     (tmp_path / "other-folds.csv").write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
     code, _, errors = deepauc("compare", out / "scores.csv", tmp_path / "other-folds.csv")
     assert code == 2
-    assert "not of the same folds" in errors
+    assert "have different folds" in errors
 
     other = write_table(tmp_path / "other.csv", rows(40, 1))
     code, text, errors = deepauc("evaluate", out, "--table", other, "--recalibrate", "--json")
@@ -76,7 +76,7 @@ def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, writ
     assert ill["part"] == "oof"
     assert ill["shift"] is not None
     code, text, _ = deepauc("evaluate", out, "--table", table)
-    assert "60 of these rows" in text
+    assert "training rows: 60." in text
     code, text, _ = deepauc("predict", out, "--table", table, "--id-column", "name", "--parts", "--out", "-")
     assert code == 0
     assert text.splitlines()[1].split(",")[1] == "oof"

@@ -215,8 +215,8 @@ def test_a_validation_part_that_is_missing_or_small_names_the_remedy(predicted, 
     ("words", "message"),
     [
         (("--weight", "learned", "--scale", "rank"), "leave the scale out"),
-        (("--weight", "learned", "--weight", "1"), "--weight learned --weight 1: write one number a run"),
-        (("--weight", "half"), "--weight half: write one number a run, in their order, or --weight learned alone"),
+        (("--weight", "learned", "--weight", "1"), "--weight learned --weight 1: write one number per run"),
+        (("--weight", "half"), "--weight half: write one number per run, in their order, or --weight learned alone"),
     ],
 )
 def test_words_that_do_not_go_together(predicted, words, message):

@@ -142,7 +142,7 @@ def test_a_word_among_numbers_is_named_by_its_line(runs, folder, deepauc, tmp_pa
     for command in (("data", "check"), ("train", "--out", tmp_path / "run", "--table")):
         code, text, _ = deepauc(*command, tmp_path / "typo.csv", *METADATA)
         assert code == 2
-        assert "7    age     no number  '4O': most of the column are numbers" in text
+        assert "7    age     no number  '4O': most cells of the column are numbers" in text
 
 
 def test_runs_of_different_splits_are_told(runs, folder, deepauc, no_report, tmp_path):
@@ -159,7 +159,9 @@ def test_runs_of_different_splits_are_told(runs, folder, deepauc, no_report, tmp
     apart = sum(row["part"] != second[name]["part"] for name, row in first.items())
     code, text, _ = deepauc(*both)
     assert code == 0
-    assert f"Caution. The runs were not trained on the same split: {apart} of these rows" in " ".join(text.split())
+    assert f"Caution. The runs were not trained on the same split; rows in different parts: {apart} (" in " ".join(
+        text.split()
+    )
 
 
 def test_rows_that_the_other_run_has_not_are_in_no_part(runs, folder, deepauc, no_report, tmp_path):

@@ -112,7 +112,7 @@ def test_pipes_and_links_stay_and_get_the_bytes(deepauc, predict, made, tmp_path
 def test_stdout_is_not_for_two(predict, made):
     code, text, errors = predict(made / "one", "-", "--json")
     assert (code, text) == (2, "")
-    assert "leave --json out" in errors
+    assert "leave out --json" in errors
 
 
 @unix

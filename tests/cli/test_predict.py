@@ -174,7 +174,7 @@ def test_several_labels(deepauc, runs, new, tmp_path):
 @pytest.mark.parametrize(
     ("columns", "alone", "told"),
     [
-        (["target"], ["other"], "No labels were copied for other: deepauc evaluate does not judge its scores."),
+        (["target"], ["other"], "No labels were copied for other: deepauc evaluate cannot judge its scores."),
         (["patient"], ["target", "other"], "--label-column 'label:patient' --score-column 'score:target'"),
         (["target", "other"], None, None),
         ([], None, None),
@@ -324,19 +324,22 @@ def test_faults(deepauc, runs, new, tmp_path):
     assert not (tmp_path / "s.csv").exists()
     code, text, _ = deepauc(runs["small"].path, "--table", new / "bad.csv", *out, "--skip-bad")
     assert code == 0
-    assert "left out for a problem: 1 rows (3)" in text
+    assert "Rows left out because of a problem: 3" in text
     assert len(read(tmp_path / "s.csv")) == 1
     for words, message in (
         ((tmp_path / "nothing", "--table", new / "new.csv", *out), "holds no trained network"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "mean"), "write sigmoid or rank"),
-        ((runs["small"].path, "--table", new / "new.csv", "--out", tmp_path / "no" / "s.csv"), "folder that is there"),
+        ((runs["small"].path, "--table", new / "new.csv", "--out", tmp_path / "no" / "s.csv"), "in an existing folder"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--image-column", "fle"), "file"),
-        ((runs["small"].path, "--table", new / "labelled.csv", *out, "--label-column", "patient"), "0, 1 and empty"),
+        (
+            (runs["small"].path, "--table", new / "labelled.csv", *out, "--label-column", "patient"),
+            "scores need no labels",
+        ),
         ((runs["small"].path, *out), "--table"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "rank"), "one gives its raw scores: leave"),
         ((runs["small"].path, "--table", new / "new.csv", *out, "--scale", "sigmoid"), "or name more runs"),
-        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 0), "none are: leave it out, or set tta"),
-        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 1, "--tta", 0), "none are: leave it out"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 0), "leave out the seed, or set tta"),
+        ((runs["small"].path, "--table", new / "new.csv", *out, "--seed", 1, "--tta", 0), "leave out the seed"),
     ):
         code, _, errors = deepauc(*words)
         assert code == 2
@@ -374,7 +377,7 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     plain = runs["small"].path
     raw = "raw scores of one run, higher for more likely positive"
     assert asked(plain) == (raw, None)
-    assert asked(copied) == (f"{raw}, each the mean over 2 changed copies of an image", None)
+    assert asked(copied) == (f"{raw}, each the mean over 2 augmented copies of an image", None)
     assert asked(copied, "--tta", 2)[1] is None  # the run's own way
     before = (tmp_path / "s.csv").read_bytes()
     assert asked(copied, "--seed", 1)[1] is None  # the run's own copies have a seed too
@@ -383,10 +386,10 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     assert meaning == raw
     assert f"of {copied} were fitted on means over 2 copies, not on scores like these" in caution
     meaning, caution = asked(plain, "--tta", 1)
-    assert meaning.endswith("each the mean over 1 changed copy of an image")
+    assert meaning.endswith("each the mean over 1 augmented copy of an image")
     assert "fitted on scores of images as they are" in caution
     meaning, caution = asked(plain, copied)
-    assert meaning == "mean over 2 runs after a sigmoid, each the mean over no or 2 changed copies of an image"
+    assert meaning == "mean over 2 runs after a sigmoid, each the mean over no or 2 augmented copies of an image"
     assert caution is None
     three_to_one = LearnedWeights(
         centres=(0, 0), spreads=(1, 1), slopes=(3, 1), intercept=0, positives=10, negatives=10
@@ -395,7 +398,7 @@ def test_it_says_over_how_many_copies_and_which_scores_thresholds_belong_to(deep
     monkeypatch.setattr("deepauc.training.predict.table.validation_weights", lambda *asked: learned)
     meaning, caution = asked(plain, copied, "--weight", "learned")
     assert meaning.startswith("mean over 2 runs that count 0.75, 0.25 (learned on validation)")
-    assert meaning.endswith("each the mean over no or 2 changed copies of an image")
+    assert meaning.endswith("each the mean over no or 2 augmented copies of an image")
     assert caution is None
     _, caution = asked(plain, copied, "--weight", "learned", "--tta", 0)
     assert caution.startswith(f"thresholds, probabilities and learned weights of {copied} were fitted on means over 2 ")

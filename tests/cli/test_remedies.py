@@ -58,7 +58,7 @@ def test_what_predict_would_destroy_is_refused(deepauc, trained, tmp_path):
         assert place.read_bytes() == before
     code, text, errors = deepauc("predict", out, "--table", table, "--out", tmp_path / "nowhere" / "s.csv")
     assert (code, text) == (2, "")
-    assert "in a folder that is there" in errors
+    assert "in an existing folder" in errors
     again = tmp_path / "s.csv"
     again.write_text("scores of yesterday")
     assert deepauc("predict", out, "--table", table, "--out", again)[0] == 0
@@ -73,7 +73,7 @@ def test_predict_says_how_many_rows_the_run_has_learnt_from(deepauc, clinic, tra
     assert 0 < len(held_out) < 40
     code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv")
     assert code == 0
-    assert f"Caution. {40 - len(held_out)} of these rows are named like ones the run was trained or chosen on" in text
+    assert f"training or validation rows: {40 - len(held_out)}." in text
     code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv", "--json")
     assert json.loads(text)["rows_seen_in_training"] == 40 - len(held_out)
     new = write_table(folder / "new.csv", [row for row in rows if row["file"] in held_out])
@@ -109,13 +109,13 @@ def test_rows_with_a_problem_can_be_left_out_and_that_is_said(deepauc, clinic, t
         code, text, errors = deepauc(*words)
         assert code == 2
         assert "42   file    unreadable image  'Bilder neu/cut.png': the file is damaged or cut short" in text
-        assert errors == "deepauc: mend this row, or leave it out with --skip-bad.\n"
+        assert errors == "deepauc: correct this row, or leave it out with --skip-bad.\n"
     one_class = write_table(folder / "one.csv", [{**row, "target": "" if row["target"] else 0} for row in rows])
     assert "--skip-bad" not in deepauc("train", "--table", one_class, *COLUMNS, "--out", tmp_path / "run")[2]
     lost = write_table(folder / "lost.csv", [{**row, "file": f"lost/{row['file']}"} for row in rows])
     _, text, errors = deepauc("train", "--table", lost, *COLUMNS, "--out", tmp_path / "run")
     assert "Is it the right column, and the right folder?" in text
-    assert errors == f"deepauc: mend these {len(rows)} rows; no row is without a problem.\n"
+    assert errors == f"deepauc: correct these {len(rows)} rows. Every row has a problem.\n"
 
 
 def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clinic, tmp_path, write_table):
@@ -130,8 +130,10 @@ def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clin
     code, text, errors = deepauc(*words)
     assert code == 2
     assert "; --allow-outside (allow_outside=True) permits it" in text
-    assert f"column 'file': path leaves folder in {len(rows)} rows. If these are your images: --allow-outside." in text
-    assert errors == f"deepauc: give --allow-outside for these {len(rows)} rows; no row is without a problem.\n"
+    assert (
+        f"column 'file': path leaves folder in {len(rows)} rows. If these are your images, add --allow-outside." in text
+    )
+    assert errors == f"deepauc: add --allow-outside for these {len(rows)} rows. Every row has a problem.\n"
     assert "path leaves folder" not in deepauc(*words, "--allow-outside", "--print-config")[1]
 
 
@@ -150,10 +152,10 @@ def test_categories_and_many_empty_cells_are_a_matter_of_the_column(deepauc, tmp
     words = ["--table", table, "--label-column", "fraud", "--feature-column", "amount", "--out", tmp_path / "run"]
     code, text, errors = deepauc("train", *words, "--feature-column", "country", "--feature-column", "score")
     assert code == 2
-    assert "column 'country': no number in 40 rows. Is it the right column?" in text
+    assert "column 'country': not a number in 40 rows. Is it the right column?" in text
     assert "pandas.get_dummies" in text
-    assert "column 'score': empty in 30 rows. Fill it in" in text
-    assert errors.strip() == "deepauc: make numbers of 'country', or leave out --feature-column for it."
+    assert "column 'score': empty in 30 rows. Fill them in" in text
+    assert errors.strip() == "deepauc: turn 'country' into numbers, or leave out --feature-column for it."
     code, text, errors = deepauc("train", *words, "--feature-column", "score")
     assert code == 2
     assert "or leave them out with --skip-bad" in errors
@@ -176,7 +178,7 @@ def test_a_table_without_its_option(deepauc, trained):
     table, _ = trained
     code, _, errors = deepauc("train", table, *COLUMNS)
     assert code == 2
-    assert errors.endswith(": a table is named with --table.\n")
+    assert errors.endswith(": name the table with --table.\n")
 
 
 def test_the_check_names_its_options_and_no_parts_that_nobody_made(deepauc, trained):

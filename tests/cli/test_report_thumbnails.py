@@ -46,7 +46,7 @@ def test_they_are_there_when_asked_for(deepauc, run_folders, table, tmp_path):
         (["--thumbnails", "--table", "TABLE", "--cases", "0"], "leave out one of the two"),
         (["--thumbnails", "--table", "TABLE"], "--image-column COLUMN"),
         (["--thumbnails", "--table", "TABLE", "--image-column", "fil"], "'file'"),
-        (["--thumbnails", "--table", "OTHER", "--image-column", "file"], "Name the table the run was trained on"),
+        (["--thumbnails", "--table", "OTHER", "--image-column", "file"], "Name the table that the run was trained on"),
     ],
 )
 def test_what_is_missing_is_said_in_one_line_and_nothing_is_written(deepauc, run_folders, table, tmp_path, words, part):

@@ -41,9 +41,9 @@ def test_run_status_and_table(capsys, tmp_path):
     code, out, _ = call(capsys, "run", PAPER, "smoke", *cells, *TINY, *places)
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("smoke: 2 studies, 4 tuning runs and 4 final runs")
+    assert lines[0].startswith("smoke: 2 studies; tuning runs: 4, final runs: 4.")
     assert len(lines) == 1 + 8 + 1  # one line a run
-    assert lines[-1].startswith("8 runs recorded")
+    assert lines[-1].startswith("Runs recorded: 8")
     code, out, _ = call(capsys, "run", PAPER, "smoke", *cells, *TINY, *places, "--json")
     assert (code, json.loads(out)["done"]) == (0, 0)
     code, out, _ = call(capsys, "status", PAPER, "smoke", "--results", tmp_path / "results", "--json")
@@ -99,7 +99,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
         ([MEDICAL, "chexpert", "--set", "views=lateral"], "views must be 'frontal' or 'all'"),
         ([MEDICAL, "chest", "--set", "gamma=much"], "of another kind"),
         ([MEDICAL, "chest", "--seeds", "1,1"], "distinct"),
-        ([PAPER, "smoke", "--task-gpus", "1"], "--task-gpus: for the tasks of --cluster"),
+        ([PAPER, "smoke", "--task-gpus", "1"], "--task-gpus: these options need --cluster"),
         (
             [PAPER, "ablations", "--configs", "2", "--tune-sets", "1"],
             "--configs, --tune-sets: nothing is tuned in",
@@ -110,7 +110,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
         ),
         (
             [PAPER, "smoke", "--tune-sets", "2"],
-            "--tune-sets 2: of training sets to tune on, these cells have 1 at most",
+            "--tune-sets 2: these cells have at most 1 training set to tune on",
         ),
         ([PLAN, "--seeds", "0", "--curves"], "--seeds, --curves: these cells only choose a setting"),
     ],
@@ -144,11 +144,11 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     place = ["--results", tmp_path]
     code, out, _ = call(capsys, "status", MEDICAL, "chest", *place)
     assert code == 0
-    assert f"chest: 0 of 150 runs recorded in {tmp_path / 'chest.jsonl'}" in out
+    assert f"chest: recorded runs: 0 of 150, in {tmp_path / 'chest.jsonl'}" in out
     assert "policy-smooth_ones" in out
     code, out, _ = call(capsys, "status", PAPER, "toy", *place)
     assert code == 0
-    assert f"toy: 0 of 1 runs recorded in {tmp_path / 'toy/toy.json'}" in out
+    assert f"toy: recorded runs: 0 of 1, in {tmp_path / 'toy/toy.json'}" in out
     book = RecordBook(tmp_path / "chest")
     for seed in (0, 1):
         book.add({"study": "R-Edema-auc_m", "phase": "final", "run": f"r{seed}", "seed": seed})
@@ -160,10 +160,10 @@ def test_status_of_studies_with_runs_of_their_own(capsys, tmp_path):
     assert code == 0
     out += call(capsys, "status", PAPER, *place)[1]
     for line in (
-        f"chest: 2 of 150 runs recorded in {tmp_path / 'chest.jsonl'}",
+        f"chest: recorded runs: 2 of 150, in {tmp_path / 'chest.jsonl'}",
         f"chest, with gamma=0.1: 1 recorded in {tmp_path / 'chest.jsonl'}",
-        f"chexpert: 0 of 125 runs recorded in {tmp_path / 'chexpert.jsonl'}",
-        f"toy: 1 of 1 runs recorded in {tmp_path / 'toy' / 'toy.json'}",
+        f"chexpert: recorded runs: 0 of 125, in {tmp_path / 'chexpert.jsonl'}",
+        f"toy: recorded runs: 1 of 1, in {tmp_path / 'toy' / 'toy.json'}",
     ):
         assert line in out.splitlines()
     code, out, _ = call(capsys, "status", MEDICAL, "chest", "--cells", "R-Edema", "--json", *place)
@@ -207,7 +207,7 @@ def test_the_page_is_written_by_the_call_that_ends_the_work(capsys, tmp_path, mo
     for page in (False, True):
         code, out, _ = call(capsys, "run", "some.py", "--results", tmp_path)
         assert code == 0
-        assert ("The time is up: the same call goes on from here." in out) is not page
+        assert ("Run the same command again to resume." in out) is not page
         assert (f"Written: {tmp_path / 'some.md'}" in out) is page
         assert (tmp_path / "some.md").exists() is page
 

@@ -381,7 +381,7 @@ def test_groups_that_are_no_patients_are_called_groups(deepauc, tmp_path, write_
     words = ("--feature-column", "x", "--label-column", "fraud", "--group-column", "account")
     code, said, _ = deepauc("--table", table, *words, "--out", out, "--epochs", 1)
     assert code == 0
-    assert "  groups (account): 160, at most 2 rows of one" in said
+    assert "  groups (account): 160, at most 2 rows each" in said
     assert "Each group is in one part only" in said
     with pytest.raises(SystemExit):
         run(["export", str(out), "--card", str(out / "card.md")])
@@ -446,7 +446,7 @@ def test_it_says_how_many_unlabelled_rows_join_a_first_stage_and_why_others_do_n
     code, text, errors = deepauc(*words, "--print-config")
     assert (code, errors) == (0, "")
     assert "# unlabelled rows: 0 of 5 join the self-supervised stage" in text
-    assert "2 could join one that does. 2 never join: their patient is in validation or test. 1 never join" in text
+    assert "could use 2 rows. Never used, because their patient is in validation or test: 2 rows. Never used" in text
     first = """[[recipe.stages]]
 epochs = 1
 batch_size = 32
@@ -486,7 +486,7 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
     words = ("--table", data / "data.csv", *IMAGES, "--out", tmp_path / "run")
     code, _, errors = deepauc(*words, "--minutes", 0.01)
     assert code == 2
-    assert re.search(r"0.01 minutes are too few: one epoch of each stage takes about \d+ s here", errors)
+    assert re.search(r"0.01 minutes are not enough: one epoch of each stage takes about \d+ s here", errors)
     assert len(errors.splitlines()) == 1
     assert not (tmp_path / "run").exists()
     code, text, errors = deepauc(*words, "--minutes", 0.1)
@@ -540,7 +540,7 @@ def test_identical_images_stay_together_and_are_a_leak_where_the_table_parts_the
     words = ("--table", table, *IMAGES, "--split-column", "part", "--out", tmp_path / "torn", "--epochs", 1)
     code, text, _ = deepauc(*words)
     assert code == 0
-    assert "LEAK: 20 x the same image in two parts" in text
+    assert "LEAK: 20 identical images in two parts" in text
     assert json.loads((tmp_path / "torn" / "run.json").read_text())["leaks"] == {"image": 20}
 
 
@@ -624,7 +624,7 @@ def test_a_terminal_gets_a_bar_with_validation_auc_and_time(no_report, data, tmp
     assert end.value.code == 0
     bars = [line for line in lines() if "━" in line and " % " in line]
     assert any(re.search(words + TIME, bar) for bar in bars)
-    for title in ("stage ", "Tuning: 2 pairs, on validation "):
+    for title in ("stage ", "Tuning: 2 settings "):
         begun = [bar for bar in bars if bar.startswith(title) and "   0 % " not in bar]
         assert begun
         assert all(re.search(TIME, bar) and len(bar) <= columns for bar in begun)
@@ -701,7 +701,7 @@ def test_what_needs_no_table_is_refused_before_one_is_read(deepauc, data, tmp_pa
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     code, out, errors = deepauc("--table", data / "data.csv", *IMAGES[:4], "--out", tmp_path / "mine")
     assert (code, out) == (2, "")
-    assert "is not empty and holds no run" in errors
+    assert "is not empty and is not a run" in errors
     code, out, errors = deepauc(*IMAGES[:4], "--out", tmp_path / "new")
     assert (code, out) == (2, "")
     assert "--table data.csv" in errors

@@ -24,7 +24,7 @@ def test_partial_auc_is_trained_for_chosen_by_and_reported(deepauc, table, tmp_p
     options = ("--objective", "partial-auc", "--min-tpr", "0.8")
     code, said, _ = deepauc("train", "--table", table, *WORDS, *options, "--out", out)
     assert code == 0
-    assert "What counts for that stage is partial AUC (TPR above 0.8)" in " ".join(said.split())
+    assert "That stage is judged by partial AUC (TPR above 0.8)" in " ".join(said.split())
     record = json.loads((out / "run.json").read_text())
     last = record["recipe"]["stages"][-1]
     assert last["objective"] | {"type": "PartialAUC", "min_tpr": 0.8, "max_fpr": 1.0} == last["objective"]
@@ -60,7 +60,7 @@ def test_the_other_objectives(deepauc, table, tmp_path, name, objective, optimiz
         (("--min-tpr", "0.8"), "add --objective partial-auc"),
         (("--objective", "partial-auc", "--min-tpr", "1"), "min_tpr is 1"),
         (("--objective", "partial"), "objective must be one of auc-margin"),
-        (("--objective", "pdsca", "--auc-stage", "none"), "auc_stage none leaves it out"),
+        (("--objective", "pdsca", "--auc-stage", "none"), "auc_stage none leaves that stage out"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(deepauc, table, tmp_path, options, message):

@@ -187,7 +187,7 @@ def test_interrupted_it_goes_on_and_another_set_is_refused(deepauc, no_report, d
     table = ("--table", data / "split.csv", "--image-column", "file")
     code, _, errors = deepauc("predict", out, *table, "--out", tmp_path / "scores.csv")
     assert code == 2
-    assert "holds an unfinished run: the command that trained it goes on to its end" in errors
+    assert "holds an unfinished run: run its command again to finish it" in errors
     task = open_packed(data / "split").task()
     images = task.inputs(np.arange(120))
     images[60, 0, 0] += 1
@@ -227,9 +227,9 @@ def test_leaks_are_found_and_a_split_that_is_made_has_none(deepauc, no_report, d
     assert code == 0
     assert told == [(120, 120)]  # one pass over the rows
     assert "in no part: 3 labelled rows, used neither" in text
-    assert "LEAK: 1 x the same patient in two parts" in text
-    assert "LEAK: 2 x the same image in two parts" in text
-    assert "identical images: 2 sets, 1 WITH DIFFERENT LABELS (`deepauc data check` of the table that was" in text
+    assert "LEAK: 1 patient in two parts" in text
+    assert "LEAK: 2 identical images in two parts" in text
+    assert "identical images: 2 sets, 1 WITH DIFFERENT LABELS (`deepauc data check` on the table that was" in text
     assert record(out)["leaks"] == {"patient": 1, "image": 2}
     assert record(out)["data"]["sets_of_identical_inputs"] == 2
 
@@ -281,7 +281,7 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
     assert deepauc("train", "--packed", data / "split", *SHORT, "--out", out)[0] == 0
     code, text, _ = deepauc("predict", out, "--table", data / "split.csv", "--image-column", "file", "--out", scores)
     assert code == 0
-    assert "99 of these rows are named like ones the run was trained or chosen on" in text
+    assert "Rows whose name was in the run's training or validation rows: 99." in text
     found = {row["id"]: float(row["score"]) for row in read(scores)}
     own = {row["id"]: float(row["score"]) for row in read(out / "scores.csv")}
     assert len(own) == 119
@@ -303,7 +303,7 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
     words = ("--thumbnails", "--table", data / "split.csv", "--image-column", "file", "--cases", 1)
     assert deepauc("report", out, *words, "--out", tmp_path / "page")[0] == 0
     page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
-    assert "get another score now" not in page  # the files are those that were packed
+    assert "now get another score" not in page  # the files are those that were packed
     assert "Rows of the packed set" in page
     assert deepauc("export", out, "--card", tmp_path / "card.md")[0] == 0
     assert "trained on a packed set, not on a table" in (tmp_path / "card.md").read_text()
@@ -318,9 +318,9 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
         (("--packed", "split", "--allow-outside", "--group-column", "x"), "Leave out --group-column, --allow-outside."),
         (("--config", "both.toml"), "Leave out --split-column."),
         (("--config", "parts.toml"), "the packed set has parts of its own: leave out [split]."),
-        (("--packed", "images"), "is no packed set"),
-        (("--packed", "nowhere"), "is no packed set"),
-        (("--packed", "split.csv"), "is no packed set but a file: a table is named with --table"),
+        (("--packed", "images"), "is not a packed set"),
+        (("--packed", "nowhere"), "is not a packed set"),
+        (("--packed", "split.csv"), "is a file, not a packed set: name a table with --table"),
         (("--table", "split"), "is a packed set: name it with --packed, and no columns"),
         (("--packed", "tests-only"), "has no training part (its parts: test)"),
         (("--packed", "inputs-only"), "holds inputs without labels"),

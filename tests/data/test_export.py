@@ -119,7 +119,7 @@ def test_what_has_no_place_in_a_table_is_refused(tmp_path, changes, words):
 def test_all_or_nothing(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine.txt").write_text("keep")
-    with pytest.raises(ValueError, match="there already"):
+    with pytest.raises(ValueError, match="exists already"):
         export_task(made_task(), tmp_path / "there")
 
     def stop(done, total):

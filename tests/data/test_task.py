@@ -82,7 +82,7 @@ def test_a_task_keeps_its_own_copy():
         ({"parts": {"train": np.array([0, 0])}}, "a row twice"),
         ({"parts": {"train": np.array([0, 1]), "test": np.array([1, 2])}}, "row 1 is in test and in train"),
         ({"parts": {"train": np.array([0.0, 1.0])}}, "flat array of row numbers"),
-        ({"parts": {"train": np.array([0, 1]), "test": np.array([2, 4])}}, "rows of the test part have no label"),
+        ({"parts": {"train": np.array([0, 1]), "test": np.array([2, 4])}}, "the test part has unlabelled rows"),
         ({"groups": ["a"]}, "there are 6 inputs"),
         ({"metadata": {"age": np.zeros(4)}}, "age has shape"),
         ({"weights": np.array([1, 1, -1, 1, 1, 1])}, "not negative"),

@@ -85,6 +85,6 @@ def test_a_file_or_a_link_is_kept(written, tmp_path):
     Image.new("L", (8, 8)).save(tmp_path / "picture.png")
     (tmp_path / "link").symlink_to(written.table.parent)
     for name in ("picture.png", "link"):
-        with pytest.raises(ValueError, match="no folder of the demo's"):
+        with pytest.raises(ValueError, match="not a folder of the demo"):
             write_digits_table(tmp_path / name)
     assert (tmp_path / "link").is_symlink()

@@ -258,7 +258,7 @@ def test_bad_data_name_the_remedy():
         quick().fit(X, np.arange(20) == 3)
     with pytest.raises(ValueError, match="only one group with weight"):
         quick().fit(X, y, groups=np.where(y, "a", np.arange(20).astype(str)))
-    with pytest.raises(ValueError, match="one patient a row"):
+    with pytest.raises(ValueError, match="one patient per row"):
         quick().fit(X, y, groups=[1, 2])
     with pytest.raises(ValueError, match="not be negative"):
         quick().fit(X, y, sample_weight=np.where(y, -1.0, 1.0))

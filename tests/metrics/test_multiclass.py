@@ -96,7 +96,7 @@ def test_two_classes_torch_and_missing_labels():
 @pytest.mark.parametrize(
     ("scores", "labels", "options", "remedy"),
     [
-        (np.ones(3), [0, 1, 2], {}, "one column a class"),
+        (np.ones(3), [0, 1, 2], {}, "one column per class"),
         (np.ones((3, 3)), np.eye(3), {}, "argmax"),
         (np.ones((3, 3)), [0, 1, 3], {}, "0 to 2.*hold 3"),
         (np.ones((3, 3)), [0, 1, 0.5], {}, "hold 0.5"),
@@ -105,7 +105,7 @@ def test_two_classes_torch_and_missing_labels():
         (np.ones((3, 3)), ["a", "b", "c"], {}, "return_inverse"),
         (np.full((3, 3), np.nan), [0, 1, 2], {}, "NaN"),
         (np.ones((3, 3)), [0, 1, 2], {"average": "macro"}, "'ovr' or 'ovo'"),
-        (np.ones((3, 3)), [0, 1, 2], {"weights": [1, 2]}, "one a row"),
+        (np.ones((3, 3)), [0, 1, 2], {"weights": [1, 2]}, "one per row"),
         (np.ones((3, 3)), [0, 1, 2], {"weights": [1, 2, -1]}, "not negative"),
     ],
 )

@@ -118,7 +118,7 @@ def test_a_loss_of_ones_own_is_refused():
     with pytest.raises(RuntimeError, match=r"in turn: take the loss of every step from optimizer\.loss"):
         optimizer.step()
     train(model, optimizer, [(x, y)])
-    with pytest.raises(RuntimeError, match="once a step"):  # the second step on one loss
+    with pytest.raises(RuntimeError, match="once per step"):  # the second step on one loss
         optimizer.step()
     assert optimizer.outer_next
 

@@ -21,7 +21,7 @@ from deepauc.reporting.report import write_report
 from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
 
-SAID = "A score of validation and test is the mean over 4 "
+SAID = "Validation and test scores are means over 4 "
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_thumbnails_do_not_take_copies_for_changed_files(runs):
     findings = evaluate_run(runs / "copies", cases=8)
     section = thumbnails_section(runs / "copies", findings, where)
     assert not any("another score" in text for text in texts(section, Caution))
-    assert any("mean over 4 changed copies" in text for text in texts(section, Paragraph))
+    assert any("mean over 4 augmented copies" in text for text in texts(section, Paragraph))
     plain = thumbnails_section(runs / "plain", evaluate_run(runs / "plain", cases=8), where)
     assert not any("copies" in text for text in texts(plain, Paragraph))
 
@@ -57,7 +57,7 @@ def test_the_report_says_what_a_score_is_and_that_a_baseline_was_asked_otherwise
     written = write_report(runs / "copies", baseline=runs / "plain", out=tmp_path / "copies")
     page = written.markdown.read_text(encoding="utf-8")
     assert SAID in page
-    assert "(4 here, 0 there; 0: the image as it is)" in page
+    assert "(4 here, 0 there; 0: no augmentation)" in page
     alike = write_report(runs / "plain", baseline=runs / "plain", out=tmp_path / "plain").markdown.read_text("utf-8")
     assert "copies of an image" not in alike
 

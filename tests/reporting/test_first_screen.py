@@ -86,8 +86,8 @@ def test_a_label_with_too_few_is_left_out_of_the_mean_and_named(rare):
 
 def test_what_was_kept_is_information_and_no_caution(written_reports):
     blocks = run_document(written_reports["auc"].findings, command=None).sections[0].blocks
-    assert any("The network judged here" in block.text for block in blocks if isinstance(block, Paragraph))
-    assert not any("The network judged here" in block.text for block in blocks if isinstance(block, Caution))
+    assert any("This report judges the network" in block.text for block in blocks if isinstance(block, Paragraph))
+    assert not any("This report judges the network" in block.text for block in blocks if isinstance(block, Caution))
 
 
 def test_training_and_decisions_are_folded_away(written_reports):

@@ -117,6 +117,10 @@ def test_all_that_a_reviewer_asks_for_is_there(written_reports, parse_page):
             record["commit"] or "Git commit",
             record["versions"]["torch"],
         ),
-        "judged here on rows that had no part in the choice",
+        "is judged here on other rows",
     ):
         assert words in text, words
+
+
+def test_one_of_anything_is_singular(report, one_as_many):
+    assert not one_as_many(report.markdown.read_text(encoding="utf-8"))

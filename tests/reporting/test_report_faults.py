@@ -68,7 +68,7 @@ def test_a_run_of_training_rows_alone_gets_a_report_that_says_so(altered):
     written = write_report(run, metadata=Metadata(["image-0.png"], {"sex": ["f"]}))
     text = written.html.read_text(encoding="utf-8")
     assert "neither a test nor a validation part" in text
-    assert "history.csv is not there" in text
+    assert "history.csv does not exist" in text
     assert written.figures == ()
     assert written.findings.labels == ()
 
@@ -79,7 +79,7 @@ def test_a_run_of_training_rows_alone_gets_a_report_that_says_so(altered):
         (lambda row: row | {"label": "0"} if row["part"] == "test" else row, "of the test part are negative"),
         (lambda row: row | {"score": "nan"} if row["part"] == "test" else row, "are NaN or infinite"),
         (lambda row: row | {"label": ""} if row["part"] == "test" else row, "the test part has no labelled row"),
-        (lambda row: row | {"score": "inf"} if row["id"] == "image-300.png" else row, "1 of 80 scores"),
+        (lambda row: row | {"score": "inf"} if row["id"] == "image-300.png" else row, "infinite: 1 of 80"),
     ],
 )
 def test_parts_that_cannot_be_judged_leave_a_report_with_the_reason(altered, change, why):

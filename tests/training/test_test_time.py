@@ -148,7 +148,7 @@ def test_told_to_stop_while_copies_are_scored_it_stops_and_goes_on(image_task, t
 
     monkeypatch.setattr(Trainer, "scores", rings)
     folder = tmp_path / "stopped"
-    with pytest.raises(Interrupted, match="goes on from here"):
+    with pytest.raises(Interrupted, match="again to resume"):
         train(recipe(guard=guard), image_task, seed=0, run_dir=folder)
     assert not (folder / "DONE").exists()
     train(recipe(guard=guard), image_task, seed=0, run_dir=folder)

@@ -18,33 +18,37 @@ if TYPE_CHECKING:
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A csv, tsv or parquet of scores and labels.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one, on the same samples.")],
+    first: Annotated[Path, typer.Argument(metavar="A", help="CSV, TSV or Parquet file of scores and labels.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another such file, of the same samples.")],
     label_column: LabelColumns = None,
     score_column: ScoreColumns = None,
     second_score_column: Annotated[
-        list[str] | None, typer.Option("--second-score-column", metavar="COLUMN", help="Of B; default: as in A.")
+        list[str] | None,
+        typer.Option("--second-score-column", metavar="COLUMN", help="Scores in B (default: as in A)."),
     ] = None,
     group_column: GroupColumn = None,
     part_column: PartColumn = None,
-    part: Annotated[str | None, typer.Option(metavar="NAME", help="Default: test, or validation, if there.")] = None,
-    id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="To join on; default: id, if there.")] = None,
-    common: Annotated[bool, typer.Option("--common", help="Use the rows both have, leave out the rest.")] = False,
+    part: Annotated[str | None, typer.Option(metavar="NAME", help="The part (default: test, else validation).")] = None,
+    id_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Row ids to join on (default: id, if any).")
+    ] = None,
+    common: Annotated[bool, typer.Option("--common", help="Use only the rows that both files have.")] = False,
     positive: Positive = None,
     per_group: RarePerGroup = None,
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
     force: RareForce = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print one line per result.")] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """The paired test of two AUCs on the same samples.
+    """Test whether two AUCs on the same samples differ.
 
-    DeLong's, clustered by groups (patients). Joined on ids, or else by order.
+    DeLong's test, clustered by patient. Rows are joined by id, else by order.
     """
     del help_all  # it has shown itself by now
     from deepauc.metrics.partial import Region
+    from deepauc.names import counted
     from deepauc.reporting.document.sections import p_text
     from deepauc.reporting.evaluation.findings import Absent, to_json
     from deepauc.reporting.evaluation.table import compare_tables
@@ -70,7 +74,9 @@ def compare(
     a, b = tables
     part = part or _shared_part(a, b)
     if part == OOF and region is not None:
-        raise ValueError("the partial AUC of held-out rows (part oof) is not compared: leave out the limits.")
+        raise ValueError(
+            "deepauc cannot compare partial AUCs on held-out rows (part oof): leave out --max-fpr and --min-tpr."
+        )
     for table in (a, b):
         (table if part is None or table.parts is None else table.part(part)).require_finite_scores()
     found = compare_tables(a, b, part=part, common=common, region=region)
@@ -94,11 +100,11 @@ def compare(
     test = f"clustered by {found.group_word}" if found.clustered else "DeLong"
     test += ", within folds" if part == OOF else ""
     where = "all rows" if part is None else f"the {part} part"
-    output.say(f"{found.rows:,} rows ({where}), paired {found.paired_by}. Test: {test}.")
+    output.say(f"{counted(found.rows, 'row')} ({where}), paired {found.paired_by}. Test: {test}.")
     if found.groups_differ:
         output.say(
-            f"Caution. A and B do not agree on which rows are of one {found.group_word}: those of A are taken. Is it "
-            "the right column (--group-column) in both?"
+            f"Caution. A and B do not agree on which rows belong to one {found.group_word}; the groups of A are "
+            "used. Is --group-column the right column in both?"
         )
     if any(not isinstance(one, Absent) and one.same_scores for one in found.labels):
         output.say("Caution. A and B give every row the same score: there is nothing to compare.")
@@ -152,7 +158,7 @@ def _shared_part(a: Scores, b: Scores) -> str | None:
     names = list(dict.fromkeys([*a.part_names, *b.part_names]))
     if len(names) > 1:
         raise ValueError(
-            f"the files have the parts {', '.join(map(repr, names))}, and not both of them test or validation: name "
-            "the part to compare on with --part, since rows that a network has learnt from flatter it."
+            f"the files have the parts {', '.join(map(repr, names))}, and no test or validation part that both have: "
+            "name the part to compare on with --part. An AUC on training rows is too good."
         )
     return None

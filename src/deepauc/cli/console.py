@@ -42,7 +42,7 @@ class Output:
 
         aside = any(path is not None and is_stdout(path) for path in files)
         if aside and as_json:
-            raise ValueError("--json and the file would both go to stdout: name a file, or leave --json out.")
+            raise ValueError("--json and the file would both go to standard output: name a file, or leave out --json.")
         return cls(quiet=quiet, as_json=as_json, aside=aside)
 
     def say(self, text: str = "") -> None:

@@ -44,31 +44,32 @@ from deepauc.data.table.cautions import shrinking_caution
 from deepauc.data.table.problems import TableError
 from deepauc.data.table.read import check_table, read_table
 from deepauc.data.task import Kind, Task
+from deepauc.names import counted
 from deepauc.training.run.output_file import require_output_folder
 
 app = typer.Typer(rich_markup_mode=None)
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="From `data list`, or a packed set's folder.")]
-Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Named data sets; default: DEEPAUC_DATA.")]
-Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Leave so many positives in train, such as 0.01.")]
-Seed = Annotated[int | None, typer.Option(min=0, metavar="N", help="Which of them: 0 (default), 1, ...")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to be made.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from `data list`, or a packed set's folder.")]
+Root = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets (default: $DEEPAUC_DATA).")]
+Imratio = Annotated[float | None, typer.Option(metavar="SHARE", help="Remove positives until train has this share.")]
+Seed = Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed of --imratio (default: 0).")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")]
 Parts = Annotated[
     list[str] | None,
-    typer.Option("--part", metavar="PART", help="Train, validation or test; repeatable; default: all."),
+    typer.Option("--part", metavar="PART", help="train, validation or test; repeatable (default: all)."),
 ]
 
 
 @app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """Named data sets, and tables of your own."""
+    """List, check, pack and export data sets and tables."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 @app.command("list")
 def list_sets(root: Root = None, as_json: AsJson = False) -> None:
-    """The named data sets, and which of them are there."""
+    """List the named data sets and whether they were found."""
     output, place = Output(as_json=as_json), data_root(root)
     found = {name: () if place is None else one.found(place) for name, one in CATALOGUE.items()}
     output.columns(
@@ -79,9 +80,9 @@ def list_sets(root: Root = None, as_json: AsJson = False) -> None:
         ],
     )
     if place is None:
-        output.result("No folder to look in: pass --root or set DEEPAUC_DATA.")
+        output.result("There is no folder to look in: pass --root or set DEEPAUC_DATA.")
     else:
-        output.result(f"Looked in {place}. `deepauc data info NAME` says how to get one that is not there.")
+        output.result(f"Looked in {place}. `deepauc data info NAME` says how to get a missing one.")
     records = {
         name: {key: value for key, value in vars(one).items() if key not in ("read", "places")}
         | {"found": list(found[name])}
@@ -94,7 +95,7 @@ def list_sets(root: Root = None, as_json: AsJson = False) -> None:
 def info(
     name: NameArgument, imratio: Imratio = None, seed: Seed = None, root: Root = None, as_json: AsJson = False
 ) -> None:
-    """One data set: parts, share of positives, size, hash, licence."""
+    """Show a data set: parts, positives, size, hash, licence."""
     output = Output(as_json=as_json)
     task = _named_task(name, root=root, imratio=imratio, seed=seed)
     inputs = "images" if len(task.source.shape) == 3 else "rows of features"
@@ -109,7 +110,7 @@ def info(
         ],
     )
     if in_no_part:
-        output.result(f"in no part: {in_no_part:,} rows")
+        output.result(f"in no part: {counted(in_no_part, 'row')}")
     output.result(f"data hash: {task.data_hash()}")
     about = {}
     if name in CATALOGUE:
@@ -126,7 +127,7 @@ def info(
 
 @app.command()
 def check(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A csv, tsv (both also .gz) or parquet file.")],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or TSV (also .gz) or Parquet file.")],
     label_column: Annotated[list[str], LABELS],
     image_column: ImageColumn = None,
     feature_column: FeatureColumns = None,
@@ -140,16 +141,16 @@ def check(
     allow_outside: AllowOutside = False,
     as_json: AsJson = False,
 ) -> None:
-    """All that is wrong with a table of your own.
+    """Check a table and its images before training.
 
-    Every image is decoded once. Rows are numbered as lines of the file; with problems the exit code is 2.
+    It decodes every image. Problems name the line of the file; the exit code is then 2.
     """
     output = Output(as_json=as_json)
     metadata = bool(metadata_column or category_column)
     if (image_column is not None and feature_column) or not (image_column or feature_column or metadata):
         raise ValueError(
-            "name the column of image files (--image-column), or columns of numbers (--feature-column), or of numbers "
-            "and words (--metadata-column)."
+            "name the column of image files (--image-column), or numeric columns (--feature-column), or patient data "
+            "(--metadata-column)."
         )
     with output.progress(f"Checking {table.name}") as advance:
         report = check_table(
@@ -179,7 +180,7 @@ def check(
 
 @app.command(cls=ShortHelp)
 def pack(
-    source: Annotated[str, typer.Argument(metavar="TABLE|NAME", help="A table, or a name from `data list`.")],
+    source: Annotated[str, typer.Argument(metavar="TABLE|NAME", help="A table's file, or a name from `data list`.")],
     out: Out,
     label_column: Annotated[list[str] | None, LABELS] = None,
     image_column: ImageColumn = None,
@@ -189,31 +190,31 @@ def pack(
     weight_column: RareWeightColumn = None,
     id_column: RareIdColumn = None,
     metadata_column: MetadataColumns = None,
-    size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize a table's images; 224 is 224x224.")] = None,
+    size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize images; 224 means 224x224.")] = None,
     positive: RarePositive = None,
     skip_bad: RareSkipBad = False,
     allow_outside: RareAllowOutside = False,
     imratio: Imratio = None,
     seed: Seed = None,
     root: Root = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a packed set that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing packed set.")] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Decode a table or data set once, for fast training."""
+    """Decode the images of a table or data set once, for fast training."""
     del help_all  # it has shown itself by now
     output = Output(as_json=as_json)
     require_output_folder(out, f"--out {out}")
     if out.exists() and not overwrite:
-        raise ValueError(f"--out {out} is there already; --overwrite replaces a packed set.")
+        raise ValueError(f"--out {out} exists already: name another folder, or replace it with --overwrite.")
     skipped: tuple[int, ...] = ()
     if Path(source).is_file():
         if not label_column:
-            raise ValueError("name the column of labels: --label-column.")
+            raise ValueError("name the column of labels, for example --label-column target.")
         if image_column is None and not feature_column:
-            raise ValueError("name either an image column or feature columns.")
+            raise ValueError("name an image column (--image-column) or numeric columns (--feature-column).")
         if size is not None and image_column is None:
-            raise ValueError("--size goes with --image-column: there are no images to resize.")
+            raise ValueError("--size needs --image-column: without it there are no images to resize.")
         if root is not None:
             raise ValueError("--root is the folder of named data sets, and this is a table: leave it out.")
         _require_use_of(seed, imratio=imratio)
@@ -244,14 +245,14 @@ def pack(
     else:
         columns = (label_column, image_column, feature_column, group_column, id_column, split_column, weight_column)
         if any((*columns, metadata_column, size, positive, skip_bad, allow_outside)):
-            raise ValueError(f"these options go with a table, and there is no file {source}.")
+            raise ValueError(f"options about columns need a table, and there is no file {source}.")
         task = _named_task(source, root=root, imratio=imratio, seed=seed)
-    with output.progress(f"Packing {len(task):,} rows") as advance:
+    with output.progress(f"Packing {counted(len(task), 'row')}") as advance:
         packed = pack_task(task, out, overwrite=overwrite, progress=advance)
     byte_count = sum(file.stat().st_size for file in packed.folder.iterdir())
     if skipped:
-        output.result(f"skipped {len(skipped):,} rows with a problem: {', '.join(map(str, skipped))}")
-    output.result(f"packed {len(task):,} rows, {byte_count / 1e6:,.1f} MB: {packed.folder}")
+        output.result(f"Rows left out because of a problem: {', '.join(map(str, skipped))}")
+    output.result(f"packed {counted(len(task), 'row')}, {byte_count / 1e6:,.1f} MB: {packed.folder}")
     output.result(f"data hash: {task.data_hash()}")
     output.record(
         {
@@ -275,9 +276,9 @@ def export(
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """A data set as png files and table.csv.
+    """Write a data set as PNG files and a table.
 
-    `deepauc train --table DIR/table.csv` reads them again.
+    `deepauc train --table DIR/table.csv` trains on them.
     """
     output = Output(as_json=as_json)
     require_output_folder(out, f"--out {out}")
@@ -302,7 +303,7 @@ def _named_task(name: str, *, root: Path | None, imratio: float | None, seed: in
 
 def _require_use_of(seed: int | None, *, imratio: float | None) -> None:
     if seed is not None and imratio is None:
-        raise ValueError("--seed says which positives --imratio leaves: name a share of them too, or leave --seed out.")
+        raise ValueError("--seed chooses which positives --imratio keeps: add --imratio, or leave out --seed.")
 
 
 def _counts(task: Task) -> dict[str, dict[str, dict[str, Any]]]:

@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the report, the pictures and the record.")] = Path(
-        "demo-output"
-    ),
-    seed: Annotated[int, typer.Option(min=0, help="The first seed of all parts.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON and nothing else.")] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the report, the pictures and the record.")
+    ] = Path("demo-output"),
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="First random seed of each part.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only where the files are.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")] = False,
 ) -> None:
-    """A tour on bundled data, ending with a report.
+    """Show what deepauc does, on bundled data, in a few minutes.
 
-    The paper's Figure 1, four losses on scikit-learn's digits, and a first `deepauc train` from csv to report.
+    It draws the paper's Figure 1, compares four losses on scikit-learn's digits, and runs `deepauc train` from a
+    table to its report.
     """
     from deepauc.demo.digits import DigitsSettings
     from deepauc.demo.toy import ToySettings
@@ -169,7 +170,7 @@ def _first_run_part(out: Path, table: Exported, settings: FirstRunSettings, outp
     output.table(demo_first_run.header(), demo_first_run.rows(result), title=title)
     output.say(demo_first_run.KEPT + "\n")
     output.say(
-        f"On your own table, with your paths and column names (without --epochs the plan chooses):\n{result.command}\n"
+        f"The same on your own table, with your paths and column names (leave out --epochs):\n{result.command}\n"
     )
     return Part(
         title="A first run, from csv to report",

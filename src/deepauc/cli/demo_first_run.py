@@ -56,7 +56,7 @@ def require_replaceable(folder: Path) -> None:
     """Refuse a run folder that the demo did not make, or that holds a file that is not a run's."""
     remedy = "Move it away, or choose another --out; nothing was changed."
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise ValueError(f"{folder} is no folder of the demo's. {remedy}")
+        raise ValueError(f"{folder} is not a folder of the demo. {remedy}")
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not _command_of(folder).endswith(MARK):
@@ -122,8 +122,8 @@ def section(result: FirstRun, out: Path) -> str:
     counts = [[part, str(n["positives"]), str(n["negatives"])] for part, n in result.counts.items()]
     return "\n".join(
         [
-            f"What one does with one's own images: [{table}]({table}) names a png file, its label (1: classes 5 to 9, "
-            "reduced to 10 %) and its part in each row.",
+            f"This is what you would do with your own images. Each row of [{table}]({table}) names a PNG file, its "
+            "label (1: classes 5 to 9, reduced to 10 %) and its part.",
             "",
             markdown_table(["part", "positives", "negatives"], counts),
             "",

@@ -32,45 +32,47 @@ if TYPE_CHECKING:
     from deepauc.training.run.scores import Scores
 
 LabelColumns = Annotated[
-    list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels; repeatable; default: label.")
+    list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels; repeatable (default: label).")
 ]
 ScoreColumns = Annotated[
-    list[str] | None, typer.Option("--score-column", metavar="COLUMN", help="Its scores; repeatable; default: score.")
+    list[str] | None, typer.Option("--score-column", metavar="COLUMN", help="Scores; repeatable (default: score).")
 ]
-GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Groups (patients); default: group, if there.")]
-PartColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts; default: part, if there.")]
-Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive class, where labels are not 0/1.")]
+GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients (default: group, if any).")]
+PartColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="train, test, ... (default: part, if any).")]
+Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive label, if labels are not 0 and 1.")]
 
 
 def evaluate(
     scores: Annotated[
-        Path, typer.Argument(metavar="SCORES", help="A csv, tsv or parquet of scores and labels; a run with --table.")
+        Path, typer.Argument(metavar="SCORES", help="CSV, TSV or Parquet file; with --table: a run's folder.")
     ],
-    table: Annotated[Path | None, typer.Option(metavar="FILE", help="New labelled rows for the run SCORES.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="New labelled rows, to be scored by the run.")
+    ] = None,
     image_column: RareImageColumn = None,
     image_root: RareImageRoot = None,
     recalibrate: Annotated[
-        bool, typer.Option("--recalibrate", rich_help_panel=RARE, help="With --table: to the prevalence there.")
+        bool, typer.Option("--recalibrate", rich_help_panel=RARE, help="With --table: recalibrate to its prevalence.")
     ] = False,
     label_column: LabelColumns = None,
     score_column: ScoreColumns = None,
     group_column: GroupColumn = None,
     part_column: PartColumn = None,
-    part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part; default: each.")] = None,
+    part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part (default: every part).")] = None,
     positive: Positive = None,
     per_group: RarePerGroup = None,
     bag_column: RareBagColumn = None,
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
     force: RareForce = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="One line a result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print one line per result.")] = False,
     as_json: AsJson = False,
     device: RareDevice = None,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """AUC with intervals from any file of scores and labels.
+    """Compute AUCs with intervals from a file of scores and labels.
 
-    With --table: the finished run SCORES on new labelled rows.
+    With --table, SCORES is a finished run, which scores the new rows first.
     """
     del help_all  # it has shown itself by now
     pooling = checked_pooling(per_group)
@@ -237,8 +239,8 @@ def _repeated_ids(table: Scores) -> list[str]:
     if not (repeated := len(named) - len(set(named))):
         return []
     return [
-        f"Caution. {repeated:,} rows have the id of an earlier row of their part. All count as independent samples, "
-        "which makes intervals too narrow: drop the duplicates, or take the ids for groups (--group-column)."
+        f"Caution. Rows with the id of an earlier row of their part: {repeated:,}. All rows count as independent "
+        "samples, which makes the intervals too narrow: drop the duplicates, or use the ids as groups (--group-column)."
     ]
 
 

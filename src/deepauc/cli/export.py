@@ -14,20 +14,26 @@ from deepauc.cli.options import AsJson, Force
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
-    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="ONNX, compared with torch; - for stdout.")] = None,
-    bundle: Annotated[Path | None, typer.Option(metavar="DIR", help="Weights (safetensors) and description.")] = None,
-    card: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A model card for Hugging Face; - for stdout.")
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    onnx: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="ONNX file, checked against PyTorch (-: standard output).")
     ] = None,
-    single: Annotated[bool, typer.Option("--single", help="One fold's network instead of the average.")] = False,
+    bundle: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the weights (safetensors) and a description.")
+    ] = None,
+    card: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Model card for Hugging Face (-: standard output).")
+    ] = None,
+    single: Annotated[
+        bool, typer.Option("--single", help="Export one fold's network, not the average of all folds.")
+    ] = False,
     force: Force = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only where the files are.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a trained run to other programs.
+    """Export a trained run to ONNX, safetensors or a model card.
 
-    At least one of --onnx, --bundle and --card; several at once are fine.
+    Name at least one of --onnx, --bundle and --card.
     """
     if not any((onnx, bundle, card)):
         raise ValueError("name what to write: --onnx FILE, --bundle DIR or --card FILE.")
@@ -76,7 +82,7 @@ def export(
                 "copies": found.copies,
             }
             if found.copies:
-                output.say(f"As in the run, a score is the mean over {found.copies:,} changed copies of an image.")
+                output.say(f"As in the run, a score is the mean over {found.copies:,} augmented copies of an image.")
         if bundle is not None:
             files = copy_bundle(source, bundle, force=force)
             output.result(f"Bundle: {', '.join(map(str, files))}")

@@ -1,4 +1,4 @@
-"""The `deepauc` command. One file a command; this one joins them and turns bad input into one line and exit code 2."""
+"""The `deepauc` command: joins the commands, each in its own file; turns bad input into one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def deepauc(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Deep AUC maximisation for imbalanced classification."""
@@ -116,7 +116,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except ClickException as error:
         message = error.format_message()  # type: ignore[attr-defined]
         if "extra argument" in message and _command_of(error) in ("train", "predict"):
-            message += ": a table is named with --table."
+            message += ": name the table with --table."
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands without a command: its help, as it is
             typer.echo(message)
             code = 2
@@ -128,7 +128,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         code = _refuse(str(error), error, invocation)
     except MemoryError as error:
-        code = _refuse(f"the memory is not enough for this: {error}", error, invocation)
+        code = _refuse(f"there is not enough memory: {error}", error, invocation)
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("deepauc: interrupted.", err=True)
         code = 130

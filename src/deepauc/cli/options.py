@@ -14,48 +14,53 @@ if TYPE_CHECKING:
 
     from deepauc.metrics.pooling import ScorePooling
 
-ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files, paths relative to the table.")]
+ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files (paths relative to the table).")]
 RareImageColumn = Annotated[
     str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Image files (default: as in training).")
 ]
 RareImageRoot = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", rich_help_panel=RARE, help="Folder of the image paths (default: the table's)."),
+    typer.Option(metavar="DIR", rich_help_panel=RARE, help="Folder of the images (default: the table's folder)."),
 ]
-LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 and 1; repeatable.")
+LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 or 1; repeatable.")
 FeatureColumns = Annotated[
-    list[str] | None, typer.Option("--feature-column", metavar="COLUMN", help="Numbers instead of images; repeatable.")
+    list[str] | None,
+    typer.Option("--feature-column", metavar="COLUMN", help="Numeric inputs instead of images; repeatable."),
 ]
 CategoryColumns = Annotated[
     list[str] | None,
-    typer.Option("--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata to read as categories."),
+    typer.Option(
+        "--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata read as categories; repeatable."
+    ),
 ]
-GroupColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients or customers; kept in one part.")]
-IdColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Ids of rows of numbers; default: line numbers.")]
+GroupColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Patients; never split between train and test.")
+]
+IdColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Row ids for numeric inputs (default: line number).")
+]
 RareIdColumn = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Row ids for numbers (default: line numbers)."),
+    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Row ids for numeric inputs (default: line number)."),
 ]
-Positive = Annotated[
-    str | None, typer.Option(metavar="VALUE", help="The positive label, where labels are not 0 and 1.")
-]
+Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive label, if labels are not 0 and 1.")]
 RarePositive = Annotated[
     str | None,
-    typer.Option(metavar="VALUE", rich_help_panel=RARE, help="The positive label, where labels are not 0 and 1."),
+    typer.Option(metavar="VALUE", rich_help_panel=RARE, help="The positive label, if labels are not 0 and 1."),
 ]
-SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Parts: train, validation, test.")]
-WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weights.")]
+SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="A given split: train, validation or test.")]
+WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weight of each row in training.")]
 RareWeightColumn = Annotated[
     str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Weight of each row in training.")
 ]
 MetadataColumns = Annotated[
-    list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="To be kept as well; repeatable.")
+    list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="Also keep this column; repeatable.")
 ]
 MetadataInputs = Annotated[
     list[str] | None,
-    typer.Option("--metadata-column", metavar="COLUMN", help="Age, sex, site; no images; repeatable."),
+    typer.Option("--metadata-column", metavar="COLUMN", help="Patient data, such as age or sex; repeatable."),
 ]
-AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Images may lie outside the table's folder.")]
+AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Allow images outside the table's folder.")]
 RareAllowOutside = Annotated[
     bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Allow images outside the table's folder.")
 ]
@@ -65,15 +70,15 @@ RareDevice = Annotated[
 ]
 RareMaxFpr = Annotated[
     float | None,
-    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Also the partial AUC up to this false positive rate."),
+    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Add the partial AUC up to this FPR."),
 ]
 RareMinTpr = Annotated[
     float | None,
-    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Also the partial AUC above this sensitivity."),
+    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Add the partial AUC above this sensitivity."),
 ]
 RareBagColumn = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Rows of one exam, patient or slide, under one label."),
+    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Exam, patient or slide whose rows share one label."),
 ]
 RarePerGroup = Annotated[
     str | None,
@@ -81,10 +86,10 @@ RarePerGroup = Annotated[
         "--per-group", metavar="HOW", rich_help_panel=RARE, help="One score per group: max, mean or noisy-or."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-Force = Annotated[bool, typer.Option("--force", help="Go on though a file is not the run's own.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Continue even if a file of the run was changed.")]
 RareForce = Annotated[
-    bool, typer.Option("--force", rich_help_panel=RARE, help="Go on though a file is not the run's own.")
+    bool, typer.Option("--force", rich_help_panel=RARE, help="Continue even if a file of the run was changed.")
 ]
 
 

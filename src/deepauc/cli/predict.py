@@ -12,7 +12,6 @@ from deepauc.cli.console import Output
 from deepauc.cli.options import (
     AsJson,
     FeatureColumns,
-    GroupColumn,
     IdColumn,
     ImageColumn,
     RareAllowOutside,
@@ -33,57 +32,56 @@ Scale = Literal["sigmoid", "rank"]
 
 
 def predict(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are averaged.")],
-    table: Annotated[Path, typer.Option(metavar="FILE", help="A csv, tsv or parquet file.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The csv file to write; - for stdout.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several runs are averaged.")],
+    table: Annotated[Path, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="CSV file to write (-: standard output).")],
     image_column: ImageColumn = None,
     feature_column: FeatureColumns = None,
     label_column: Annotated[
-        list[str] | None, typer.Option("--label-column", metavar="COLUMN", help="Labels to copy; repeatable.")
+        list[str] | None,
+        typer.Option("--label-column", metavar="COLUMN", help="Labels to copy to the output; repeatable."),
     ] = None,
-    group_column: GroupColumn = None,
+    group_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients to copy to the output.")] = None,
     id_column: IdColumn = None,
     bag_column: RareBagColumn = None,
     per_group: RarePerGroup = None,
     tta: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", show_default=False, help="Mean over N changed copies of an image."),
+        typer.Option(min=0, metavar="N", show_default=False, help="Test-time augmentation: average N copies."),
     ] = None,
     scale: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of several runs: sigmoid (default) or rank.")
+        str | None, typer.Option(metavar="NAME", help="Average runs by sigmoid (default) or rank.")
     ] = None,
     weight: Annotated[
         list[str] | None,
         typer.Option(
             metavar="W",
             rich_help_panel=RARE,
-            help="Of each run, in their order; repeatable; default: alike. Or once: learned (on validation).",
+            help="Weight of each run, in order; repeatable (default: equal). Or once: learned (on validation).",
         ),
     ] = None,
     probability: Annotated[
         bool, typer.Option("--probability", help="Add probabilities, recalibrated on validation.")
     ] = False,
-    parts: Annotated[bool, typer.Option("--parts", help="Write which part of the runs a row was in.")] = False,
+    parts: Annotated[bool, typer.Option("--parts", help="Add each row's part (train, test, ...) in the runs.")] = False,
     seed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Of --tta; default: 0.")
+        int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed of --tta (default: 0).")
     ] = None,
     device: RareDevice = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave rows with a problem out.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows with a problem.")] = False,
     allow_outside: RareAllowOutside = False,
     force: RareForce = False,
     spreadsheet_safe: Annotated[
         bool,
-        typer.Option(
-            "--spreadsheet-safe", rich_help_panel=RARE, help="Write ' before ids that a spreadsheet would compute."
-        ),
+        typer.Option("--spreadsheet-safe", rich_help_panel=RARE, help="Write ' before ids that look like formulas."),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the scores are.")
+        bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only where the scores are.")
     ] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Score a table by trained runs; no labels needed. Inputs default to theirs."""
+    """Score new rows with trained runs. Columns default to those of training."""
     del help_all  # it has shown itself by now
     weights = _weights(weight or [])
     if scale is not None and scale not in get_args(Scale):
@@ -135,7 +133,7 @@ def _weights(words: Sequence[str]) -> Sequence[float] | Literal["learned"] | Non
         return [float(word) for word in words] or None
     except ValueError:
         raise ValueError(
-            f"--weight {' --weight '.join(words)}: write one number a run, in their order, or --weight learned alone."
+            f"--weight {' --weight '.join(words)}: write one number per run, in their order, or --weight learned alone."
         ) from None
 
 
@@ -152,25 +150,27 @@ def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
 
 
 def _show(output: Output, found: TablePrediction, out: Path) -> None:
+    from deepauc.names import counted
+
     if found.skipped:
-        output.result(f"left out for a problem: {len(found.skipped):,} rows ({', '.join(map(str, found.skipped))})")
-    output.say(f"{found.meaning}; not a medical device.")
+        output.result(f"Rows left out because of a problem: {', '.join(map(str, found.skipped))}")
+    output.say(f"Meaning of the scores: {found.meaning}. Not a medical device.")
     if found.probability_meaning is not None:
         output.say(f"{found.probability_meaning}.")
     if found.caution is not None:
         output.say(f"Caution. {found.caution[0].upper()}{found.caution[1:]}.")
     for text in found.file_cautions:
         output.result(f"Caution. {text}.")
-    output.result(f"Scores: {out} ({len(found.ids):,} rows)")
+    output.result(f"Scores: {out} ({counted(len(found.ids), 'row')})")
     if alone := found.without_labels():
         output.say(_unjudged(alone, [name for name in found.labels if name not in found.label_names]))
     if found.split_caution is not None:
         output.say(f"Caution. {found.split_caution[0].upper()}{found.split_caution[1:]}.")
     if found.rows_seen and found.parts is None:
         output.say(
-            f"Caution. {found.rows_seen:,} of these rows are named like ones the run was trained or chosen on: an AUC "
-            "over them would be too good. The run's own scores.csv has scores of held-out rows (part test or oof); "
-            "--parts says which rows it has."
+            f"Caution. Rows whose name was in the run's training or validation rows: {found.rows_seen:,}. An AUC over "
+            "them would be too good. The run's own scores.csv has the scores of held-out rows (part test or oof); "
+            "--parts adds the part of each row."
         )
     for text in _unseen_texts(found):
         output.say(f"Caution. {text}")
@@ -212,11 +212,11 @@ def _unseen_texts(found: TablePrediction) -> list[str]:
 
 def _unjudged(alone: Sequence[str], strangers: Sequence[str]) -> str:
     """Which scores have no labels beside them, of several; strangers: columns copied that are no label of the runs."""
-    text = f"No labels were copied for {', '.join(alone)}: deepauc evaluate does not judge "
+    text = f"No labels were copied for {', '.join(alone)}: deepauc evaluate cannot judge "
     text += f"{'its' if len(alone) == 1 else 'their'} scores. Name the column with --label-column"
     if not strangers:
         return f"{text}."
     return (
-        f"{text}, or, where it is called otherwise ({', '.join(strangers)}), tell evaluate what belongs together: "
+        f"{text}, or, if it has another name ({', '.join(strangers)}), tell evaluate which columns belong together: "
         f"--label-column 'label:{strangers[0]}' --score-column 'score:{alone[0]}'."
     )

@@ -19,43 +19,43 @@ if TYPE_CHECKING:
 
 def report(
     context: typer.Context,
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
     baseline: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Another run on the same samples, to test against.")
+        Path | None, typer.Option(metavar="RUN", help="Another run on the same samples to compare with.")
     ] = None,
-    metadata: Annotated[Path | None, typer.Option(metavar="FILE", help="A table to look at subgroups by.")] = None,
-    id_column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Its ids, as in scores.csv; default: id.")
+    metadata: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Table of patient data for subgroup analyses.")
     ] = None,
+    id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Ids in the metadata (default: id).")] = None,
     subgroup_column: Annotated[
         list[str] | None,
-        typer.Option("--subgroup-column", metavar="COLUMN", help="Of the metadata; repeatable; default: all."),
+        typer.Option("--subgroup-column", metavar="COLUMN", help="Subgroups; repeatable (default: all columns)."),
     ] = None,
-    cases: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Name the N largest errors of each kind.")
-    ] = None,
+    cases: Annotated[int | None, typer.Option(min=0, metavar="N", help="List the N worst errors of each kind.")] = None,
     thumbnails: Annotated[
-        bool, typer.Option("--thumbnails", help="Show them, with Grad-CAM: patients' images!")
+        bool, typer.Option("--thumbnails", help="Show their images and Grad-CAM (patient data!).")
     ] = False,
-    examples: Annotated[bool, typer.Option("--examples", help="Write examples.html, with patients' images.")] = False,
-    table: Annotated[Path | None, typer.Option(metavar="FILE", help="For images: the run's table.")] = None,
+    examples: Annotated[bool, typer.Option("--examples", help="Write examples.html with patients' images.")] = False,
+    table: Annotated[Path | None, typer.Option(metavar="FILE", help="The run's table, to find the images.")] = None,
     image_column: ImageColumn = None,
     allow_outside: RareAllowOutside = False,
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
     repeat: Annotated[
         list[Path] | None,
-        typer.Option("--repeat", metavar="RUN", rich_help_panel=RARE, help="The same with another seed; repeatable."),
+        typer.Option("--repeat", metavar="RUN", rich_help_panel=RARE, help="The run with another seed; repeatable."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: the run's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write to (default: the run's).")] = None,
     force: RareForce = False,
-    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Say only where the report is.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only where the report is.")
+    ] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Write the report of a finished run: html, markdown, json.
+    """Write the report of a finished run as HTML, Markdown and JSON.
 
-    Without --baseline the paired test is against RUN/baseline, its stage of cross-entropy.
+    It compares the run with --baseline (default: its cross-entropy stage).
     """
     del help_all  # it has shown itself by now
     from deepauc.metrics.partial import Region
@@ -68,7 +68,9 @@ def report(
 
     for option, value in (("--subgroup-column", subgroup_column), ("--id-column", id_column)):
         if value and metadata is None:
-            raise ValueError(f"{option} is of a table of metadata: name that too, with --metadata table.csv.")
+            raise ValueError(
+                f"{option} names a column of the metadata: name that table too, with --metadata table.csv."
+            )
     columns = None
     if metadata is not None:
         columns = read_metadata(
@@ -113,7 +115,7 @@ def report(
         output.result(f"not tested against {baseline}: {written.findings.baseline.why}")
     output.result(f"Report: {written.html}")
     if pictures is not None:
-        output.result(f"Examples: {pictures} (images of patients: mind with whom you share it)")
+        output.result(f"Examples: {pictures} (it shows images of patients: take care with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     record = {
         "html": str(written.html),

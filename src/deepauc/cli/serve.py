@@ -15,13 +15,17 @@ from deepauc.cli.options import AsJson, Force, checked_device
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run on images, or an exported bundle.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Default: a free port.")] = 0,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda; default: what there is.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run on images, or an exported bundle.")],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", show_default=False, help="Port (default: any free port).")
+    ] = 0,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: a GPU if there is one).")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Open a page on this computer on which images are dropped and scored."""
+    """Open a web page on this computer that scores images."""
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise ValueError(f"deepauc serve needs {' and '.join(missing)}: pip install 'deepauc[serve]'.")
     from deepauc.serve.judgement import ServedRun

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Python file that defines STUDIES; it is executed.")]
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="One of FILE's, if it has several.")]
-Results = Annotated[Path, typer.Option(metavar="DIR", help="Records and tables.")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Which study of FILE, if it has several.")]
+Results = Annotated[Path, typer.Option(metavar="DIR", help="Folder of records and tables.")]
 Cells = Annotated[
     list[str] | None,
-    typer.Option("--cells", metavar="CELL", help="Only these, such as C10-R-1 or '*-auc_m'; repeatable, or a,b,c."),
+    typer.Option("--cells", metavar="CELL", help="Only these cells, such as '*-auc_m' or a,b; repeatable."),
 ]
 
 
 @app.callback(invoke_without_command=True)
 def study(context: typer.Context) -> None:
-    """Studies that a Python file declares: tune, select, refit, compare."""
+    """Run studies declared in a Python file, and print tables."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -70,54 +70,59 @@ def run_study(
     file: File,
     name: Name = None,
     cells: Cells = None,
-    runs: Annotated[Path, typer.Option(metavar="DIR", help="Run folders.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the runs.")] = Path("runs"),
     results: Results = Path("results"),
     data: Annotated[
-        Path | None, typer.Option("--data", "--root", metavar="DIR", help="Images; default: DEEPAUC_DATA.")
+        Path | None, typer.Option("--data", "--root", metavar="DIR", help="Data folder (default: $DEEPAUC_DATA).")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: a GPU if there.")] = None,
-    pack: Annotated[int | None, typer.Option(min=1, metavar="N", help="Side by side; GPU: up to 24, else 1.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Local processes, if not packed.")] = 1,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: a GPU if there is one).")
+    ] = None,
+    pack: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs trained together (default: GPU up to 24, else 1).")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Local processes, if --pack is 1.")] = 1,
     max_minutes: Annotated[
-        float | None, typer.Option(min=0.01, metavar="M", help="Stop in time; call again to go on.")
+        float | None, typer.Option(min=0.01, metavar="M", help="Time limit; run again to resume.")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="As tasks of Ray: local, auto, or HOST:PORT.")
+        str | None, typer.Option(metavar="ADDRESS", help="Run on Ray: local, auto or HOST:PORT.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="0,1,...", help="Only these final training sets.")] = None,
     configs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Cut each grid to so many.")
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Try at most N settings per grid.")
     ] = None,
     tune_epochs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Tune for so many epochs.")
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Epochs per tuning run.")
     ] = None,
     tune_sets: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Tune on so many training sets.")
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Number of training sets to tune on.")
     ] = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", rich_help_panel=RARE, help="An argument of the methods; may repeat."
+            "--set", metavar="KEY=VALUE", rich_help_panel=RARE, help="Change a method's argument; repeatable."
         ),
     ] = None,
     curves: Annotated[
-        bool, typer.Option("--curves", rich_help_panel=RARE, help="Test AUC of each epoch of final runs.")
+        bool, typer.Option("--curves", rich_help_panel=RARE, help="Record the test AUC after each epoch of final runs.")
     ] = False,
     task_gpus: Annotated[
         float | None,
-        typer.Option(min=0, metavar="X", rich_help_panel=RARE, help="GPUs of a cluster's task; 0.5: two share one."),
+        typer.Option(
+            min=0, metavar="X", rich_help_panel=RARE, help="GPUs per task on Ray; with 0.5 two tasks share one."
+        ),
     ] = None,
-    task_cpus: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="CPUs of a cluster's task.")
-    ] = 1,
+    task_cpus: Annotated[int, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="CPUs per task on Ray.")] = 1,
     retries: Annotated[
-        int, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Of a task whose worker was lost.")
+        int,
+        typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Retries of a task on Ray whose worker was lost."),
     ] = 3,
-    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Only the result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the result.")] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Train what is missing; call again to go on. Cuts are recorded."""
+    """Train the runs that are not recorded yet. Run again to resume."""
     del help_all  # it has shown itself by now
     from dataclasses import replace
 
@@ -150,7 +155,9 @@ def run_study(
                 report=output.say,
             )
         if record.get("left"):
-            output.result(f"{record['left']} runs are left. The time is up: the same call goes on from here.")
+            output.result(
+                f"The time limit was reached; runs left: {record['left']}. Run the same command again to resume."
+            )
         else:
             _write_page(entry, results, output)
         output.record(record)
@@ -199,12 +206,15 @@ def run_study(
 @app.command("status")
 def status(
     file: File,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One of FILE's; default: all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which study of FILE (default: all).")] = None,
     cells: Cells = None,
     results: Results = Path("results"),
     as_json: AsJson = False,
 ) -> None:
-    """How far the studies are, from their records: which are asked for, of another numerics version, cut, outdated."""
+    """Show how many runs of each study are recorded.
+
+    Separate columns count runs of another numerics version, cut runs and outdated runs.
+    """
     from deepauc.cli.study_parts import tell_own_status
     from deepauc.studies.load import load_studies
     from deepauc.studies.records.status import status_of
@@ -233,9 +243,11 @@ def status(
             header = ["study", "tuning runs", "final runs", "failed", "other numerics", "cut", "outdated"]
             output.table(header, rows, title=f"{entry.name}: {entry.title}")
             if any(one.cut for one in begun):
-                output.say("Cut: with less than is declared, or another option; `study table` says which.")
+                output.say(
+                    "Cut: runs with fewer settings, epochs or training sets than declared; `study table` says which."
+                )
             if any(one.outdated for one in begun):
-                output.say("Outdated: records that no declared study asks for (any more); they are in no other column.")
+                output.say("Outdated: records that no declared study needs any more; no other column counts them.")
         else:
             output.result(f"{entry.name}: no records in {results / entry.name}.jsonl")
     output.record(record)
@@ -246,10 +258,13 @@ def table(
     file: File,
     name: Name = None,
     results: Results = Path("results"),
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only where the files are.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only where the files are.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write RESULTS/NAME.md and its pictures from the records, and print the page."""
+    """Write a study's results page from its records, and print it.
+
+    The page is RESULTS/NAME.md; its pictures lie beside it.
+    """
     from deepauc.studies.load import load_studies
 
     output = Output(quiet=quiet, as_json=as_json)
@@ -264,7 +279,7 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     path = results / f"{entry.name}.md"
     endings = ("", ".json", ".jsonl")
     if path.exists() and not any((results / f"{entry.name}{ending}").exists() for ending in endings):
-        raise ValueError(f"{path} is there, and no record it could be made from: is {results} the right folder?")
+        raise ValueError(f"{path} exists, but there is no record to make it from: is {results} the right folder?")
     pictures = entry.pictures(results)  # first: the page shows those that are there
     text = entry.markdown(results)
     results.mkdir(parents=True, exist_ok=True)
@@ -285,7 +300,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"--seeds takes whole numbers with commas between, such as 0,1,2, not {text!r}.") from None
+        raise ValueError(f"--seeds takes whole numbers separated by commas, such as 0,1,2, not {text!r}.") from None
 
 
 def _declared(study: Study, wanted: tuple[int, ...]) -> tuple[int, ...]:
@@ -315,7 +330,7 @@ def _announcement(entry: Entry, chosen: Sequence[Study]) -> str:
 
     tuning, final = tuning_and_final(chosen)
     studies = "1 study" if len(chosen) == 1 else f"{len(chosen)} studies"
-    return f"{entry.name}: {studies}, {tuning} tuning runs and {final} final runs where none is recorded."
+    return f"{entry.name}: {studies}; tuning runs: {tuning}, final runs: {final}. Recorded runs are not run again."
 
 
 @contextmanager
@@ -351,6 +366,6 @@ def _finish(outcome: StudiesOutcome, output: Output) -> None:
         output.result(f"Failed: {text}: {message}")
     for name, message in outcome.unavailable.items():
         output.result(f"Not run: {name}: {message}")
-    ending = " The time is up: the same call goes on from here." if outcome.out_of_time else ""
-    output.result(f"{outcome.done} runs recorded in {outcome.seconds / 60:.1f} min.{ending}")
+    ending = " The time limit was reached. Run the same command again to resume." if outcome.out_of_time else ""
+    output.result(f"Runs recorded: {outcome.done}, in {outcome.seconds / 60:.1f} min.{ending}")
     output.record(vars(outcome))

@@ -31,7 +31,7 @@ def refuse_without_cluster(context: typer.Context) -> None:
     """Options of a cluster's tasks mean nothing elsewhere."""
     flags = {p.name: p.opts[0] for p in context.command.params if p.name in ("task_gpus", "task_cpus", "retries")}
     if given := [flag for name, flag in flags.items() if name and _was_given(context, name)]:
-        raise ValueError(f"{', '.join(given)}: for the tasks of --cluster, which this call does not name.")
+        raise ValueError(f"{', '.join(given)}: these options need --cluster.")
 
 
 def refuse_without_effect(
@@ -45,6 +45,7 @@ def refuse_without_effect(
     curves: bool,
 ) -> None:
     """Options of tuning or of final runs, where these studies have none."""
+    from deepauc.names import counted
     from deepauc.studies.folds import is_for_choosing
 
     tuning = {"--tune-epochs": tune_epochs, "--tune-sets": tune_sets}
@@ -56,7 +57,9 @@ def refuse_without_effect(
         raise ValueError(f"--configs 1 leaves nothing to tune: leave out {', '.join(given[1:])}, or allow 2.")
     most = max((len(one.tuning_seeds) for one in tuned), default=0)
     if tune_sets is not None and tune_sets > most:
-        raise ValueError(f"--tune-sets {tune_sets}: of training sets to tune on, these cells have {most} at most.")
+        raise ValueError(
+            f"--tune-sets {tune_sets}: these cells have at most {counted(most, 'training set')} to tune on."
+        )
     final = [flag for flag, value in {"--seeds": seeds is not None, "--curves": curves}.items() if value]
     if final and all(is_for_choosing(one.task) for one in chosen):
         raise ValueError(
@@ -78,7 +81,7 @@ def tell_own_status(entry: Entry, cells: list[str], results: Path, output: Outpu
     if whole:
         output.table(["runs", "recorded"], rows, title=f"{entry.name}: {entry.title}")
     where = entry.own.path(results)
-    output.result(f"{entry.name}: {sum(found.values())} of {seeds * len(found)} runs recorded in {where}")
+    output.result(f"{entry.name}: recorded runs: {sum(found.values())} of {seeds * len(found)}, in {where}")
     others = entry.own.with_other_settings(results)
     for changes, count in others.items():
         output.result(f"{entry.name}, with {changes}: {count} recorded in {where}")

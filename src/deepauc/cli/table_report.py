@@ -13,6 +13,7 @@ import typer
 from deepauc.cli.console import Output, printable
 from deepauc.data.table.columns import EMPTY_FEATURE
 from deepauc.data.table.problems import Problem, TableReport, collapsed
+from deepauc.names import counted
 
 MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
 _NOT_BY_SKIPPING = ("no labelled row", "one class only", "unknown label value", "label value left out")
@@ -51,7 +52,7 @@ def refuse_table(
             shown.append(line)
     output.columns(("row", "column", "kind", "message"), shown)
     if len(shown) < len(lines):
-        output.result(f"{len(lines) - len(shown):,} more of the same kinds; all of them: the same command with | cat")
+        output.result(f"{len(lines) - len(shown):,} more of the same kinds; add | cat to the command to see them all.")
     text = Counter(one.column for one in problems if one.kind == "NaN feature" and one.message != EMPTY_FEATURE)
     for (column, kind), count in alike.items():
         if not column or count <= MOST_ALIKE:
@@ -59,7 +60,9 @@ def refuse_table(
         if kind == "NaN feature":
             output.result(f"column {column!r}: {_feature_remedy(text[column], count - text[column])}")
         elif kind == "path leaves folder":
-            output.result(f"column {column!r}: {kind} in {count:,} rows. If these are your images: --allow-outside.")
+            output.result(
+                f"column {column!r}: {kind} in {count:,} rows. If these are your images, add --allow-outside."
+            )
         else:
             right = "the right column, and the right folder" if kind == "missing file" else "the right column"
             output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
@@ -67,12 +70,12 @@ def refuse_table(
     output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
     rows = {one.row for one in problems if one.row is not None}
     if may_skip and (named := [repr(column) for column, count in text.items() if count > MOST_ALIKE]):
-        typer.echo(f"deepauc: make numbers of {', '.join(named)}, or leave out --feature-column for it.", err=True)
+        typer.echo(f"deepauc: turn {', '.join(named)} into numbers, or leave out --feature-column for it.", err=True)
     elif may_skip and rows and not any(one.row is None and one.kind in _NOT_BY_SKIPPING for one in problems):
         these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
         outside = all(one.kind == "path leaves folder" for one in problems)
-        mend = f"{'give --allow-outside for' if outside else 'mend'} {these}"
-        less = "; no row is without a problem" if every_row else f", or leave {them} out with --skip-bad"
+        mend = f"{'add --allow-outside for' if outside else 'correct'} {these}"
+        less = ". Every row has a problem" if every_row else f", or leave {them} out with --skip-bad"
         typer.echo(f"deepauc: {mend}{less}.", err=True)
     raise typer.Exit(2)
 
@@ -82,9 +85,11 @@ def _feature_remedy(text: int, empty: int) -> str:
     remedies = []
     if text:
         remedies.append(
-            f"no number in {text:,} rows. Is it the right column? Categories become columns of 0 and 1, one a category "
-            "(pandas.get_dummies): name those. Or name all columns with --metadata-column, which takes categories."
+            f"not a number in {counted(text, 'row')}. Is it the right column? Turn categories into columns of 0 and 1, "
+            "one per category (pandas.get_dummies), and name those. Or use --metadata-column, which takes categories."
         )
     if empty:
-        remedies.append(f"empty in {empty:,} rows. Fill it in, with the median say, or leave the column out.")
+        remedies.append(
+            f"empty in {counted(empty, 'row')}. Fill them in (with the median, say), or leave out the column."
+        )
     return " Also ".join(remedies)

@@ -52,7 +52,7 @@ def train(
     table: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")] = None,
     packed: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", rich_help_panel=RARE, help="Packed set (`deepauc data pack`), no --table."),
+        typer.Option(metavar="DIR", rich_help_panel=RARE, help="Packed data set, instead of --table."),
     ] = None,
     image_column: ImageColumn = None,
     image_root: RareImageRoot = None,
@@ -64,7 +64,7 @@ def train(
     split_column: SplitColumn = None,
     split_of: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", rich_help_panel=RARE, help="Use the split of this run (matched by row name)."),
+        typer.Option(metavar="RUN", rich_help_panel=RARE, help="Use the split of this run (matched by row id)."),
     ] = None,
     folds: Annotated[
         str | None, typer.Option(metavar="N|COLUMN", help="Cross-validation; 0: one split (default: auto).")
@@ -73,26 +73,32 @@ def train(
     positive: RarePositive = None,
     id_column: RareIdColumn = None,
     bag_column: RareBagColumn = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the trained model and its report.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed (default: 0).")
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with these options and more.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Config file (TOML) with these and more options.")
+    ] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train.")
     ] = False,
-    minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training, in minutes.")
+    ] = None,
     tune: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="First try N pairs of margin and gamma."),
+        typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Tune margin and gamma over N settings."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp, or a network of timm."),
+        typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp or a timm model."),
     ] = None,
     pretrained: Annotated[
         str | None,
-        typer.Option(metavar="[NAME]", help="Start from ImageNet weights (of the network NAME)."),
+        typer.Option(metavar="[NAME]", help="Start from ImageNet weights (of network NAME)."),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -110,7 +116,7 @@ def train(
     ] = None,
     auc_stage: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none (default: if there is time for it)."),
+        typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none (default: if time allows)."),
     ] = None,
     objective: Annotated[
         str | None,
@@ -121,10 +127,11 @@ def train(
         ),
     ] = None,
     max_fpr: Annotated[
-        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="partial-auc up to this FPR.")
+        float | None,
+        typer.Option(metavar="RATE", rich_help_panel=RARE, help="With partial-auc: largest false positive rate."),
     ] = None,
     min_tpr: Annotated[
-        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="partial-auc above this sensitivity.")
+        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="With partial-auc: smallest sensitivity.")
     ] = None,
     tta: Annotated[
         int | None,
@@ -153,17 +160,15 @@ def train(
     ] = False,
     examples: Annotated[
         bool,
-        typer.Option(
-            "--examples", rich_help_panel=RARE, help="Write examples.html: images of patients, with Grad-CAM."
-        ),
+        typer.Option("--examples", rich_help_panel=RARE, help="Write examples.html with patients' images."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the results.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=RARE, help="Print the result as JSON only.")
+        bool, typer.Option("--json", rich_help_panel=RARE, help="Print only the result, as JSON.")
     ] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
-    """Train on a table of images or numbers, and report. Run again to resume."""
+    """Train on a table of images or numbers and report. Run again to resume."""
     del help_all  # it has shown itself by now
     given_data = {
         "table": None if table is None else str(table),

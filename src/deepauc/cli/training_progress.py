@@ -10,6 +10,7 @@ from typing import Any
 
 from deepauc.cli.console import Output, printable, progress_bar
 from deepauc.cli.training_summary import show_data, show_decisions
+from deepauc.names import counted
 from deepauc.pipeline.events import (
     AlreadyFinished,
     Checked,
@@ -113,7 +114,7 @@ class Narrator:
             case ComputingFeatures():
                 self._counted("Computing features of each image", event.done, event.total)
             case Tuning():
-                self._counted(f"Tuning: {event.pairs} pairs, on validation", event.done, event.total)
+                self._counted(f"Tuning: {counted(event.pairs, 'setting')}", event.done, event.total)
                 if event.finished is not None:
                     self.output.say(f"tuning, {_tried(event.finished)}: done")
             case Stepped():
@@ -132,7 +133,7 @@ class Narrator:
             case Checked():
                 show_data(self.output, event.prepared)
             case Timing():
-                self.output.say("Timing a few steps")
+                self.output.say("Measuring the speed of a few steps")
             case Decided():
                 show_decisions(self.output, event.decisions)
             case AlreadyFinished():

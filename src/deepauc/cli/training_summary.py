@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
-from deepauc.names import group_word
+from deepauc.names import counted, group_word, leak_text
 from deepauc.pipeline.cross_validation import CrossValidation
 from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork
 from deepauc.reporting.document.sections import p_text
@@ -24,9 +24,9 @@ from deepauc.training.run.record import plain_aucs
 def show_data(output: Output, prepared: Prepared) -> None:
     """What the data hold, and what is odd about them."""
     report, task = prepared.report, prepared.task
-    lists = f"`deepauc data check`{' of the table that was packed' * (prepared.packed is not None)} lists them"
+    lists = f"`deepauc data check`{' on the table that was packed' * (prepared.packed is not None)} lists them"
     word = group_word(report.group_column)
-    output.say(f"Data: {report.rows:,} rows, {report.labelled:,} labelled, {report.unlabelled:,} unlabelled")
+    output.say(f"Data: {counted(report.rows, 'row')}, {report.labelled:,} labelled, {report.unlabelled:,} unlabelled")
     for name in task.label_names:
         positives, negatives = report.positives[name], report.negatives[name]
         output.say(
@@ -35,7 +35,7 @@ def show_data(output: Output, prepared: Prepared) -> None:
         )
     if report.groups is not None:
         largest = report.largest_group
-        most = f", at most {largest.rows:,} rows of one" if largest is not None and largest.rows > 1 else ""
+        most = f", at most {largest.rows:,} rows each" if largest is not None and largest.rows > 1 else ""
         named = "" if word == "patient" else f" ({printable(str(report.group_column))})"
         output.say(f"  {word}s{named}: {report.groups:,}{most}")
     if report.sizes:
@@ -45,25 +45,24 @@ def show_data(output: Output, prepared: Prepared) -> None:
             f"  images: {shown}{', ...' if len(sizes) > 3 else ''}, {'grey' if report.channels == 1 else 'colour'}"
         )
     if report.skipped:
-        output.say(f"  left out because of a problem: {len(report.skipped):,} rows ({lists})")
+        output.say(f"  left out because of a problem: {counted(len(report.skipped), 'row')} ({lists})")
     if report.duplicates and report.sizes:
-        sets = f"{len(report.duplicates):,} set{'s' * (len(report.duplicates) != 1)}"
+        sets = counted(len(report.duplicates), "set")
         disputed = f", {len(report.disputed):,} WITH DIFFERENT LABELS" if report.disputed else ""
         output.say(f"  identical images: {sets}{disputed} ({lists})")
     outside = report.labelled - sum(len(task.labelled(part)) for part in task.parts)
     if prepared.packed is not None and outside:
-        output.say(f"  in no part: {outside:,} labelled rows, used neither for training nor for evaluation")
+        output.say(f"  in no part: {counted(outside, 'labelled row')}, used neither for training nor for evaluation")
     for one in _too_few(task):
         output.say(f"  Warning: {one} Its AUC means little.")
     for text in (*(alike.text(word) for alike in report.alike), *report.missing_codes, *report.cautions):
-        output.say(f"  caution: {text}")
+        output.say(f"  Caution: {text}")
     for kind, count in prepared.leaks.items():
-        what = word if kind == "patient" else kind
-        output.say(f"  LEAK: {count:,} x the same {what} in two parts; the figures will be too good")
+        output.say(f"  LEAK: {leak_text(kind, count, word)} in two parts. The AUC will be too good.")
     if prepared.possible_leaks:
         output.say(
-            f"  POSSIBLE LEAK: {prepared.possible_leaks:,} {word}{'s' * (prepared.possible_leaks != 1)} may be in two "
-            "parts under different names (see the caution above); the figures may be too good"
+            f"  POSSIBLE LEAK: {counted(prepared.possible_leaks, word)} may be in two parts under different names (see "
+            "the caution above). The AUC may be too good."
         )
     elif not prepared.leaks and task.groups is not None:
         output.say("  leaks between parts: none found")
@@ -93,7 +92,7 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
     """AUC of the kept network and of what it was compared with, where everything lies, and the same as JSON."""
     run, record = outcome.run, outcome.run.record
     if outcome.report is None:
-        output.result(f"Run: {run.path} (features only: no scores, no report)")
+        output.result(f"Run: {run.path} (it has features but no classifier, so there are no scores and no report)")
         output.record({"run": str(run.path), "state": outcome.state, "report": None, "seconds": record.results.seconds})
         return
     parts = [part for part in record.results.auc if part != "train"] or ["train"]
@@ -105,8 +104,8 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
     if copies := record.tta:
         output.say(
-            f"A score of validation and test is the mean over {copies:,} changed copies of an image; the AUC after "
-            "each epoch is that of the unchanged images."
+            f"Validation and test scores are means over {copies:,} augmented copies of each image; the AUC after each "
+            "epoch is measured without augmentation."
         )
     kept, other = outcome.kept, outcome.not_kept
     if other is not None and record.results.guard is not None:
@@ -124,7 +123,7 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
     output.result(f"Run: {run.path}")
     output.result(f"Report: {outcome.report}")
     if examples is not None:
-        output.result(f"Examples: {examples} (images of patients: mind with whom you share it)")
+        output.result(f"Examples: {examples} (it shows images of patients: take care with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     baseline = outcome.baseline
     output.record(
@@ -172,15 +171,15 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
     header = ["candidate", "label", "AUC", "minus the kept one", "time", ""]
     output.table(header, rows, title="Mean AUC within folds, with 95 % intervals")
     for label, auc in record.results.auc.get("test", {}).items():
-        output.result(f"Test part, {label}: AUC {interval_text(auc)} of the average of all folds' networks")
+        output.result(f"Test part, {label}: AUC {interval_text(auc)} (average of the networks of all folds)")
     for caution in folds.cautions:
         output.say(f"Caution. {caution}")
     cost = prediction_cost(run.path)
-    output.say(f"Prediction: {cost.text}; `deepauc export --single` takes the network of one fold instead.")
+    output.say(f"Prediction: {cost.text}; `deepauc export --single` exports the network of one fold instead.")
     output.result(f"Run: {run.path}")
     output.result(f"Report: {outcome.report}")
     if examples is not None:
-        output.result(f"Examples: {examples} (images of patients: mind with whom you share it)")
+        output.result(f"Examples: {examples} (it shows images of patients: take care with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     output.record(
         {
@@ -208,6 +207,6 @@ def _title(network: ScoredNetwork) -> str:
 
 def _sentence(test: PairedTest) -> str:
     return (
-        f"{test.label}: the kept network is {test.value:+.3f} [{test.low:+.3f}, {test.high:+.3f}] against "
-        f"{test.against} on {test.part}, paired test ({test.test}) {p_text(test.p_value)}"
+        f"{test.label}: the AUC of the kept network minus that of {test.against} on {test.part} is {test.value:+.3f} "
+        f"[{test.low:+.3f}, {test.high:+.3f}]; paired test ({test.test}): {p_text(test.p_value)}."
     )

@@ -50,7 +50,7 @@ def export_task(
     """
     place = Path(os.path.realpath(folder))  # a link stays, and leads to what was written
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
-        raise ValueError(f"{place} is there already. Choose a new folder.")
+        raise ValueError(f"{place} exists already. Choose a new folder.")
     rows, owner = _rows(task, parts)
     _require_pictures(task, rows)
     columns = _columns(task, rows, owner)
@@ -115,7 +115,7 @@ def _columns(task: Task, rows: Indices, owner: Indices) -> dict[str, list[str]]:
         if column is None:
             continue
         if column.ndim != 1:
-            raise ValueError(f"{name} has shape {column.shape}; a table has one cell a row.")
+            raise ValueError(f"{name} has shape {column.shape}; a table has one cell per row.")
         made.append((name, _cells(column[rows])))
     if twice := [name for name, count in Counter(name for name, _ in made).items() if count > 1]:
         raise ValueError(f"two columns of the table would be named {twice[0]!r}. Rename the label or the metadata.")

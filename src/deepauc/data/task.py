@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.labels import require_groups, scale_free_array
-from deepauc.names import in_one_form
+from deepauc.names import counted, in_one_form
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -192,7 +192,7 @@ class Task:
                 continue
             if (count := int(unlabelled[rows].sum())) > 0:
                 raise ValueError(
-                    f"{count} rows of the {part} part have no label (the first is row "
+                    f"the {part} part has unlabelled rows: {count} (the first is row "
                     f"{int(rows[unlabelled[rows]][0])}). Unlabelled rows may be in train only."
                 )
             soft = self.labels[rows]
@@ -327,8 +327,8 @@ def _checked_labels(labels: Array, *, kind: Kind, names: tuple[str, ...], rows: 
     expected = (rows,) if kind == "binary" else (rows, len(names))
     if values.shape != expected:
         raise ValueError(
-            f"labels have shape {values.shape}, but a {kind} task of {rows} rows and {len(names)} label(s) "
-            f"needs {expected}."
+            f"labels have shape {values.shape}, but a {kind} task of {counted(rows, 'row')} and "
+            f"{counted(len(names), 'label')} needs {expected}."
         )
     floats = values.astype(np.float32)
     bad = ~(((floats >= 0) & (floats <= 1)) | np.isnan(floats) | (floats == UNCERTAIN))
@@ -336,7 +336,7 @@ def _checked_labels(labels: Array, *, kind: Kind, names: tuple[str, ...], rows: 
         shown = ", ".join(f"{v:g}" for v in np.unique(floats[bad])[:5])
         raise ValueError(
             f"labels must be 0 or 1 (NaN where missing, -1 where uncertain, in [0, 1] where soft), but hold {shown}. "
-            "Name the positive class, for example (labels == 3), or give one 0/1 column a class."
+            "Name the positive class, for example (labels == 3), or give one 0/1 column per class."
         )
     return _frozen(floats)
 

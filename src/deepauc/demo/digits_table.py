@@ -59,7 +59,7 @@ def write_digits_table(folder: Path) -> Exported:
 def _require_own(folder: Path, new: Path) -> None:
     remedy = "Move it away, or choose another folder; nothing was changed."
     if folder.is_symlink() or not folder.is_dir():
-        raise ValueError(f"{folder} is no folder of the demo's. {remedy}")
+        raise ValueError(f"{folder} is not a folder of the demo. {remedy}")
     if strange := sorted(_files(folder) - _files(new)):
         raise ValueError(f"{folder / strange[0]} was not written by the demo. {remedy}")
     table = folder / TABLE_NAME

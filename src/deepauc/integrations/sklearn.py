@@ -208,7 +208,7 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """(train, held out) pairs among the rows with weight; a splitter of the user's sees, and counts, all rows."""
         patients = None if groups is None else np.asarray(groups)
         if patients is not None and patients.shape != labels.shape:
-            raise ValueError(f"groups have shape {patients.shape}; they must be {labels.shape}, one patient a row.")
+            raise ValueError(f"groups have shape {patients.shape}; they must be {labels.shape}, one patient per row.")
         known = None if groups is None else group_numbers(groups, len(labels))  # a missing one is refused
         splits: Iterable[tuple[Rows, Rows]]
         if isinstance(self.cv, Integral):

@@ -182,7 +182,7 @@ class TableRun:
             shape = tuple(module.double().eval()(torch.zeros(2, inputs, dtype=torch.float64)).shape)
         if shape != (2, outputs):
             raise ValueError(
-                f"the module gives {shape} for 2 rows; it must give (N, {outputs}), one raw score a column."
+                f"the module gives {shape} for 2 rows; it must give (N, {outputs}), one raw score per column."
             )
         return module.to(self.settings.device)
 

@@ -69,11 +69,11 @@ def _checked(
     """Scores (n, C), class numbers (n,) and weights (n,) of the labelled rows."""
     table, classes = to_numpy(scores), to_numpy(labels)
     if table.ndim != 2 or table.shape[1] < 2:
-        raise ValueError(f"scores have shape {table.shape}; they must be (N, C), one column a class, C at least 2.")
+        raise ValueError(f"scores have shape {table.shape}; they must be (N, C), one column per class, C at least 2.")
     if classes.shape != table.shape[:1]:
         remedy = " A one-hot table becomes class numbers with labels.argmax(1)." if classes.ndim == 2 else ""
         raise ValueError(
-            f"labels have shape {classes.shape}; they must be ({len(table)},), one class number a row.{remedy}"
+            f"labels have shape {classes.shape}; they must be ({len(table)},), one class number per row.{remedy}"
         )
     if table.dtype.kind not in "fiu" or classes.dtype.kind not in "fiub":
         raise ValueError(
@@ -83,7 +83,7 @@ def _checked(
     mass = None if weights is None else to_numpy(weights).astype(np.float64)
     if mass is not None:
         if mass.shape != classes.shape:
-            raise ValueError(f"weights have shape {mass.shape}; they must be {classes.shape}, one a row.")
+            raise ValueError(f"weights have shape {mass.shape}; they must be {classes.shape}, one per row.")
         if not (np.isfinite(mass).all() and (mass >= 0).all()):
             raise ValueError("weights must be finite and not negative.")
     if classes.dtype.kind == "f" and (missing := np.isnan(classes)).any():
@@ -95,7 +95,7 @@ def _checked(
     if bad.size:
         shown = ", ".join(f"{value:g}" for value in bad[:5].astype(float))
         raise ValueError(
-            f"labels must be class numbers 0 to {table.shape[1] - 1}, one a column of the scores (NaN where missing), "
-            f"but hold {shown}."
+            f"labels must be class numbers 0 to {table.shape[1] - 1}, one per column of the scores (NaN where "
+            f"missing), but hold {shown}."
         )
     return table, classes, mass

@@ -125,7 +125,9 @@ def recalibration_from_dict(data: dict[str, Any]) -> Recalibration:
 def _single_from_dict(data: dict[str, Any]) -> TemperatureScaling | IsotonicScaling:
     one = recalibration_from_dict(data)
     if isinstance(one, LabelwiseScaling):
-        raise ValueError("a labelwise recalibration holds one plain recalibration a label, not another labelwise one.")
+        raise ValueError(
+            "a labelwise recalibration holds one plain recalibration per label, not another labelwise one."
+        )
     return one
 
 

@@ -204,7 +204,7 @@ def ensemble(scores: Sequence[Array], *, scale: Scale = "sigmoid", weights: Sequ
         raise ValueError("scores hold NaN or infinity. Drop those rows, or find out why a model gave no score.")
     shares = np.ones(len(arrays)) if weights is None else np.asarray(weights, dtype=np.float64)
     if shares.shape != (len(arrays),) or not (np.isfinite(shares).all() and (shares >= 0).all() and shares.any()):
-        raise ValueError(f"weights must be {len(arrays)} numbers, one a model, not negative and not all 0.")
+        raise ValueError(f"weights must be {len(arrays)} numbers, one per model, not negative and not all 0.")
     if scale not in ("sigmoid", "rank"):
         raise ValueError(f"scale must be 'sigmoid' or 'rank', not {scale!r}.")
     scaled = [_sigmoid(array) if scale == "sigmoid" else _ranks(array) for array in arrays]
@@ -250,7 +250,9 @@ def _fit_categorical(name: str, column: Array) -> CategoricalColumn:
 def _require_rows(columns: Mapping[str, Array]) -> None:
     for name, column in columns.items():
         if np.ndim(column) != 1:
-            raise ValueError(f"metadata column {name!r} has shape {np.shape(column)}; one value a row is needed, (N,).")
+            raise ValueError(
+                f"metadata column {name!r} has shape {np.shape(column)}; one value per row is needed, (N,)."
+            )
     if len(lengths := {len(column) for column in columns.values()}) > 1:
         raise ValueError(f"the metadata columns have different lengths: {sorted(lengths)}.")
 

@@ -10,7 +10,9 @@ from deepauc.objectives.saddle_loss import SaddleLoss
 
 
 class AUCMarginLoss(SaddleLoss):
-    """min over w, a, b and max over alpha >= 0 of F_M (Theorem 1): class variances plus [m - mean+ + mean-]_+^2.
+    """The AUC margin loss: min over w, a, b and max over alpha >= 0 of F_M (Theorem 1).
+
+    At the optimal a, b and alpha it is the variances of both classes plus [m - mean+ + mean-]_+^2.
 
     Bound the scores (torch.sigmoid, BatchScoreNorm): raw ones diverge at the usual learning rates.
 

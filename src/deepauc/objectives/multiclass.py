@@ -75,13 +75,13 @@ class MulticlassAUCLoss(nn.Module):
         """Mask of class numbers out of range; on the CPU an error at once."""
         if scores.ndim != 2 or scores.shape[1] != self.num_classes:
             raise ValueError(
-                f"scores have shape {tuple(scores.shape)}; they must be (N, {self.num_classes}), one column a class."
+                f"scores have shape {tuple(scores.shape)}; they must be (N, {self.num_classes}), one column per class."
             )
         if labels.shape != scores.shape[:1]:
             remedy = " A one-hot table becomes class numbers with labels.argmax(1)." if labels.ndim == 2 else ""
             raise ValueError(
                 f"labels have shape {tuple(labels.shape)}; they must be ({len(scores)},), "
-                f"one class number a row.{remedy}"
+                f"one class number per row.{remedy}"
             )
         known = labels == labels  # noqa: PLR0124  (NaN is missing)
         bad = known & ~((labels >= 0) & (labels < self.num_classes))

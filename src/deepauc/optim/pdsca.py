@@ -124,7 +124,7 @@ class PDSCA(PESG):
         if not self._asked:
             raise RuntimeError(
                 "PDSCA takes cross-entropy and AUC steps in turn: take the loss of every step from "
-                "optimizer.loss(scores, labels), once a step, before loss.backward() and optimizer.step()."
+                "optimizer.loss(scores, labels), once per step, before loss.backward() and optimizer.step()."
             )
         self._asked = False
         if self.outer_next:

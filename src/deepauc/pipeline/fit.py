@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from deepauc.data.table.frame import Table, frame_of
+from deepauc.names import counted
 from deepauc.pipeline.events import (
     Checked,
     ComputingFeatures,
@@ -153,7 +154,7 @@ def _tell(event: Event) -> None:
         case Checked():
             report = event.prepared.report
             positives = ", ".join(f"{name}: {number:,} positive" for name, number in report.positives.items())
-            _say(f"Data: {report.labelled:,} labelled rows ({positives})")
+            _say(f"Data: {counted(report.labelled, 'labelled row')} ({positives})")
         case Estimated():
             _say(f"Training takes about {time_text(event.seconds)} in all.")
         case Resumed():
@@ -161,7 +162,7 @@ def _tell(event: Event) -> None:
         case FoldBegan():
             _say(f"Fold {event.number} of {event.folds}")
         case ComputingFeatures(done=done, total=total) if done == total:
-            _say(f"Features of {total:,} images are computed.")
+            _say(f"Computed the features of {counted(total, 'image')}.")
         case TrainingBegan():
             _say("Training: " + ", then ".join(f"{one.name} ({one.steps:,} steps)" for one in event.lengths))
         case WritingReport():

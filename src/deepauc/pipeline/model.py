@@ -63,7 +63,7 @@ class Model:
 
     @property
     def auc(self) -> Estimate[float]:
-        """With its interval; of several labels the mean."""
+        """The AUC on held-out rows with its 95 % interval; with several labels, their mean."""
         folds = self._record.folds
         if folds is not None and folds.choice is not None:
             return folds.choice.auc
@@ -78,7 +78,7 @@ class Model:
 
     @property
     def aucs(self) -> dict[str, Estimate[float]]:
-        """By label."""
+        """The AUC of each label on held-out rows, with its 95 % interval."""
         results = self._record.results.auc
         folds = self._record.folds
         if folds is not None and folds.choice is not None:
@@ -145,8 +145,8 @@ class Model:
         )
         if found.rows_seen:
             warnings.warn(
-                f"{found.rows_seen:,} of these rows are named like ones that the model was trained on. Their scores "
-                "are too good; .oof has scores of the training rows by networks that did not see them.",
+                f"rows whose name was in the training rows: {found.rows_seen:,}. Their scores are too good; "
+                ".oof has scores of the training rows by networks that did not see them.",
                 UserWarning,
                 stacklevel=2,
             )

@@ -110,8 +110,8 @@ def _about(part: str, bundle: Bundle, cuts: Sequence[float | None]) -> list[Bloc
     blocks: list[Block] = [
         Paragraph(
             f"These are images of {rows_of(part)}. Best and worst are the ends of the ranking. The worst are the "
-            "positives with the lowest scores and the negatives with the highest; not all of them need be on the wrong "
-            "side of a threshold."
+            "positives with the lowest scores and the negatives with the highest; some of them may still be on the "
+            "right side of a threshold."
         )
     ]
     on = "all held-out rows" if part == OOF else "validation"

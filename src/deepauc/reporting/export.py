@@ -120,7 +120,7 @@ def copy_bundle(run_dir: str | Path, folder: str | Path, *, force: bool = False)
     bundle.network(source)  # fails here, not at the user's, where weights and description do not fit
     require_output_folder(target, str(target))
     if target.exists() and any(target.iterdir()):
-        raise ValueError(f"{target} is there and not empty: choose another folder for the bundle.")
+        raise ValueError(f"{target} exists and is not empty: choose another folder for the bundle.")
     target.mkdir(parents=True, exist_ok=True)
     files = tuple(Path(shutil.copyfile(source / name, target / name)) for name in BUNDLE_FILES)
     # Without run.json nothing else tells one column from another, and nothing says what the report warns of.
@@ -193,7 +193,7 @@ class _AsScored(nn.Module):
 def _properties(bundle: Bundle, features: tuple[str, ...] = ()) -> dict[str, str]:
     copies = ""
     if bundle.copies is not None:
-        copies = f"; the mean over {bundle.copies.number} changed copies of an image, which the file makes itself"
+        copies = f"; the mean over {bundle.copies.number} augmented copies of an image, which the file makes itself"
     named = {"features": json.dumps(features)} if features else {}  # the columns, in order
     inputs = "uint8 images (N, H, W, C)" if bundle.preprocessing.images else "float32 features (N, F)"
     if is_of_bags(bundle.model):
@@ -227,7 +227,7 @@ def _examples(folder: Path, bundle: Bundle) -> tuple[npt.NDArray[Any], str]:
     generator = np.random.default_rng(0)
     if bundle.preprocessing.images:
         made = generator.integers(0, 256, (COMPARED, *bundle.shape), dtype=np.uint8)
-        return made, f"{COMPARED} images of noise (the files of the run's own are not there)"
+        return made, f"{COMPARED} images of noise (the run's own image files were not found)"
     normal = generator.normal(size=(COMPARED, *bundle.shape))
     features = normal * np.array(bundle.preprocessing.std) + np.array(bundle.preprocessing.mean)
     return features.astype(np.float32), f"{COMPARED} rows drawn at the mean and spread of the training data"

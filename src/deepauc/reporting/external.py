@@ -179,8 +179,8 @@ def evaluate_table(
     notes = []
     if found.rows_seen:
         notes.append(
-            f"Caution. {found.rows_seen:,} of these rows are named like ones that the run was trained on: its AUC on "
-            "them is too good."
+            f"Caution. Rows whose name was in the run's training rows: {found.rows_seen:,}. The AUC on them is too "
+            "good."
         )
     return External(table=name_of(table), labels=tuple(labels), rows_seen=found.rows_seen, notes=tuple(notes))
 

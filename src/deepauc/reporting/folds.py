@@ -24,15 +24,15 @@ from deepauc.training.run.scores import OOF, Scores
 from deepauc.training.trivial import TITLES
 
 SINGLE_NETWORKS = (
-    "This AUC judges the networks of the single folds on rows that they were not trained on. It does not judge the "
-    "average of all networks, which deepauc predict uses, and it holds for these folds."
+    "This AUC judges the networks of the single folds on rows that they were not trained on. It holds for these "
+    "folds. It does not judge the average of all networks, which deepauc predict uses."
 )
 THRESHOLDS_OF_FOLDS = (
-    "Thresholds are chosen on the held-out rows of all folds. What each does was counted fold by fold, at the "
-    "threshold that the other folds choose, with the networks of single folds. The average of all networks, which "
-    "deepauc predict uses, was not judged at them. On six small data sets with a large test part the average reached "
-    "what was asked for in the mean; on single tables it was some percentage points off in either direction. Check "
-    "them on labelled rows of your own: deepauc evaluate with --table."
+    "Thresholds are chosen on the held-out rows of all folds. The values reached were counted fold by fold, with "
+    "the network of that fold, at the threshold that the other folds choose. The average of all networks, which "
+    "deepauc predict uses, was not judged at them. On six small data sets with a large test part, the average "
+    "reached the value asked for on average; on single tables it was some percentage points off in either "
+    "direction. Check the thresholds on labelled rows of your own: deepauc evaluate with --table."
 )
 NAMES = {
     "ce": "cross-entropy",

@@ -13,6 +13,7 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
+from deepauc.names import counted, leak_text
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow
 from deepauc.reporting.folds import SINGLE_NETWORKS, THRESHOLDS_OF_FOLDS, candidate_text, verdict
 from deepauc.reporting.operating_card import OperatingCard, operating_card
@@ -126,9 +127,9 @@ def _purpose(bundle: Bundle, record: RunRecord) -> str:
         trained += f" (the {_text(objectives[-1])} stage after it was not better on validation and was not kept)"
     inputs = f"an image of {shape} (height, width, channels)" if bundle.preprocessing.images else f"{shape} numbers"
     return (
-        f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher for more likely positive. "
-        "Scores are raw and rank; where there was a validation part, the bundle holds the recalibration that makes "
-        "probabilities of them (`deepauc predict --probability`). "
+        f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher means more likely positive. "
+        "Scores are raw and only rank; if there was a validation part, the bundle holds the recalibration that "
+        "turns them into probabilities (`deepauc predict --probability`). "
         + (
             f"The network is `{_code(record.network)}`, trained {trained}."
             if record.folds is None
@@ -140,7 +141,7 @@ def _purpose(bundle: Bundle, record: RunRecord) -> str:
 def _results(run: Run, record: RunRecord, figures: Sequence[_Figure]) -> str:
     if not figures:
         return (
-            "No part was held out: there is no figure to give." if record.folds is None else _folds(run, record.folds)
+            "No part was held out, so there is no AUC to report." if record.folds is None else _folds(run, record.folds)
         )
     rows = [
         [
@@ -251,14 +252,12 @@ def _data(run: Run, record: RunRecord) -> str:
         named = "" if word == "patient" else f" ({_text(data.group_column)})"
         lines.append(f"- {word}s{named}: {data.groups:,}")
     if record.leaks is not None:
-        found = ", ".join(
-            f"{count:,} x the same {word if kind == 'patient' else _text(kind)}" for kind, count in record.leaks.items()
-        )
+        found = ", ".join(leak_text(_text(kind), count, word) for kind, count in record.leaks.items())
         possible = record.possible_leaks
-        maybe = f"; {possible:,} {word}s may be, under different names" if possible else ""
+        maybe = f"; {counted(possible, word)} may be, under different names" if possible else ""
         lines.append(f"- in two parts: {found or 'nothing found'}{maybe}")
     if data.table:
-        lines.append(f"- what the table holds is listed again by `{_check(data, data.table, record.task.labels)}`")
+        lines.append(f"- to list the contents of the table: `{_check(data, data.table, record.task.labels)}`")
     elif data.packed:
         lines.append("- trained on a packed set, not on a table; `deepauc data info` of its folder lists what it holds")
     lines.append(f"- SHA-256 of the data: `{_code(record.identity.data)}`")
@@ -278,15 +277,14 @@ def _usage(bundle: Bundle) -> str:
     if bundle.copies is not None:
         number = bundle.copies.number
         copies = (
-            f"\n\nA score is the mean over {number} changed copies of an image: `predict` and an ONNX file make them."
+            f"\n\nA score is the mean over {number} augmented copies of an image: `predict` and an ONNX file make them."
         )
     column = "--image-column file" if bundle.preprocessing.images else "--feature-column a --feature-column b"
     if bundle.metadata is not None:  # its columns are found by their names
         column = "--image-column file" if bundle.picture else "--id-column id"
     return (
-        "`model.safetensors` and `bundle.json` are all that is needed besides an installed deepauc "
-        "(`deepauc export RUN --bundle DIR`):\n\n"
-        f"```\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```{copies}"
+        "`model.safetensors` and `bundle.json` are all that an installed deepauc needs (`deepauc export RUN "
+        f"--bundle DIR`):\n\n```\ndeepauc predict DIR --table new.csv {column} --out scores.csv\n```{copies}"
     )
 
 

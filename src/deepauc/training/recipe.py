@@ -95,8 +95,8 @@ class Stage:
             (`BatchScoreRMSNorm`) or "none"; "auto" is the objective's own.
         reset_classifier: Start from the network as it is, with a fresh last layer.
         start_from: Folder of another run whose weights this stage starts from.
-        place: Of a stage that is trained apart from its recipe: where it stands there, from 0. Random numbers follow
-            from it.
+        place: Position in its recipe, from 0, of a stage that is trained on its own; its random numbers depend on
+            it.
         uncertain: What becomes of labels marked -1, for all labels or by name; None refuses them.
         gradient_clip: Largest L2 norm of the gradient; None does not clip.
         ema: Share of the old average that each step keeps, in an average of the weights; None keeps no average.

@@ -124,7 +124,7 @@ def require_finite(scores: npt.NDArray[Any], names: npt.NDArray[Any], *, of: str
     shown = ", ".join(str(names[row])[:60] for row in bad[:NAMED]) + (", ..." if len(bad) > NAMED else "")
     raise Diverged(
         f"{of}: the scores of {rows} are NaN or infinite ({shown}). The numbers in such a row are too large for the "
-        "network: mend the row, or leave it out."
+        "network: correct the row, or leave it out."
     )
 
 

@@ -1,4 +1,4 @@
-"""Test-time augmentation: the mean score over changed copies of an image."""
+"""Test-time augmentation: the mean score over augmented copies of an image."""
 
 from __future__ import annotations
 

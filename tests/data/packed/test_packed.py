@@ -204,9 +204,9 @@ def test_changed_manifests_are_named(tmp_path):
         with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
             open_packed(tmp_path / "set")
     path.unlink()
-    with pytest.raises(ValueError, match="no packed set"):
+    with pytest.raises(ValueError, match="not a packed set"):
         open_packed(tmp_path / "set")
-    with pytest.raises(ValueError, match="no packed set"):
+    with pytest.raises(ValueError, match="not a packed set"):
         open_packed(tmp_path / "missing")
 
 
@@ -214,7 +214,7 @@ def test_existing_folders_are_safe(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match="is no packed set"):
+        with pytest.raises(ValueError, match="is not a packed set"):
             pack(binary_task(), tmp_path / "mine", overwrite=overwrite)
     assert (tmp_path / "mine" / "thesis.txt").exists()
     first = pack(binary_task(), tmp_path / "set")
@@ -282,7 +282,7 @@ def test_a_killed_pack_leaves_nothing_that_is_believed(tmp_path):
     left = os.listdir(tmp_path)
     assert len(left) == 1  # the hidden work folder
     for name in ("set", left[0]):
-        with pytest.raises(ValueError, match="no packed set"):
+        with pytest.raises(ValueError, match="not a packed set"):
             open_packed(tmp_path / name)
     assert len(pack(ArrayInputs(images()), tmp_path / "set")) == 20
 

@@ -113,7 +113,7 @@ def test_ids_of_rows_of_numbers(tmp_path):
     text += ",7,8,1\nb,9,9,1\n"
     problems = problems_of(write(tmp_path, text), **NUMBERS, id_column="payment")
     assert found(problems) == [(5, "payment", "missing id"), (6, "payment", "duplicate id")]
-    assert "'b' is line 3 too" in problems[1].message
+    assert "'b' is also the id of line 3" in problems[1].message
     inputs = read_inputs(tmp_path / "table.csv", feature_columns=["f"], id_column="payment", skip_bad=True)
     assert inputs.ids.tolist() == ["0017", "b", "c", "b"]  # to be scored, a row may come twice
     assert inputs.report.skipped == (5,)
@@ -248,7 +248,7 @@ def test_features_must_be_finite_float32(tmp_path):
         ("f,g,target,part\n1,2,0,\n3,4,0,\n", "target", "the table has 0 positives and 2 negatives"),
         ("f,g,target,part\n1,2,,\n3,4,,\n", None, "no labelled row is left"),
         ("f,g,target,part\n1,2,1,train\n3,4,0,test\n1,1,0,train\n", "target", "the test part has 0 positives"),
-        ("f,g,target,part\n1,2,1,train\n3,4,0,test\n1,1,1,test\n", "target", "the train part has 1 positives"),
+        ("f,g,target,part\n1,2,1,train\n3,4,0,test\n1,1,1,test\n", "target", "the train part has 1 positive and"),
     ],
 )
 def test_one_class_only(tmp_path, text, column, message):
@@ -413,8 +413,8 @@ def test_progress(tmp_path):
         ("t.csv", b"f,g,target\n1," + b"9" * 200_000 + b",0\n", "field larger than field limit"),
         ("t.csv.gz", b"not gzip", "cannot be read"),
         ("t.csv.gz", gzip.compress(b"f,g,target\n" * 1000, mtime=0)[:-20], "cannot be read"),
-        ("t.parquet", b"not parquet", "no readable parquet"),
-        ("t.parquet", b"", "no readable parquet"),
+        ("t.parquet", b"not parquet", "cannot be read as a Parquet"),
+        ("t.parquet", b"", "cannot be read as a Parquet"),
     ],
 )
 def test_files_that_are_no_table(tmp_path, name, content, message):
@@ -471,9 +471,7 @@ def test_parquet_is_read_in_pieces_and_its_text_is_limited(tmp_path, monkeypatch
     assert len(set(cells.digests)) == rows
     assert [problem.row for problem in read_rows(path, ["note"]).problems] == list(cells.lines)
     monkeypatch.setattr("deepauc.data.table.rows.MAX_TABLE_CHARACTERS", 3000 * rows)
-    with pytest.raises(
-        ValueError, match=r"t\.parquet: the text is too long, [\d,]+ characters are the most of a table"
-    ):
+    with pytest.raises(ValueError, match=r"t\.parquet: the text is too long \(a table may have [\d,]+ characters\)"):
         read_rows(path, ["f"])
 
 
@@ -539,11 +537,11 @@ def test_parquet(tmp_path):
     [
         ({"label_columns": [], "kind": "binary", "feature_columns": ["f"]}, "at least one column"),
         ({"label_columns": "target", "kind": "binary", "feature_columns": ["f"]}, "as a list"),
-        ({"label_columns": ["target"], "kind": "binary"}, "either an image column or feature columns"),
-        ({**NUMBERS, "image_column": "f"}, "either an image column or feature columns"),
+        ({"label_columns": ["target"], "kind": "binary"}, "an image column or feature columns"),
+        ({**NUMBERS, "image_column": "f"}, "an image column or feature columns"),
         ({**NUMBERS, "feature_columns": ["f", "target"]}, "'target' cannot have two meanings"),
         ({**NUMBERS, "id_column": "f"}, "'f' cannot have two meanings"),
-        ({**NUMBERS, "feature_columns": [], "image_column": "f", "id_column": "g"}, "called by their files"),
+        ({**NUMBERS, "feature_columns": [], "image_column": "f", "id_column": "g"}, "identified by their files"),
         ({**NUMBERS, "metadata_columns": ["target"]}, "give the answer away"),
         ({**NUMBERS, "kind": "multiclass"}, "'binary' or 'multilabel'"),
     ],
@@ -610,4 +608,4 @@ def test_patients_are_called_so_only_where_the_column_says_so(tmp_path, column, 
     assert f"leak: {word} x is in 2 parts (train: 2; test: 3)" in str(report)
     path.write_text(f"f,target,{column}\n1,0,unknown\n2,1,unknown\n3,1,y\n")
     report = check_table(path, **options, group_column=column)
-    assert f"the largest 'unknown' with 2 rows: if that is not one {word}, give" in str(report)
+    assert f"the largest is 'unknown', with 2 rows. If that is not one {word}, give" in str(report)

@@ -26,14 +26,14 @@ def checked(folder, names):
 def test_nobody_is_no_patient(tmp_path, name):
     report = checked(tmp_path, [name, "a", "b", name, "c", "d"])
     assert report.largest_group == LargestGroup(name=name, rows=2)
-    assert f"groups: 5, the largest {name!r} with 2 rows: if that is not one patient" in str(report)
+    assert f"groups: 5; the largest is {name!r}, with 2 rows. If that is not one patient" in str(report)
 
 
 def test_the_largest_patient_is_named_and_doubted_only_where_it_is_large(tmp_path):
     few = str(checked(tmp_path, ["a", "a", "b", "c"]))
-    assert "groups: 3, the largest 'a' with 2 rows\n" in few
-    assert "if that is not one patient" in str(checked(tmp_path, ["a"] * 12 + ["b", "c"]))
-    assert "if that is not one patient" not in str(checked(tmp_path, ["a"] * 12 + [f"b{n}" for n in range(120)]))
+    assert "groups: 3; the largest is 'a', with 2 rows\n" in few
+    assert "If that is not one patient" in str(checked(tmp_path, ["a"] * 12 + ["b", "c"]))
+    assert "If that is not one patient" not in str(checked(tmp_path, ["a"] * 12 + [f"b{n}" for n in range(120)]))
     assert "groups: 2\n" in str(checked(tmp_path, ["a", "b"]))
 
 
@@ -119,7 +119,7 @@ def test_a_number_that_may_mean_not_known_is_told_of(tmp_path, inputs):
     def codes(cells):
         path = table(tmp_path, "f,target", [f"{cell},{number % 2}" for number, cell in enumerate(cells)])
         report = check_table(path, label_columns=["target"], kind="binary", **{inputs: ["f"]})
-        assert ("if it means that the value is not known" in str(report)) is bool(report.missing_codes)
+        assert ("If it means that the value is unknown" in str(report)) is bool(report.missing_codes)
         return [(one.column, one.value, one.rows, one.others) for one in report.missing_codes]
 
     assert codes([20, -999, 31.5, -999, 44, 57]) == [("f", -999, 2, (20, 57))]

@@ -169,7 +169,7 @@ def test_from_grey_images_to_the_page_in_one_command(tmp_path, capsys):
         run_command(list(map(str, ["study", "run", MEDICAL, "medical", "--cells", "breast-R-best", "--seeds", "0,1",
                                    "--device", "cpu", *options, *places])))  # fmt: skip
     assert ended.value.code == 0, capsys.readouterr()
-    assert "0 tuning runs and 4 final runs" in capsys.readouterr().out
+    assert "tuning runs: 0, final runs: 4." in capsys.readouterr().out
     book = RecordBook(tmp_path / "results" / "medical")
     records = {loss: book.final(f"breast-R-best-{loss}") for loss in LOSSES}
     for seed in (0, 1):

@@ -122,8 +122,8 @@ def test_the_report_says_what_was_kept_and_shows_no_self_comparison(ruined, tmp_
     text = written.markdown.read_text(encoding="utf-8")
     guard = run.record.plain["results"]["guard"]["validation_auc"]
     result = text.split("## Result")[1].split("## ")[0]
-    assert "The network judged here is that of stage 1, CrossEntropy" in result
-    assert f"its AUC is {guard['1']:.3f}, that of the kept one {guard['0']:.3f}" in result
+    assert "This report judges the network of stage 1, CrossEntropy" in result
+    assert f"its AUC on validation is {guard['1']:.3f}, and that of the kept stage is {guard['0']:.3f}" in result
     assert "## Against the stage that was not kept" in text
     assert "AUC, baseline" not in text
     assert "+0.000 \\[+0.000, +0.000\\]" not in text
@@ -174,7 +174,7 @@ def test_where_the_last_stage_is_kept_that_is_said_and_calibration_speaks_of_an_
     assert findings.not_kept is None
     assert findings.kept_objective == "AUCMargin"
     text = written_reports["auc"].markdown.read_text(encoding="utf-8")
-    assert "that of the last stage (stage 2, AUCMargin), the best on validation" in text
+    assert "the network of the last stage (stage 2, AUCMargin), the best on validation" in text
     assert "Scores of an AUC loss are not probabilities" in text
     assert "AUC, baseline" in text
 
@@ -272,6 +272,6 @@ def test_train_says_what_was_kept_and_how_the_other_stage_did(ruined, tmp_path, 
     assert (record["kept_stage"], record["kept_objective"]) == (0, "CrossEntropy")
     (test,) = record["paired_tests"]
     assert (test["against"], test["part"]) == ("AUCMargin", "test")
-    assert f"{test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}] against AUCMargin on test" in text
+    assert f"AUCMargin on test is {test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}]" in text
     expected = auc_intervals(last.parent, ["spot"])["test"]["spot"]
     assert record["not_kept_auc"]["test"]["spot"] == [expected.value, expected.low, expected.high]

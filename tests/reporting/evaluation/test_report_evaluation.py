@@ -203,14 +203,14 @@ def test_many_negatives_of_few_patients_for_thresholds_are_said():
     validation = sample(40, 60, groups)
     found = evaluate_label(sample(40, 60), name="x", part="test", validation=validation, curves=False)
     assert "only 4 patients with negative rows in validation" in found.cautions[0]
-    assert "Fewer than 20 cannot tell a specificity of 95 % from 100 %" in found.cautions[0]
+    assert "Fewer than 20 cannot distinguish a specificity of 95 % from 100 %" in found.cautions[0]
 
 
 @pytest.mark.parametrize(
     ("scores", "labels", "why"),
     [
         ([0.1, 0.2], [0, 0], "all 2 labelled rows of the test part are negative"),
-        ([0.1, np.nan], [0, 1], "1 of 2 scores in the test part are NaN or infinite"),
+        ([0.1, np.nan], [0, 1], "scores in the test part that are NaN or infinite: 1 of 2"),
         ([0.1, 0.2], [np.nan, np.nan], "the test part has no labelled row"),
         ([], [], "the test part has no labelled row"),
     ],

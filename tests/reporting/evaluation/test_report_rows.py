@@ -25,7 +25,7 @@ def rows_of_the_table(findings, data):
 
 def test_every_row_of_the_table_is_accounted_for(written_reports):
     findings = written_reports["auc"].findings
-    said = "600: 586 labelled, 12 without a label, 2 left out for a problem"
+    said = "600: 586 labelled, 12 without a label, 2 left out because of a problem"
     assert rows_of_the_table(findings, {**DATA, "image_column": "file"}) == f"{said}; 1 set of identical images"
     assert rows_of_the_table(findings, {**DATA, "image_column": None}) == said  # numbers repeat by chance
 

@@ -153,13 +153,15 @@ def test_changed_images_are_noticed(run_folders, table, tmp_path):
     where = ImageTable(path=tmp_path / "images" / "data.csv", image_column="file")
     section = thumbnails_section(run_folders / "auc", findings, where)
     cautions = [block.text for block in section.blocks if isinstance(block, Caution)]
-    assert any(text.startswith("1 of these images get another score") for text in cautions)
+    assert any(text.startswith("Images that now get another score than in scores.csv: 1 ") for text in cautions)
 
 
 def test_refusals_name_the_remedy(run_folders, table, tmp_path):
     run, where = run_folders / "auc", ImageTable(path=table["auc"], image_column="file")
     findings = evaluate_run(run, cases=2)
-    with pytest.raises(ValueError, match=r"4 of 4 ids are not in column 'file'.*Name the table the run was trained on"):
+    with pytest.raises(
+        ValueError, match=r"ids that are not in column 'file'.*: 4 of 4.*Name the table that the run was trained on"
+    ):
         thumbnails_section(run, findings, replace(where, path=table["auc"].parent / "short.csv"))
     with pytest.raises(ValueError, match="--image-column COLUMN"):
         thumbnails_section(run, findings, replace(where, image_column=None))
@@ -167,7 +169,7 @@ def test_refusals_name_the_remedy(run_folders, table, tmp_path):
         thumbnails_section(run, findings, replace(where, path=tmp_path / "none.csv"))
     moved = tmp_path / "data.csv"
     shutil.copy(table["auc"], moved)
-    with pytest.raises(ValueError, match=r"4 of 4 images cannot be shown; .*there is no such file"):
+    with pytest.raises(ValueError, match=r"images that cannot be shown: 4 of 4; .*there is no such file"):
         thumbnails_section(run, findings, replace(where, path=moved))
     shutil.copytree(run, tmp_path / "features")
     bundle = json.loads((run / "bundle.json").read_text())

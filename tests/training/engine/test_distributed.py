@@ -95,7 +95,7 @@ def test_two_stages_on_1_2_and_3_ranks_and_stopped_on_the_way(tmp_path):
     assert json.loads((tmp_path / "two stages 3" / "run.json").read_text())["ranks"] == 3
 
     assert [s["ended"] for s in seen["stopped"]] == ["Interrupted"] * 2  # only rank 1 was asked to
-    assert all("the same command goes on" in s["message"] for s in seen["stopped"])
+    assert all("run the same command again" in s["message"] for s in seen["stopped"])
     assert_ranks_agree(seen["resumed"])
     for name in FILES:
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "two stages 2" / name).read_bytes(), name
@@ -144,7 +144,7 @@ def test_a_stop_is_heard_while_copies_are_scored_and_all_ranks_leave_together(tm
     for to in (0, 1):
         stopped = seen[f"stopped {to}"]
         assert [s["ended"] for s in stopped] == ["Interrupted"] * 2
-        assert all("the same command goes on" in s["message"] for s in stopped)
+        assert all("run the same command again" in s["message"] for s in stopped)
         assert stopped[to]["batches"] == 1
         assert_ranks_agree(seen[f"resumed {to}"])
         for name in FILES:
@@ -190,7 +190,7 @@ def test_what_goes_wrong_on_one_rank_ends_all_of_them(tmp_path):
     for rank, survivor in ((0, first), (2, last)):
         assert survivor["ended"] == "TrainingStopped"
         assert f"rank {rank} of 3 lost another rank" in survivor["message"]
-        assert "the same command goes on" in survivor["message"]
+        assert "run the same command again" in survivor["message"]
     assert_ranks_agree(seen["after the loss"])
     assert_same_end(tmp_path / "whole", tmp_path / "killed")
 

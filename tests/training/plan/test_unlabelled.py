@@ -51,7 +51,7 @@ def test_counts_are_what_the_stage_sees(task):
     decision = unlabelled_decision(found)
     assert (decision.value, decision.reason) == (2, ("learns", "held-out group", "held out"))
     assert told(decision).value == "2 of 4 join the self-supervised stage"
-    assert "1 never join: their patient is in validation or test" in told(decision).reason
+    assert "Never used, because their patient is in validation or test: 1 row." in told(decision).reason
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_damage_is_named(tmp_path, cut):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(ValueError, match="not there"):
+    with pytest.raises(ValueError, match="does not exist"):
         load_state(tmp_path / "c")
 
 

@@ -75,7 +75,7 @@ def test_a_folder_is_refused_in_one_line(tmp_path):
             write_atomically(path, b"new")
         with pytest.raises(ValueError, match=r"--out .* is a folder: name a file"):
             require_output(path, "--out")
-    with pytest.raises(ValueError, match="name a file in a folder that is there"):
+    with pytest.raises(ValueError, match="name a file in an existing folder"):
         require_output(tmp_path / "none" / "file", "--out")
     assert os.listdir(tmp_path) == ["link"]
 
@@ -92,10 +92,10 @@ def test_a_file_keeps_its_permissions(tmp_path, mode):
 def test_a_file_that_is_protected_is_refused(tmp_path, monkeypatch):
     (tmp_path / "f").write_bytes(b"old")
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / "f")  # as root everything may be written
-    with pytest.raises(ValueError, match="may not be written to: name another file"):
+    with pytest.raises(ValueError, match="cannot be written to: name another file"):
         require_output(tmp_path / "f", "--out")
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
-    with pytest.raises(ValueError, match="may not be written to; choose another one"):
+    with pytest.raises(ValueError, match="cannot be written to: choose another one"):
         require_output(tmp_path / "new", "--out")
 
 
@@ -124,9 +124,9 @@ def test_write_output_writes_files_too(tmp_path):
 def test_a_link_that_leads_nowhere_is_told_before_the_work(tmp_path):
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "missing" / "file")
-    with pytest.raises(ValueError, match="missing/file: name a file in a folder that is there"):
+    with pytest.raises(ValueError, match="missing/file: name a file in an existing folder"):
         require_output(link, "--out")
-    with pytest.raises(ValueError, match="--out x is a link to what is not there: name a folder"):
+    with pytest.raises(ValueError, match="--out x is a link to a folder that does not exist: name another folder"):
         require_output_folder(link, "--out x")
     require_output_folder(tmp_path / "new", "--out new")
 

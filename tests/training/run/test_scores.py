@@ -37,7 +37,7 @@ def test_rows_that_name_nobody_are_not_one_patient(write, nobody):
     table = read_scores(write(f"group,label,score\n{nobody},1,1\np,0,0\n{nobody},0,2\np,1,3\n"))
     assert len(set(table.groups.tolist())) == 3
     assert table.groups[1] == table.groups[3]
-    assert "2 rows name no" in table.notes[0]
+    assert "Rows without a" in table.notes[0]
     assert read_scores(write(f"group,label,score\n{nobody},1,1\n{nobody},0,2\n")).groups is None
 
 
@@ -95,7 +95,7 @@ def test_semicolons_and_decimal_commas_as_excel_writes_them(write):
     table = read_scores(write("label;score\n1;0,75\n0;-1,5e-2\n"))
     assert table.scores.tolist() == [[0.75], [-0.015]]
     assert read_scores(write("label\tscore\n1\t2\n")).scores.tolist() == [[2.0]]
-    with pytest.raises(ValueError, match=r"line 2: the score '0,75' .* no number"):
+    with pytest.raises(ValueError, match=r"line 2: the score '0,75' .* not a number"):
         read_scores(write('label,score\n1,"0,75"\n'))
 
 
@@ -107,7 +107,7 @@ def test_semicolons_and_decimal_commas_as_excel_writes_them(write):
         ("y,score\n1,2\n", r"name it with --label-column \(there are: 'y', 'score'\)"),
         ("id,score\nx,2\n", r"'score'\)\. deepauc predict copies labels from its table with --label-column\."),
         ("label,score\n2,1\n", r"line 2: the label '2' .* --positive"),
-        ("label,score\n0,1\n1,high\n", "line 3: the score 'high' .* no number"),
+        ("label,score\n0,1\n1,high\n", "line 3: the score 'high' .* not a number"),
         ("label,score\n1,2,3\n", "line 2: 3 fields under 2"),
     ],
 )
@@ -119,7 +119,7 @@ def test_bad_files_are_refused_with_a_remedy(write, text, message):
 def test_other_labels_of_a_run_count_as_missing(write):
     table = read_scores(write("label,score\n-1,1\n0.7,2\n1,3\n0,4\n"), other_labels="missing")
     assert np.isnan(table.labels[:2]).all()
-    assert "2 labels" in table.notes[0]
+    assert "count as missing: 2" in table.notes[0]
 
 
 def test_a_row_without_a_score_is_an_error_only_where_it_is_labelled(write):
@@ -149,11 +149,11 @@ def test_without_ids_order_and_labels_decide(write):
 def test_rows_of_only_one_file_need_leave(write):
     a = read_scores(write("id,label,score\nx,1,1\ny,0,2\nz,1,3\n"))
     b = read_scores(write("id,label,score\ny,0,20\nx,1,10\nw,0,0\n", "b.csv"))
-    with pytest.raises(ValueError, match=r"2 ids are in both files, 1 only in .* --common"):
+    with pytest.raises(ValueError, match=r"ids in both files: 2; only in .*: 1; .* --common"):
         pair_rows(a, b)
     pairing = pair_rows(a, b, common=True)
     assert pairing.b.scores[:, 0].tolist() == [10, 20]
-    with pytest.raises(ValueError, match="stands in several rows"):
+    with pytest.raises(ValueError, match="is in several rows"):
         pair_rows(a, read_scores(write("id,label,score\nx,1,1\nx,0,2\nz,1,3\n", "c.csv")))
 
 
@@ -174,5 +174,5 @@ def test_scores_are_the_same_in_blocks(tmp_path, monkeypatch, rows):
     np.testing.assert_array_equal(scores.scores[:, 0], [*(n / 8 for n in range(9)), np.nan, np.inf])
     assert read_scores(path, score_columns=["score"], id_column="score").ids.tolist()[:2] == ["0.0", "0.125"]
     path.write_text(path.read_text() + "d,1,high\n")
-    with pytest.raises(ValueError, match=r"line 13: the score 'high' in column 'score' is no number"):
+    with pytest.raises(ValueError, match=r"line 13: the score 'high' in column 'score' is not a number"):
         read_scores(path)

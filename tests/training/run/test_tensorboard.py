@@ -84,7 +84,7 @@ def test_nothing_else_in_the_folder_is_touched(history, monkeypatch):
 
 def test_without_a_history(tmp_path, monkeypatch):
     monkeypatch.setattr(tensorboard, "summary_writer", lambda: FakeWriter)
-    with pytest.raises(ValueError, match=r"history\.csv is not there"):
+    with pytest.raises(ValueError, match=r"history\.csv does not exist"):
         write_events(tmp_path)
     assert not list(tmp_path.iterdir())
 

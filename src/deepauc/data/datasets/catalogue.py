@@ -330,7 +330,8 @@ def load_named(name: str, *, root: Root = None) -> Task:
         near = difflib.get_close_matches(name.lower(), [one.lower() for one in CATALOGUE], n=1)
         hint = f"Did you mean {next(one for one in CATALOGUE if one.lower() == near[0])}? " if near else ""
         raise ValueError(
-            f"{name!r} is neither a data set nor the folder of a packed one. {hint}There are {', '.join(CATALOGUE)}."
+            f"{name!r} is neither a named data set nor the folder of a packed set. {hint}There are "
+            f"{', '.join(CATALOGUE)}."
         )
     known, place = CATALOGUE[name], data_root(root)
     if place is None:

@@ -131,7 +131,9 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder; ValueError, naming the file, unless it is complete and unchanged."""
     path = folder / MANIFEST_NAME
     if not path.is_file():
-        raise ValueError(f"{folder} is no packed set: it has no {MANIFEST_NAME} (an interrupted `pack` leaves none).")
+        raise ValueError(
+            f"{folder} is not a packed set: it has no {MANIFEST_NAME} (an interrupted `pack` leaves none)."
+        )
     try:
         if path.stat().st_size > _MAX_MANIFEST_BYTES:
             raise ValueError("it is too large")

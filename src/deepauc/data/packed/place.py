@@ -22,13 +22,13 @@ def require_free(place: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(place):
         return
     if not (place / MANIFEST_NAME).is_file():
-        raise ValueError(f"{place} is there and is no packed set. Choose another folder.")
+        raise ValueError(f"{place} exists and is not a packed set. Choose another folder.")
     if not overwrite:
-        raise ValueError(f"{place} is there already. Open it with open_packed, or pass overwrite=True.")
+        raise ValueError(f"{place} exists already. Open it with open_packed, or pass overwrite=True.")
     others = sorted(one.name for one in place.iterdir() if one.name != MANIFEST_NAME and one.suffix != ".npy")
     if others:
         raise ValueError(
-            f"{place} holds what is no part of a packed set and would be lost ({', '.join(others[:3])}"
+            f"{place} holds files that are not part of a packed set and would be lost ({', '.join(others[:3])}"
             f"{', ...' if len(others) > 3 else ''}): move it away first."
         )
 

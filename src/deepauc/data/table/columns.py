@@ -133,7 +133,7 @@ def missing_code(values: npt.NDArray[np.floating[Any]], column: str) -> MissingC
 def parse_groups(cells: TextColumn, lines: Sequence[int], column: str) -> tuple[npt.NDArray[Any], list[Problem]]:
     """Names in one form; an empty one could be anybody's."""
     groups = cells.names()
-    remedy = "name the patient or group (any name that occurs once will do for an unknown one)"
+    remedy = "name the patient or group (for an unknown patient, any unique name will do)"
     return groups, [
         _problem(
             lines[row],
@@ -155,7 +155,8 @@ def id_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, may_
             message = "the cell is empty: give every row a name of its own"
             problems.append(_problem(line, column, "missing id", message))
         elif first.setdefault(name, line) != line and not may_repeat:
-            message = f"{shown(name)} is line {first[name]} too: an id names one row, what several share is a group"
+            message = f"{shown(name)} is also the id of line {first[name]}: ids must be unique (name what "
+            message += "several rows share with --group-column)"
             problems.append(_problem(line, column, "duplicate id", message))
     return problems
 
@@ -181,7 +182,7 @@ def number_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, 
         return []
     remedy = "leave it empty where the value is not known"
     if not declared:
-        remedy = f"most of the column are numbers; {remedy}, or say that all are categories (--category-column)"
+        remedy = f"most cells of the column are numbers; {remedy}, or read all as categories (--category-column)"
     return [
         _problem(lines[row], column, "no number", f"{shown(cells[row])}: {remedy}{_decimal_comma(cells[row])}")
         for row in np.flatnonzero(bad).tolist()

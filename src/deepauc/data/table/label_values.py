@@ -59,7 +59,7 @@ def _lost(values: Sequence[str], counts: Counter[str], column: str, keep: npt.ND
             column,
             "label value left out",
             f"{left[value]:,} of the {total:,} rows with the label {shown(value)} have a problem and would be left "
-            "out. What remains could neither teach nor test this class: mend these rows",
+            "out. Too few rows of this class would remain: correct these rows",
         )
         for value, total in counts.items()
         if total > 1 and left[value] >= LOST_SHARE * total

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from deepauc.data.splits import Leak
-from deepauc.names import Alike, group_word
+from deepauc.names import Alike, counted, group_word
 
 ProblemKind = Literal[
     "missing file",
@@ -90,7 +90,7 @@ class MissingCode:
         low, high = self.others
         return (
             f"column {self.column!r}: {self.rows:,} rows hold {self.value:g}, the others {low:g} to {high:g}. "
-            "It counts as a number: if it means that the value is not known, fill it in, or leave these rows out."
+            "It counts as a number. If it means that the value is unknown, fill in the value, or leave out these rows."
         )
 
 
@@ -128,7 +128,9 @@ class TableReport:
 
     def __str__(self) -> str:
         word = group_word(self.group_column)
-        lines = [f"{self.path}: {self.rows:,} rows, {self.labelled:,} labelled, {self.unlabelled:,} unlabelled"]
+        lines = [
+            f"{self.path}: {counted(self.rows, 'row')}, {self.labelled:,} labelled, {self.unlabelled:,} unlabelled"
+        ]
         for name, positives in self.positives.items():
             known = positives + self.negatives[name]
             share = f" ({positives / known:.2%})" if known else ""
@@ -140,7 +142,7 @@ class TableReport:
         if self.sizes:
             (height, width), most = max(self.sizes.items(), key=lambda item: item[1])
             lines.append(
-                f"images: {len(self.sizes)} size(s), most often {height} x {width} ({most:,}), "
+                f"images: {counted(len(self.sizes), 'size')}, most often {height} x {width} ({most:,}), "
                 f"{'grey' if self.channels == 1 else 'colour'}"
             )
         if self.sizes:  # numbers repeat by chance, pictures do not
@@ -154,14 +156,14 @@ class TableReport:
         named = {"patient": word, "image": "image"}
         lines += [f"leak: {named[leak.what]}{str(leak)[len(leak.what) :]}" for leak in self.leaks if leak.what in named]
         if same := sum(leak.what == "features" for leak in self.leaks):
-            lines.append(f"identical features in two parts: {same:,} sets of rows")
+            lines.append(f"identical features in two parts: {counted(same, 'set')} of rows")
         lines += [f"metadata {name}: read as {how}" for name, how in self.metadata.items()]
         lines += [
             f"caution: {text}"
             for text in (*(alike.text(word) for alike in self.alike), *self.missing_codes, *self.cautions)
         ]
         if self.skipped:
-            lines.append(f"skipped {len(self.skipped):,} rows: {', '.join(map(str, self.skipped))}")
+            lines.append(f"rows left out because of a problem: {', '.join(map(str, self.skipped))}")
         lines.append(format_problems(self.problems) if self.problems else "no problems")
         return "\n".join(lines)
 
@@ -170,10 +172,10 @@ class TableReport:
         largest = self.largest_group
         if largest is None or largest.rows < 2:
             return ""
-        text = f", the largest {shown(largest.name)} with {largest.rows:,} rows"
+        text = f"; the largest is {shown(largest.name)}, with {largest.rows:,} rows"
         if largest.name.lower() not in _NOBODY and largest.rows < max(10, SUSPICIOUS_SHARE * self.rows):
             return text
-        return f"{text}: if that is not one {group_word(self.group_column)}, give each of its rows a name of its own"
+        return f"{text}. If that is not one {group_word(self.group_column)}, give each of its rows its own name"
 
 
 def format_problems(problems: Sequence[Problem]) -> str:

@@ -138,7 +138,9 @@ def separator_of(path: Path, first_line: str) -> str:
     """A tab in a .tsv; else a comma where the line with the column names has one, or a tab, or a semicolon."""
     note = first_line.strip().strip('"')
     if len(note) <= 5 and note.lower().startswith("sep="):
-        raise ValueError(f"{path} begins with {note!r}, a note for Excel: delete that line; the next names columns.")
+        raise ValueError(
+            f"{path} begins with {note!r}, a note for Excel: delete that line; the next one names the columns."
+        )
     if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]]:
         return "\t"
     return next((mark for mark in ",\t;" if _parts(first_line, mark) > 1), ",")
@@ -301,13 +303,15 @@ def _lines(stream: IO[str], path: Path) -> Iterator[str]:
         if total > MAX_TABLE_CHARACTERS:
             raise _too_much_text(f"{path}, line {number}", MAX_TABLE_CHARACTERS, "table")
         if "\0" in line:
-            raise ValueError(f"{path}, line {number} holds a NUL byte: this is no text. Save the table as UTF-8 csv.")
+            raise ValueError(
+                f"{path}, line {number} holds a NUL byte: this is not a text file. Save the table as UTF-8 csv."
+            )
         yield line
 
 
 def _too_much_text(where: str, limit: int, what: str) -> ValueError:
     return ValueError(
-        f"{where}: the text is too long, {limit:,} characters are the most of a {what}. Leave columns out that are not "
+        f"{where}: the text is too long (a {what} may have {limit:,} characters). Leave out columns that are not "
         "used, or divide the table."
     )
 
@@ -351,7 +355,7 @@ def _read_parquet(path: Path, wanted: Sequence[str], numbers: Collection[str]) -
                     raise _too_much_text(str(path), MAX_TABLE_CHARACTERS, "table")
                 found.add(row, line)
     except pyarrow.ArrowException as error:
-        raise ValueError(f"{path} is no readable parquet file: {error}") from None
+        raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None
     return found.cells()
 
 

@@ -32,6 +32,7 @@ from deepauc.data.table.problems import Problem
 from deepauc.data.table.rows import TableRows, as_digests, read_rows, row_digest
 from deepauc.data.task import PART_NAMES, Array, Floats, Indices
 from deepauc.labels import NO_NAME
+from deepauc.names import counted
 
 Mask = npt.NDArray[np.bool_]
 TRAIN = PART_NAMES.index("train")
@@ -60,9 +61,9 @@ class TableColumns:
 
     def __post_init__(self) -> None:
         if (self.image is not None and self.features) or not (self.image or self.features or self.all_metadata):
-            raise ValueError("name either an image column or feature columns.")
+            raise ValueError("name an image column or feature columns, not both.")
         if self.image is not None and self.id is not None:
-            raise ValueError("rows of images are called by their files: leave the id column out.")
+            raise ValueError("rows of images are identified by their files: leave out the id column.")
         single = [name for name in (self.image, self.group, self.id, self.split, self.weight) if name is not None]
         inputs = self.all_metadata if self.metadata_only else self.features
         counts = Counter([*inputs, *single, *self.labels])
@@ -291,12 +292,16 @@ def _one_class(scan: Scan, rows: Mask, place: str) -> list[Problem]:
     if not rows.any():
         return []
     positives, negatives = (scan.labels[rows] == 1).sum(axis=0), (scan.labels[rows] == 0).sum(axis=0)
+    there = [
+        f"{counted(int(p), 'positive')} and {counted(int(n), 'negative')}"
+        for p, n in zip(positives, negatives, strict=True)
+    ]
     return [
         Problem(
             row=None,
             column=scan.columns.labels[label],
             kind="one class only",
-            message=f"{place} has {positives[label]} positives and {negatives[label]} negatives; both are needed",
+            message=f"{place} has {there[label]}; both are needed",
         )
         for label in np.flatnonzero((positives == 0) | (negatives == 0))
     ]

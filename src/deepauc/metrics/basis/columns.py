@@ -177,7 +177,7 @@ def group_numbers(groups: ArrayLike, rows: int) -> npt.NDArray[np.intp]:
     array = to_numpy(groups)
     if array.shape != (rows,):
         raise ValueError(
-            f"groups have shape {array.shape}; they must be ({rows},), one group (patient) a row of the scores."
+            f"groups have shape {array.shape}; they must be ({rows},), one group (patient) per row of the scores."
         )
     return np.unique(require_groups(groups, array), return_inverse=True)[1]
 

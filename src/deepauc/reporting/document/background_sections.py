@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from deepauc.names import leak_text
 from deepauc.reporting.document.blocks import (
     Block,
     Caution,
@@ -98,7 +99,7 @@ def leak_texts(leaks: LeakFinding) -> list[str]:
     if leaks.patients_in_two_parts:
         found.append(
             f"Leak: {leaks.patients_in_two_parts:,} of {leaks.patients:,} {leaks.group_word}s are in two "
-            f"{leaks.between}: the values in this report are too good. The command deepauc data check names them."
+            f"{leaks.between}, so the values in this report are too good. The command deepauc data check names them."
         )
     if leaks.possible:
         found.append(
@@ -108,13 +109,11 @@ def leak_texts(leaks: LeakFinding) -> list[str]:
     kinds = dict(leaks.recorded or {})
     if leaks.patients_in_two_parts:
         kinds.pop("patient", None)  # the same ones, counted at training
-    if "patient" in kinds:
-        kinds[leaks.group_word] = kinds.pop("patient")
     if kinds:
-        words = ", ".join(f"{count:,} × the same {shown(kind)}" for kind, count in kinds.items())
+        words = ", ".join(leak_text(shown(kind), count, leaks.group_word) for kind, count in kinds.items())
         found.append(
-            f"Leak, recorded at training: in two parts there is {words}. The values in this report may be too good. "
-            "The command deepauc data check names the rows."
+            f"Leak, recorded at training: in two parts are {words}. The values in this report may be too good. The "
+            "command deepauc data check names the rows."
         )
     return found
 
@@ -128,7 +127,7 @@ def leaks_section(findings: RunFindings) -> Section:
         blocks.append(
             Missing(
                 "patient leak check",
-                "the data name no patients or other groups (--group-column), so leaks between parts are unseen.",
+                "the data name no patients or other groups (--group-column), so leaks between parts cannot be found.",
             )
         )
     elif leaks.patients_in_two_parts == 0:
@@ -138,14 +137,13 @@ def leaks_section(findings: RunFindings) -> Section:
     if leaks.recorded is None:
         blocks.append(
             Missing(
-                "check for identical inputs", "run.json records none. The command deepauc data check TABLE makes one."
+                "check for identical inputs",
+                "run.json records no such check. The command deepauc data check TABLE makes one.",
             )
         )
     elif not leaks.recorded:
         blocks.append(
-            Paragraph(
-                f"Recorded at training: no name of a {word} and no identical input was found in two {leaks.between}."
-            )
+            Paragraph(f"Recorded at training: no {word} and no identical input was found in two {leaks.between}.")
         )
     return Section(anchor="leaks", title="Leak check", blocks=tuple(blocks))
 
@@ -162,7 +160,7 @@ def cases_section(findings: RunFindings) -> Section:
         )
         for case in findings.cases
     )
-    header = ("Id", "Label", "What it is", "Score", "Share of the other class it is on the wrong side of")
+    header = ("Id", "Label", "What it is", "Score", "Share of the other class that is ranked on its wrong side")
     caption = "Highest-scored negatives and lowest-scored positives"
     if findings.folds:
         caption = "Negatives ranked highest and positives ranked lowest within their fold"
@@ -170,7 +168,7 @@ def cases_section(findings: RunFindings) -> Section:
         anchor="cases",
         title="Largest errors",
         blocks=(
-            Caution("Ids may name patients or customers: mind with whom this page is shared."),
+            Caution("Ids may name patients or customers: take care with whom you share this page."),
             DataTable(caption=caption, header=header, rows=rows),
         ),
     )
@@ -222,7 +220,7 @@ def _rows_of_the_table(data: DataRecord) -> str:
     if data.rows is None or data.labelled is None or data.unlabelled is None:
         return ""
     text = f"{data.rows:,}: {data.labelled:,} labelled, {data.unlabelled:,} without a label, "
-    text += f"{data.skipped_rows:,} left out for a problem"
+    text += f"{data.skipped_rows:,} left out because of a problem"
     same = data.sets_of_identical_inputs
     images = data.image_column is not None or (data.packed is not None and data.packed.images)
     if images and same:  # numbers repeat by chance, pictures do not
@@ -250,14 +248,14 @@ def provenance_section(findings: RunFindings, command: str | None) -> Section:
     blocks: list[Block] = [Facts(tuple((term, shown(text, longest=600)) for term, text in pairs))]
     for title, content in (
         ("Recipe", record.plain.get("recipe")),
-        ("Everything run.json holds besides", {k: v for k, v in record.plain.items() if k != "recipe"}),
+        ("The rest of run.json", {k: v for k, v in record.plain.items() if k != "recipe"}),
     ):
         text = json.dumps(content, indent=2, ensure_ascii=False)
         blocks.append(Code(title=title, text="\n".join(shown(line, longest=2000) for line in text.splitlines())))
     blocks.append(
         Paragraph(
-            "Every number above is made again, without images and without a GPU, from run.json, history.csv and "
-            "scores.csv in the run folder; report.json beside this file holds them unrounded."
+            "Every number above can be computed again from run.json, history.csv and scores.csv in the run folder, "
+            "without images and without a GPU. report.json beside this file holds the numbers unrounded."
         )
     )
     return Section(anchor="provenance", title="Where this comes from", blocks=tuple(blocks))

@@ -90,13 +90,17 @@ def _events(findings: RunFindings) -> str | None:
     first = {(one.part, one.label): one.counts for one in findings.parts}
     said = [f"{_called(part)} {counts.positives:,} of {counts.rows:,}" for (part, _), counts in first.items()]
     alone = len(findings.label_names) == 1
-    return f"Positives: {', '.join(said)}. The sample size is the author's to justify" if alone else None
+    return f"Positives: {', '.join(said)}. The authors must justify the sample size" if alone else None
 
 
 def _imbalance(findings: RunFindings) -> str | None:
     train = [one for one in findings.parts if one.part in ("train", OOF) and one.counts.rows]
     said = [f"{shown(one.label)} {percent_text(one.counts.positives / one.counts.rows)}" for one in train]
-    return f"Positive in training: {', '.join(said)}. How the loss and the batches meet it: appendix" if said else None
+    return (
+        f"Positive in training: {', '.join(said)}. The appendix says how the loss and the batches deal with it"
+        if said
+        else None
+    )
 
 
 def _model(findings: RunFindings) -> str | None:
@@ -148,7 +152,7 @@ def _output(findings: RunFindings) -> str | None:
 
 def _explainability(findings: RunFindings) -> str | None:
     images = len(findings.record.task.shape) == 3
-    return "Grad-CAM of example images on a page apart, deepauc report RUN --examples" if images else None
+    return "Grad-CAM of example images is on a separate page: deepauc report RUN --examples" if images else None
 
 
 def _errors(findings: RunFindings) -> str | None:
@@ -158,7 +162,7 @@ def _errors(findings: RunFindings) -> str | None:
 def _ensemble(findings: RunFindings) -> str | None:
     number, folds = findings.record.tta, findings.record.folds
     networks = "One network" if folds is None else f"The average of the networks of {len(folds.names)} folds"
-    return f"{networks}; a score is the mean over {number:,} changed copies of an image" if number else networks
+    return f"{networks}; a score is the mean over {number:,} augmented copies of an image" if number else networks
 
 
 def _reuse(findings: RunFindings) -> str | None:

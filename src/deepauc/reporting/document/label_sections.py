@@ -41,17 +41,17 @@ from deepauc.training.plain import objective_type
 from deepauc.training.run.scores import OOF
 
 _BRACKETS = (
-    "Brackets: 95 % intervals, from a bootstrap over {over} ({samples:,} samples) that takes the "
-    "recalibration as given. Chance alone lifts the calibration error above 0: where its interval starts at 0, perfect "
-    "calibration is not ruled out."
+    "Brackets are 95 % intervals from a bootstrap over {over} ({samples:,} samples) that takes the recalibration as "
+    "given. By chance alone the calibration error is above 0: if its interval starts at 0, the calibration may be "
+    "perfect."
 )
 _FOLD_PROBABILITIES = (
-    "A probability is what a fold's network says of a row that it did not see, recalibrated on the held-out rows of "
-    "the other folds. Probabilities have one scale, so those of all folds are judged together. The average of all "
-    "networks, which deepauc predict uses, is not judged here."
+    "A probability is that of a fold's network for a row that it was not trained on, recalibrated on the held-out "
+    "rows of the other folds. Probabilities have one scale, so those of all folds are judged together. The average "
+    "of all networks, which deepauc predict uses, is not judged here."
 )
 _AVERAGE_PROBABILITIES = (
-    "A probability is the mean of the recalibrated probabilities of all networks, which is what deepauc predict gives."
+    "A probability is the mean of the recalibrated probabilities of all networks, as in deepauc predict."
 )
 Topic = tuple[str, str, tuple[Block, ...]]  # anchor, title, blocks
 
@@ -96,7 +96,7 @@ def interval_table(label: LabelEvaluation) -> tuple[Block, ...]:
         patients = f"Every {counts.group_word} has one row, so intervals are by {counts.group_word}."
         if counts.clustered:
             word = counts.group_word
-            patients = f"{counts.patients:,} {word}s have {counts.rows:,} rows: quote an interval by {word}."
+            patients = f"{counts.patients:,} {word}s have {counts.rows:,} rows: quote the interval by {word}."
     share, limits = counts.positives / counts.rows, auc.average_precision_interval
     missing: tuple[Block, ...] = ()
     method = ""
@@ -217,13 +217,12 @@ def _scores_as_probabilities(objective: str) -> str:
     spec = objective_type(objective)
     if getattr(spec, "gives_probabilities", False):
         return (
-            "The judged network was trained by cross-entropy, which makes the sigmoid of a score a probability, for "
-            "the share of positives seen in training; how far that holds here is shown by the figures before "
-            "recalibration."
+            "The judged network was trained by cross-entropy, so the sigmoid of a score is a probability for the "
+            "share of positives in training. The values before recalibration show how well that holds here."
         )
     if getattr(spec, "ranks", False):
-        return "Scores of an AUC loss are not probabilities: only their order was trained."
-    return "The scores of this network need not be probabilities."
+        return "Scores of an AUC loss are not probabilities: training fixes only their order."
+    return "The scores of this network may not be probabilities."
 
 
 def _calibration_rows(states: list[CalibrationState]) -> Iterator[tuple[TableCell, ...]]:
@@ -248,8 +247,8 @@ def _decision(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
         return (Missing("decision curve", found.why),)
     useful = useful_ranges(found)
     said = (
-        "On these rows, acting on the recalibrated model is nowhere better than both acting on everybody and acting on "
-        "nobody."
+        "On these rows, acting on the recalibrated model is never better than both acting on everybody and acting "
+        "on nobody."
     )
     if useful:
         said = (
@@ -260,7 +259,7 @@ def _decision(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
     positives = label.counts.positives
     said += (
         f" The curve has no interval: it rests on {positives:,} positive row{'s' * (positives != 1)}, and other rows "
-        "would draw another one."
+        "would give another curve."
     )
     picture = decision_picture(f"{prefix}decision-curve", found, label.counts.positives / label.counts.rows)
     return (Beside((Paragraph(said),), picture),)

@@ -13,13 +13,13 @@ from deepauc.text_tables import percent_text
 from deepauc.training.run.scores import OOF
 
 _CHOSEN = (
-    "Each threshold was chosen on rows held out from training and is judged here on rows that had no part in the "
-    "choice, which is why the value reached differs from the one asked for."
+    "Each threshold was chosen on rows held out from training and is judged here on other rows. So the value "
+    "reached differs from the value asked for."
 )
 _CHOSEN_ON_FOLDS = (
-    "In each fold the threshold is the one that the other folds choose, and the counts are summed over folds: no row "
-    "has a part in the choice of its own threshold, which is why the value reached differs from the one asked for. The "
-    "column Threshold is the choice of all held-out rows, in log odds, which deepauc predict and the bundle use."
+    "In each fold the threshold is the one that the other folds choose, and the counts are summed over folds. No "
+    "row helps to choose its own threshold, so the value reached differs from the value asked for. The column "
+    "Threshold is the choice of all held-out rows, in log odds, which deepauc predict and the bundle use."
 )
 _SCORE_WORDS = {"highest": "its highest score (worst image)", "mean": "the mean of its scores"}
 
@@ -58,7 +58,7 @@ def patient_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
     word = label.counts.group_word
     rows = [
         (
-            TableCell(f"Every row for itself (intervals clustered by {word})"),
+            TableCell(f"Each row on its own (intervals clustered by {word})"),
             TableCell(f"{label.counts.rows:,}", label.counts.rows),
             TableCell(f"{label.counts.positives:,}", label.counts.positives),
             TableCell(interval_text(label.auc.headline), label.auc.headline.value),
@@ -87,8 +87,8 @@ def patient_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
         ),
         Paragraph(
             f"A {word} is positive if one of its rows is. Thresholds are chosen on the {word}s of "
-            f"{'the other folds' if label.part == OOF else 'validation'} in the same way. Rows without a label do not "
-            "count."
+            f"{'the other folds' if label.part == OOF else 'validation'} in the same way. Rows without a label are "
+            "ignored."
         ),
     )
 
@@ -103,7 +103,7 @@ def _patient_table(label: LabelEvaluation, level: PatientLevel) -> Block:
     if isinstance(level.operating_points, Absent) or isinstance(level.sensitivity_points, Absent):
         why = next(one.why for one in (level.operating_points, level.sensitivity_points) if isinstance(one, Absent))
         return Missing(f"operating points of {word}s by {how}", why)
-    caption = f"Operating points by {word}, a {word} judged by {how}, with 95 % intervals (Wilson)"
+    caption = f"Operating points by {word} (each {word} is judged by {how}), with 95 % intervals (Wilson)"
     return _table(caption, (*level.operating_points, *level.sensitivity_points))
 
 

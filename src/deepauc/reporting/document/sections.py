@@ -57,14 +57,14 @@ from deepauc.reporting.folds import SINGLE_NETWORKS, candidates_section, kept_te
 from deepauc.training.run.scores import OOF
 
 NOT_A_DEVICE = (
-    "Not a medical device. For research only: nothing here was reviewed for use on patients, and no diagnosis or "
-    "treatment may rest on it."
+    "Not a medical device. For research only: nothing here was reviewed for use on patients. Base no diagnosis or "
+    "treatment on it."
 )
 
 
 _AVERAGE = (
-    "The test part was in no fold. Here it is judged by the average of all networks, which is what deepauc predict "
-    "uses, at the thresholds of all held-out rows."
+    "The test part was in no fold. Here the average of all networks, which deepauc predict uses, is judged on it, "
+    "at the thresholds of all held-out rows."
 )
 
 
@@ -144,8 +144,8 @@ def _copies_blocks(findings: RunFindings) -> list[Block]:
         return []
     return [
         Paragraph(
-            f"A score of validation and test is the mean over {number:,} copies of an image, changed as in training. "
-            "The scores of training rows, and the AUC after each epoch, are of the images as they are."
+            f"Validation and test scores are means over {number:,} augmented copies of each image. Training scores, "
+            "and the AUC after each epoch, are measured without augmentation."
         )
     ]
 
@@ -158,14 +158,14 @@ def _kept_blocks(findings: RunFindings) -> list[Block]:
     last = max(findings.stages, key=lambda stage: stage.number)
     name = f"stage {kept.number + 1}, {shown(kept.objective)}"
     if findings.not_kept is None:
-        return [Paragraph(f"The network judged here is that of the last stage ({name}), the best on validation.")]
+        return [Paragraph(f"This report judges the network of the last stage ({name}), the best on validation.")]
     measure, values = "AUC", (last.validation_auc, kept.validation_auc)
     if (guard := findings.record.results.guard) is not None and guard.chosen_by is not None:
         measure, values = shown(guard.measure), (guard.measured[last.number], guard.measured[kept.number])
     return [
         Paragraph(
-            f"The network judged here is that of {name}. The last stage, {shown(last.objective)}, was not kept: on "
-            f"validation its {measure} is {values[0]:.3f}, that of the kept one {values[1]:.3f}."
+            f"This report judges the network of {name}. The last stage, {shown(last.objective)}, was not kept: its "
+            f"{measure} on validation is {values[0]:.3f}, and that of the kept stage is {values[1]:.3f}."
         )
     ]
 
@@ -179,7 +179,7 @@ def _headline(findings: RunFindings, label: LabelEvaluation, auc: AucResult) -> 
     if auc.bootstrap is not None:
         known += f", {_range(auc.bootstrap)} ({over})"
     if label.too_few is not None:
-        known = "The table of intervals below holds what was computed all the same. Do not quote it as a result."
+        known = "The table of intervals below shows what was computed nevertheless. Do not quote it as a result."
     where = f"on {rows_of(label.part)}"
     if findings.record.folds is not None and label.part == OOF:
         where = f"within {len(findings.record.folds.names)} folds"
@@ -255,7 +255,7 @@ def _several_labels(findings: RunFindings) -> list[Block]:
         Missing(f"AUC of {shown(one.name)}", one.auc.why) for one in findings.labels if isinstance(one.auc, Absent)
     ]
     if careful := [shown(label.name) for label in findings.labels if label.cautions]:
-        blocks.append(Caution(f"Read the cautions in the sections of these labels: {', '.join(careful)}."))
+        blocks.append(Caution(f"The sections of these labels have cautions: {', '.join(careful)}."))
     rows = [(one.name, one.auc.headline) for one in counted if isinstance(one.auc, AucResult)]
     if rows:
         best = max(rows, key=lambda row: row[1].value)
@@ -312,7 +312,7 @@ def _baseline(findings: RunFindings) -> Section:
         blocks += _baseline_blocks(findings.baseline, findings.label_names, _BASELINE_WORDS)
     elif findings.not_kept is not None:
         title = "Against the stage that was not kept"
-        blocks.append(Paragraph(f"Not tested against a baseline, since {findings.baseline.why}"))
+        blocks.append(Paragraph(f"There is no test against a baseline: {findings.baseline.why}"))
     else:
         blocks.append(Missing("paired test against another run", findings.baseline.why))
     if isinstance(findings.not_kept, BaselineFinding):
@@ -418,9 +418,9 @@ def _stage_blocks(stages: tuple[StageFinding, ...]) -> list[Block]:
             )
         )
     kept = next((stage for stage in stages if stage.kept), None)
-    said = "" if kept is None else f" The network of stage {kept.number + 1} was kept and is the one judged here."
+    said = "" if kept is None else f" The network of stage {kept.number + 1} was kept, and this report judges it."
     if all(stage.p_value is None for stage in stages):
-        said += " There is no test of their difference: it is for one label with two rows or more of each class there."
+        said += " There is no test of their difference: it needs one label, with at least two rows of each class."
     return [
         Paragraph(f"After training, the stages of this run were compared on validation.{said}"),
         DataTable(
@@ -440,10 +440,10 @@ def _subgroups(findings: RunFindings) -> Section:
         where = "the other folds" if findings.judged_part == OOF else "validation"
         blocks = [
             Paragraph(
-                f"AUC within each subgroup, with its 95 % interval (DeLong, clustered by {word} where {word}s have "
-                f"several rows). Sensitivity and specificity are at the threshold for 90 % specificity on all of "
-                f"{where}. Subgroups are small and many: a difference seen here is a question, not an answer; no "
-                "correction for looking often was made."
+                f"AUC within each subgroup, with its 95 % interval (DeLong, clustered by {word} if {word}s have "
+                "several rows). Sensitivity and specificity are at the threshold for 90 % specificity on all of "
+                f"{where}. Subgroups are small and many, and nothing corrects for the number of comparisons: a "
+                "difference seen here is a question, not an answer."
             )
         ]
         for number, one in enumerate(found):

@@ -39,7 +39,7 @@ def trivial_section(findings: RunFindings) -> Section | None:
     header = ("Trivial baseline", "Label", "AUC", "AUC of the network minus this [95 % interval]")
     table = DataTable(caption="Paired comparison with trivial baselines", header=header, rows=tuple(rows))
     text = (
-        "These models need no network and train in seconds, on the same rows. A network that is not clearly better "
-        "than they are may not be worth its training."
+        "These models need no network and train in seconds on the same rows. A network that is not clearly better "
+        "may not be worth its training."
     )
     return Section(anchor="trivial", title="Against trivial baselines", blocks=(Paragraph(text), table))

@@ -20,17 +20,18 @@ from deepauc.reporting.evaluation.findings import Absent, AucResult, RunFindings
 from deepauc.reporting.figures.label import forest_picture, interval_text
 
 _FOLDS = (
-    "Each fold by the network that did not see it, with DeLong's 95 % interval of that fold alone. Folds are small: "
-    "their AUCs differ by chance, and by what each network was trained on."
+    "Each fold is judged by the network that was not trained on it, with DeLong's 95 % interval of that fold alone. "
+    "Folds are small: their AUCs differ by chance, and because each network had other training rows."
 )
 _SEEDS = (
-    "The same rows with other random seeds. Such runs differ by initial weights, order and augmentation alone, not by "
-    "patients: their spread adds to what the interval of each one says, and does not replace it."
+    "The same rows with other random seeds. Such runs differ only in initial weights, order and augmentation, not "
+    "in patients. Their spread comes on top of the interval of each run and does not replace it."
 )
 _NO_SEEDS = (
-    "this report is of one run. With other seeds on the same table: deepauc report RUN --repeat RUN_2 --repeat RUN_3."
+    "this report is about one run. Add runs with other seeds on the same table: deepauc report RUN --repeat RUN_2 "
+    "--repeat RUN_3."
 )
-_OTHER_RECIPE = "These runs differ from this one by more than the seed (their recipes differ): {names}."
+_OTHER_RECIPE = "The recipes of these runs differ from this one by more than the seed: {names}."
 
 
 def variation_section(findings: RunFindings) -> Section:

@@ -65,8 +65,8 @@ FEW = 10  # samples of the rarer class at which intervals are known to be too na
 TOO_FEW = 5  # of a class, below which an AUC is not quoted as the result
 # Measured by tests/reporting/evaluation/test_report_coverage.py (slow).
 COVERAGE_NOTE = (
-    "In simulations (normal scores, AUC .7 to .9) a nominal 95 % DeLong interval held the true AUC in 87 to 94 % of "
-    "the samples with 10 positives and in 86 to 89 % with 5."
+    "In simulations (normal scores, AUC .7 to .9) nominal 95 % DeLong intervals contained the true AUC in 87 to 94 "
+    "% of the samples with 10 positives and in 86 to 89 % with 5."
 )
 FOLDS_NOTE = "Intervals within folds were tried in simulations with 15 positives and more, not with fewer."
 NO_RAW = "scores.csv of a run with folds holds recalibrated scores."
@@ -138,8 +138,9 @@ def _obstacle(sample: Sample, part: str) -> Absent | None:
         return Absent(f"{where} {'have' if part == OOF else 'has'} no labelled row.")
     if (bad := int((~np.isfinite(sample.scores)).sum())) > 0:
         return Absent(
-            f"{bad} of {rows} scores in {where} are NaN or infinite. Drop these rows, or find out why the model gave "
-            "none; a network that has diverged is trained again with bounded scores (bound='sigmoid') or a lower lr."
+            f"scores in {where} that are NaN or infinite: {bad:,} of {rows:,}. Drop these rows, or find out why the "
+            "model gave none. If the training diverged, train again with bounded scores (bound='sigmoid') or a "
+            "lower lr."
         )
     positives = int(sample.labels.sum())
     if positives in (0, rows):
@@ -324,8 +325,8 @@ def _backwards(auc: AucResult | Absent) -> tuple[str, ...]:
     if isinstance(auc, Absent) or not auc.headline.high < 0.5:
         return ()
     return (
-        "The whole interval lies below 0.5: higher scores go with label 0. Look whether the scores are those of the "
-        "class that is called 1.",
+        "The whole interval lies below 0.5: higher scores go with label 0. Check that the scores are those of the "
+        "class labelled 1.",
     )
 
 
@@ -349,12 +350,12 @@ def _cautions(counts: Counts, folds: bool) -> tuple[str, ...]:
     if rarer == 1 or (counts.clustered and any(of_one.values())):
         patients_of = next((name for name, one in of_one.items() if one), kind)
         single = f"{kind} row" if rarer == 1 else f"{counts.group_word} with {patients_of} rows"
-        found.append(f"Only 1 {single}: how far off the AUC may be cannot be estimated, so its interval is 0 to 1.")
+        found.append(f"Only 1 {single}: the error of the AUC cannot be estimated, so its interval is 0 to 1.")
     elif rarer <= FEW:
-        found.append(f"Only {rarer} {kind} row{'s' * (rarer != 1)}: read every interval here as too narrow. {note}")
+        found.append(f"Only {rarer} {kind} row{'s' * (rarer != 1)}: every interval here is likely too narrow. {note}")
     elif counts.clustered and counts.patients_with_positive is not None and counts.patients_with_positive <= FEW:
         found.append(
             f"The {counts.positives} positive rows come from only {counts.patients_with_positive} "
-            f"{counts.group_word}s: read every interval here as too narrow. {note}"
+            f"{counts.group_word}s: every interval here is likely too narrow. {note}"
         )
     return tuple(found)

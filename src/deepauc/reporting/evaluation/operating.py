@@ -144,7 +144,7 @@ def few_for_thresholds(validation: Counts, *, folds: bool) -> tuple[str, ...]:
         else:
             continue
         found.append(
-            f"The thresholds for a fixed {what} rest on only {few}. Fewer than {FEW_FOR_THRESHOLDS} cannot tell a "
-            f"{what} of 95 % from 100 %: on other rows it may be far from what was asked for."
+            f"The thresholds for a fixed {what} rest on only {few}. Fewer than {FEW_FOR_THRESHOLDS} cannot "
+            f"distinguish a {what} of 95 % from 100 %: on other rows it may be far from the value asked for."
         )
     return tuple(found)

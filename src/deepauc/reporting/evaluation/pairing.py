@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepauc.names import counted
 from deepauc.training.run.scores import Scores, Strings
 
 
@@ -46,19 +47,20 @@ def _joined(a: Scores, b: Scores, ids_a: Strings, ids_b: Strings, *, common: boo
         values, counts = np.unique(ids, return_counts=True)
         if (counts > 1).any():
             raise ValueError(
-                f"{table.source}: the id {str(values[counts > 1][0])[:60]!r} stands in several rows, so rows cannot be "
+                f"{table.source}: the id {str(values[counts > 1][0])[:60]!r} is in several rows, so rows cannot be "
                 "joined on it. Name a unique column with --id-column, or choose one --part."
             )
     both, rows_a, rows_b = np.intersect1d(ids_a, ids_b, assume_unique=True, return_indices=True)
     lonely = len(a) + len(b) - 2 * len(both)
     if not len(both) or (lonely and not common):
         raise ValueError(
-            f"{len(both)} ids are in both files, {len(a) - len(both)} only in {a.source}, {len(b) - len(both)} only in "
-            f"{b.source}: compare the same samples, or keep the common ones with deepauc compare --common."
+            f"ids in both files: {len(both):,}; only in {a.source}: {len(a) - len(both):,}; only in {b.source}: "
+            f"{len(b) - len(both):,}. Compare the same samples, or keep the common ones with deepauc compare "
+            "--common."
         )
     order = np.argsort(rows_a, kind="stable")
-    kept = f" ({lonely} rows that only one file has were left out)" if lonely else ""
-    return Pairing(a=a.rows(rows_a[order]), b=b.rows(rows_b[order]), how=f"joined on {len(both)} ids{kept}")
+    kept = f" ({counted(lonely, 'row')} in one file only left out)" if lonely else ""
+    return Pairing(a=a.rows(rows_a[order]), b=b.rows(rows_b[order]), how=f"joined on {counted(len(both), 'id')}{kept}")
 
 
 def _same_labels(a: Scores, b: Scores) -> Scores:

@@ -46,18 +46,18 @@ from deepauc.training.run.scores import OOF, Scores, read_run_scores
 from deepauc.training.trivial import FOLDER as TRIVIAL
 from deepauc.training.trivial import TITLES
 
-NO_BASELINE = "no baseline was named. With one: deepauc report RUN --baseline RUN_OF_THE_BASELINE."
-OWN_BASELINE = "the network that was kept is the baseline's own, that of {}."
-SAME_SCORES = "the other one gives every row the score that this run gives it: they are the same network."
+NO_BASELINE = "no baseline was named. Add one with deepauc report RUN --baseline RUN_OF_THE_BASELINE."
+OWN_BASELINE = "the kept network is the baseline itself ({}), so there is nothing to compare it with."
+SAME_SCORES = "both give every row the same score: they are the same network."
 NO_LAST_SCORES = (
-    "its scores are not in the run folder (the command deepauc train stores them, training from Python does not); its "
-    "paired test on validation is in the table of stages."
+    "its scores are not in the run folder (deepauc train stores them, training from Python does not). The table of "
+    "stages has its paired test on validation."
 )
 FOLDS_NOTE = (
-    "Judged within the folds of cross-validation: each row by a network that was not trained on it. Rows are ranked "
-    "within their fold alone, since scores of different networks have no common scale."
+    "Each row is judged by a network that was not trained on it (cross-validation). Rows are ranked within their "
+    "fold only, because scores of different networks have no common scale."
 )
-NO_METADATA = "no metadata were given. With them: deepauc report RUN --metadata table.csv --id-column COLUMN."
+NO_METADATA = "no metadata were given. Add them with deepauc report RUN --metadata table.csv --id-column COLUMN."
 
 
 def evaluate_run(
@@ -219,15 +219,15 @@ def part_note(part: str | None) -> str:
     if part == OOF:
         return FOLDS_NOTE
     if part == "test":
-        return "Judged on the test part, which no choice of training has seen."
+        return "Judged on the test part, which played no role in training or in any choice."
     if part == "validation":
         return (
             "This run has no test part: it is judged on validation. Training may have chosen epochs, stages or "
             "settings on these rows, so the values are likely too good."
         )
     return (
-        "This run has neither a test nor a validation part. The AUC of rows the network was trained on says nothing "
-        "about new ones, so it is not shown: train with --split-column, or with parts held out."
+        "This run has neither a test nor a validation part. The AUC on training rows says nothing about new rows, "
+        "so it is not shown: train with --split-column, or with parts held out."
     )
 
 
@@ -250,8 +250,8 @@ def _baseline(
         cautions.append("The two runs were trained on different data (their hashes differ).")
     if record.tta != their_record.tta:
         cautions.append(
-            f"Scores are means over copies of an image ({record.tta:,} here, {their_record.tta:,} there; 0: the image "
-            "as it is): part of the difference is how the networks are asked, not what they have learnt."
+            f"Scores are means over copies of an image ({record.tta:,} here, {their_record.tta:,} there; 0: no "
+            "augmentation). Part of the difference comes from this, not from what the networks have learnt."
         )
     objective = ", then ".join(their_record.objectives[: their_record.kept_stage + 1])
     return _compared(table, theirs, part, region, name=path.resolve().name, objective=objective, cautions=cautions)
@@ -345,7 +345,7 @@ def _history(run: Run, record: RunRecord) -> History | Absent:
     try:
         rows = run.history
     except OSError:
-        return Absent("history.csv is not there.")
+        return Absent("history.csv does not exist.")
     if not rows:
         return Absent("history.csv has no rows.")
     columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in rows[0] | rows[-1]}

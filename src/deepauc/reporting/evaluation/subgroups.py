@@ -50,8 +50,8 @@ class Metadata:
             remedy = "name the right column with --id-column."
             if all(one.isdecimal() for one in ids.tolist()):
                 remedy += (
-                    " Rows of a table of numbers have their line in it as id (the header is line 1): "
-                    "give the metadata a column of these."
+                    " Rows of a numeric table have their line in it as id (the header is line 1): add a column of "
+                    "these to the metadata."
                 )
             raise ValueError(
                 f"no id of scores.csv (such as {str(ids[0])[:60]!r}) is among the metadata's ids "

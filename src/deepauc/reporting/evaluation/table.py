@@ -130,7 +130,7 @@ def _shared_folds(pairing: Pairing) -> Strings:
     a, b = pairing.a.folds, pairing.b.folds
     if a is None or b is None or not np.array_equal(a, b):
         raise ValueError(
-            "the held-out rows (part oof) are not of the same folds in both files: train both on the same table with "
+            "the held-out rows (part oof) have different folds in the two files: train both on the same table with "
             "the same folds, or compare them on a test part or a new table (deepauc predict, then deepauc compare)."
         )
     return a
@@ -199,7 +199,7 @@ def _paired_region(
     if region is None:
         return None
     if within_folds:
-        return Absent("there is no paired test of partial AUCs within folds; a test part would have one.")
+        return Absent("partial AUCs within folds have no paired test; on a test part they have one.")
     return attempt(lambda: _paired_partial(ours, theirs, labels, groups, region))
 
 

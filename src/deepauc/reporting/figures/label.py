@@ -225,7 +225,7 @@ def decision_picture(name: str, decision: DecisionCurve, prevalence: float) -> P
         said = f"is better than both at threshold probabilities of {ranges_text(useful)}"
     return Picture(
         name=name,
-        caption="Decision curve of the recalibrated probabilities: net benefit a row, in true positives.",
+        caption="Decision curve of the recalibrated probabilities: net benefit per row, in true positives.",
         alt=f"Decision curve. Acting on the model {said}.",
         draw=draw,
     )

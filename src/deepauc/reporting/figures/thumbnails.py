@@ -42,24 +42,24 @@ SIDE = 144  # pixels of the longer side of a thumbnail
 _GAP = 6
 _WARM = np.array([255.0, 140.0, 0.0])  # what the map tints towards
 _BATCH = 32
-_PRIVACY = "These are images of patients, with ids that may name them: mind with whom this page is shared."
+_PRIVACY = "These are images of patients, and their ids may name patients: take care with whom you share this page."
 _READING = (
-    "Left the image as the network sees it, right the same tinted where it raises the score (Grad-CAM on the last "
-    "feature map; outlined: above half of its maximum, which is scaled image by image; no tint: no place raises it). "
-    "A map shows where the network looks, not that it looks for the right reason, and is only as fine as that feature "
-    "map."
+    "Left: the image as the network sees it. Right: the same image, tinted where it raises the score (Grad-CAM on "
+    "the last feature map; outlined: above half of its maximum, which is scaled for each image; no tint: no place "
+    "raises the score). A map shows where the network looks, not that it looks for the right reason, and is only as "
+    "fine as that feature map."
 )
 _CHANGED = (
-    "{count} of these images get another score now than scores.csv records (largest difference {largest:.2g}): "
-    "the files, or how they are read, may have changed since training."
+    "Images that now get another score than in scores.csv: {count} (largest difference {largest:.2g}). The files, "
+    "or how they are read, may have changed since training."
 )
 _FOLDS = (
-    "The score of an image, and its map, are of its fold's network, which was not trained on it. Whether the files are "
-    "those of training is not checked here."
+    "The score of an image and its map come from its fold's network, which was not trained on it. This page does "
+    "not check whether the files are those of training."
 )
 _COPIES = (
-    "A score is the mean over {number} changed copies of the image; the map is of the image as it is, as is what the "
-    "network sees on the left. Whether the files are those of training is therefore not checked here."
+    "A score is the mean over {number} augmented copies of the image; the map and the picture on the left show the "
+    "image without augmentation. So this page does not check whether the files are those of training."
 )
 
 _OF_BAGS = (
@@ -201,7 +201,7 @@ def thumbnails_section(run_dir: str | Path, findings: RunFindings, table: ImageT
     cases = findings.cases
     found = case_images(Path(run_dir), findings.label_names, cases, table)
     if not cases:
-        text = "There are none: no label has both a positive and a negative row in the part that is judged."
+        text = "There are none: no label has both a positive and a negative row in the judged part."
         return Section(anchor="thumbnails", title="Images of the largest errors", blocks=(Paragraph(text),))
     blocks: list[Block] = [*found.remarks]
     kinds = list(dict.fromkeys((case.label, case.kind) for case in cases))
@@ -261,7 +261,7 @@ def _own_table(folder: Path) -> ImageTable:
         why = "was trained on a packed set, which has no files" if data.packed else "does not record its table"
         raise ValueError(f"{folder} {why}: name the table of its images, --table data.csv --image-column file.")
     if not Path(data.table).is_file():
-        raise ValueError(f"the table of {folder}, {data.table}, is not there: name it with --table FILE.")
+        raise ValueError(f"the table of {folder}, {data.table}, does not exist: name it with --table FILE.")
     return ImageTable(path=data.table)
 
 
@@ -279,8 +279,8 @@ def _image_source(
     names = list(dict.fromkeys(wanted))
     if missing := [name for name in names if name not in files]:
         raise ValueError(
-            f"{len(missing)} of {len(names)} ids are not in column {column!r} of {table.path}, "
-            f"the first {shown(missing[0])!r}. Name the table the run was trained on: an id is what that column says."
+            f"ids that are not in column {column!r} of {table.path}: {len(missing):,} of {len(names):,}, the first "
+            f"{shown(missing[0])!r}. Name the table that the run was trained on."
         )
     # Only these files are opened, however long the table is.
     found = examine_column(
@@ -295,8 +295,8 @@ def _image_source(
     if found.problems:
         first = found.problems[0]
         raise ValueError(
-            f"{len(found.problems)} of {len(names)} images cannot be shown; {table.path}, "
-            f"row {first.row}: {first.message}."
+            f"images that cannot be shown: {len(found.problems):,} of {len(names):,}; {table.path}, row {first.row}: "
+            f"{first.message}."
         )
     height, width, channels = bundle.shape
     source = ImageFileInputs(
@@ -367,7 +367,7 @@ def _thumbnail(
     seen = ""
     if heat is not None:
         tinted = "tinted where it raises the score" if heat.max() > 0 else "without a tint: no place raises the score"
-        seen = f" Left the image, right the same {tinted}."
+        seen = f" Left: the image. Right: the same {tinted}."
     return Thumbnail(name=name, caption=what, alt=f"{what}.{seen}", png=side_by_side(image, heat))
 
 

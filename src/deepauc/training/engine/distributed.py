@@ -240,7 +240,7 @@ class Ranks:
             reason = re.sub(r"^\[\S*\] *", "", str(error).strip().splitlines()[0]).split(". ")[0]  # no line of C++
             raise TrainingStopped(
                 f"rank {self.rank} of {self.size} lost another rank ({reason}). That rank's own message says why. The "
-                "last checkpoint is kept: the same command goes on from there, torchrun --max-restarts by itself."
+                "last checkpoint is kept: run the same command again to resume (torchrun --max-restarts does so)."
             ) from error
 
 

@@ -65,7 +65,9 @@ class PlanOptions:
         if self.pooling is not None and self.pooling not in get_args(Pooling):
             raise ValueError(f"pooling must be one of {', '.join(get_args(Pooling))}, not {self.pooling!r}.")
         if self.objective != "auc-margin" and self.auc_stage == "none":
-            raise ValueError(f"objective {self.objective} is of the last stage, and auc_stage none leaves it out.")
+            raise ValueError(
+                f"objective {self.objective} is for the AUC stage, and auc_stage none leaves that stage out."
+            )
         limits = [limit for limit in (self.max_fpr, self.min_tpr) if limit is not None]
         if self.objective == "partial-auc":
             if not limits:
@@ -74,7 +76,9 @@ class PlanOptions:
         elif limits:
             raise ValueError("--max-fpr and --min-tpr are limits of the partial AUC: add --objective partial-auc.")
         if self.backbone != "auto" and not self.pretrained:
-            raise ValueError("backbone is of a network with pretrained weights: set pretrained too, or leave it out.")
+            raise ValueError(
+                "backbone needs a network with pretrained weights: set pretrained too, or leave out backbone."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,8 +110,8 @@ def plan_start(shape: tuple[int, ...], options: PlanOptions, device_kind: Device
     mean, std = expected_inputs(model.name, channels=shape[2])
     frozen = device_kind == "cpu" if options.backbone == "auto" else options.backbone == "frozen"
     if frozen and options.tta:
-        raise ValueError("tta scores changed copies of an image, and a frozen backbone sees each image once: leave tta "
-                         "out, or set backbone trained.")  # fmt: skip
+        raise ValueError("tta needs augmented copies, and a frozen backbone sees each image once: leave out tta, or "
+                         "set backbone trained.")  # fmt: skip
     if frozen and options.first_stage == "contrastive":
         raise ValueError("a contrastive first stage trains the backbone, which is frozen: leave first_stage out.")
     return Start(model=model, mean=mean, std=std, frozen=frozen)

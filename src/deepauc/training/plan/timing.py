@@ -130,7 +130,7 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     least = seconds([1] * len(wanted))
     if least > limit:
         raise ValueError(
-            f"{minutes:g} minutes are too few: one epoch of each stage{f' with {tune} pairs tuned' if tune else ''} "
+            f"{minutes:g} minutes are not enough: one epoch of each stage{f' with {tune} pairs tuned' if tune else ''} "
             f"takes about {time_text(least)} here ({pace_text(pace.step)}). Allow {_minutes_for(least):g} minutes, or "
             "make it less work: a smaller image size, the network small-cnn, fewer rows, a GPU."
         )

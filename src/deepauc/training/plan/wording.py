@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deepauc.names import counted
 from deepauc.training.plan.decision import Decision
 
 COMMON = {"asked for": "You set it."}
@@ -32,8 +33,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "gone": "Not in this table, but in that run: {gone:~row}.",
     },
     "folds": {
-        "few": "The rarer class has {rarer:,} rows or patients, fewer than {below}: too few for one split. Each row is "
-        "scored by a network that was not trained on it.",
+        "few": "The rarer class has only {rarer:~sample} (patients, if you name them), fewer than {below}: too few for "
+        "one split. Each row is scored by a network that was not trained on it.",
         "both inputs": "Images and metadata are weighed against each other on held-out rows.",
         "column": "The column {column} names the fold of each row.",
         "one per group": "Each {group} is in one fold only.",
@@ -164,7 +165,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "no budget": "Its {wanted:~epoch} leave too little of the budget for an AUC stage.",
         "no time": "{minutes:~minute} would not be enough for all of cross-entropy and {needed:~epoch} of an AUC "
         "stage, at {pace:~pace}, measured here: that takes {takes:~minute}.",
-        "shared is worse": "Two shortened stages ranked worse on one of five data sets and alike on the others.",
+        "shared is worse": "Two shortened stages ranked worse on one of five data sets and no better on the others.",
         "more time": "--minutes M gives more time; --auc-stage always shortens both stages.",
         "always": "--auc-stage always shortens both stages.",
     },
@@ -194,7 +195,7 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "enough": "Validation has at least {fewest:~row} of each class, so its AUC can choose the epoch. It is a "
         "little too good for that reason; the test part has no say.",
         "guard": "The AUC stage is kept only if it is not worse than cross-entropy on validation.",
-        "own metric": "What counts for that stage is {metric}.",
+        "own metric": "That stage is judged by {metric}.",
     },
     "augmentation": {
         "careful": "It is careful, because a table does not say what may be changed: no mirror images (left and right "
@@ -206,10 +207,11 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
     },
     "unlabelled rows": {
         "learns": "That stage learns from images alone, of the training part only.",
-        "no stage": "No stage of this recipe learns without labels; {may_join:,} could join one that does.",
+        "no stage": "No stage of this recipe learns without labels. A self-supervised stage could use {may_join:~row}.",
         "none": "None of them is in the training part.",
-        "held-out group": "{of_held_out_patient:,} never join: their {group} is in validation or test.",
-        "held out": "{held_out:,} never join: the table puts them, or an identical image, into validation or test.",
+        "held-out group": "Never used, because their {group} is in validation or test: {of_held_out_patient:~row}.",
+        "held out": "Never used, because the table puts them, or an identical image, into validation or test: "
+        "{held_out:~row}.",
     },
     "tuned": {
         "best": "Best of {tried:~pair} on validation, which has {positives:~positive}: the differences are noisy.",
@@ -275,8 +277,9 @@ class _Formatter(string.Formatter):
         if format_spec in _FORMATS:
             return _FORMATS[format_spec](value)
         if format_spec.startswith("~"):
-            number = f"{value:g}" if isinstance(value, float) else f"{value:,}"
-            return f"{number} {format_spec[1:]}{'s' * (value != 1)}"
+            if isinstance(value, float):
+                return f"{value:g} {format_spec[1:]}{'s' * (value != 1)}"
+            return counted(value, format_spec[1:])
         return str(super().format_field(value, format_spec))
 
 
@@ -294,7 +297,8 @@ def _value(decision: Decision) -> str:
 
 def _metadata(columns: Mapping[str, int], _: Mapping[str, Any]) -> str:
     return ", ".join(
-        f"{name} ({count} categories)" if count else f"{name} (a number)" for name, count in columns.items()
+        f"{name} ({'1 category' if count == 1 else f'{count} categories'})" if count else f"{name} (a number)"
+        for name, count in columns.items()
     )
 
 
@@ -309,7 +313,7 @@ def _first_stage(kind: str, facts: Mapping[str, Any]) -> str:
 
 
 def _augmentation(shift: int, facts: Mapping[str, Any]) -> str:
-    return f"shifts of {shift} pixel{'s' * (shift != 1)}, rotations of {facts['rotation']:g} degrees, zoom by 5 %"
+    return f"shifts of {counted(shift, 'pixel')}, rotations of {facts['rotation']:g} degrees, zoom by 5 %"
 
 
 _VALUES: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
@@ -333,7 +337,9 @@ _VALUES: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
         "10 at one half and three quarters"
     ),
     "augmentation": _augmentation,
-    "test-time augmentation": lambda copies, _: f"{copies} copies, changed as in training" if copies else "none",
+    "test-time augmentation": lambda copies, _: (
+        f"mean over {copies} copies, augmented as in training" if copies else "none"
+    ),
     "unlabelled rows": lambda joined, facts: f"{joined:,} of {facts['rows']:,} join the self-supervised stage",
     "tuned": lambda pair, _: "margin {:g}, gamma {:.3g}".format(*pair),
 }

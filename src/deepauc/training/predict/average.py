@@ -25,7 +25,7 @@ def shares(weights: Sequence[float] | None, runs: int) -> list[float]:
         return [1 / runs] * runs
     given = [float(weight) for weight in weights]
     if len(given) != runs or not all(0 <= weight < np.inf for weight in given) or not any(given):
-        raise ValueError(f"{runs} runs need {runs} weights, one a run in their order, none negative and not all 0.")
+        raise ValueError(f"{runs} runs need {runs} weights, one per run in their order, none negative and not all 0.")
     given = scale_free_array(np.array(given)).tolist()
     return [weight / sum(given) for weight in given]
 

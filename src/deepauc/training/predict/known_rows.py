@@ -90,8 +90,8 @@ def known_rows(runs: Sequence[Path], ids: Sequence[str], *, named: bool) -> Know
 def _conflict(runs: Sequence[Path], found: Sequence[dict[str, str]], name: str, count: int) -> str:
     where = ", ".join(f"{parts[name]} of {run}" for run, parts in zip(runs, found, strict=True) if name in parts)
     return (
-        f"the runs were not trained on the same split: {count:,} of these rows were in different parts (the first, "
-        f"{name}: {where}), so that a mean over the runs has learnt from rows it would be judged on"
+        f"the runs were not trained on the same split; rows in different parts: {count:,} (the first, {name}: "
+        f"{where}). So a mean over the runs was trained on rows that it would be judged on"
     )
 
 

@@ -116,7 +116,7 @@ def averaging_scale(scale: Scale | None, *, runs: int, weights: Sequence[float] 
 def require_images_for(tta: int | None, bundles: Sequence[Bundle]) -> None:
     """Beside a run on images one on metadata has no copies, as it should be; alone it could not do as asked."""
     if tta and not any(bundle.preprocessing.images for bundle in bundles):
-        raise ValueError("tta scores changed copies of an image, and these are numbers: leave it out.")
+        raise ValueError("tta scores augmented copies of an image, and these are numbers: leave it out.")
 
 
 def wanted_copies(folder: Path, bundle: Bundle, tta: int | None, augment: Augment | None = None) -> Copies | None:

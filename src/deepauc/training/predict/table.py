@@ -219,7 +219,7 @@ def predict_table(
     copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
     if seed is not None and not any(copies):
         raise ValueError(
-            "seed says which changed copies of an image are scored, and none are: leave it out, or set tta."
+            "seed chooses the augmented copies of --tta, and there are none: leave out the seed, or set tta."
         )
     if per_group is not None and group_column is None:
         raise ValueError("--per-group pools the scores of a group's rows: name the column of groups, --group-column.")
@@ -359,13 +359,13 @@ def _unseen(encoded: Sequence[NumericColumn | CategoricalColumn], inputs: TableI
 
 
 def _copies_meaning(copies: Sequence[Copies | None]) -> str:
-    """`, each the mean over 8 changed copies of an image`, of several runs with different numbers all of them."""
+    """`, each the mean over 8 augmented copies of an image`, of several runs with different numbers all of them."""
     numbers = [0 if some is None else some.number for some in copies]
     if not any(numbers):
         return ""
     alike = dict.fromkeys(numbers)
     named = f"{numbers[0]:,}" if len(alike) == 1 else " or ".join(f"{n:,}" if n else "no" for n in alike)
-    return f", each the mean over {named} changed cop{'y' if set(numbers) == {1} else 'ies'} of an image"
+    return f", each the mean over {named} augmented cop{'y' if set(numbers) == {1} else 'ies'} of an image"
 
 
 def _copies_caution(
@@ -413,7 +413,7 @@ def _labels(inputs: TableInputs, column: str, positive: str | None) -> npt.NDArr
     if problems:
         first = problems[0]
         raise ValueError(
-            f"label column {column!r}, row {inputs.ids[first.row]}: {first.message}. It holds more than 0, 1 and empty "
-            f"cells in {len(problems):,} rows: mend them, or leave --label-column out, as no score needs a label."
+            f"label column {column!r}, row {inputs.ids[first.row]}: {first.message}. Rows with such a cell: "
+            f"{len(problems):,}. Correct them, or leave out --label-column: scores need no labels."
         )
     return values.astype(np.float64)

@@ -71,7 +71,7 @@ def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]
     asked: as in `predict`, where the one word is `learned`.
     """
     if asked != "learned":
-        raise ValueError(f"weights are numbers, one a run, or 'learned', not {asked!r}.")
+        raise ValueError(f"weights are numbers, one per run, or 'learned', not {asked!r}.")
     scores = [_scores(folder) for folder in folders]
     parts = [part_by_id(one) for one in scores]
     for folder, one in zip(folders, parts, strict=True):

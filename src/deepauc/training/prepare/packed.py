@@ -65,7 +65,7 @@ def read_packed(
 ) -> tuple[Task, TableReport, Array, PackedRecord]:
     """The task, what a table's check would say of it, a digest of each row's input, and what to record."""
     if Path(folder).is_file():
-        raise ValueError(f"{folder} is no packed set but a file: a table is named with --table.")
+        raise ValueError(f"{folder} is a file, not a packed set: name a table with --table.")
     task = open_packed(folder).task()
     if not len(task.parts.get("train", ())):
         there = ", ".join(task.parts) or "none"

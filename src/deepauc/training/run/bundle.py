@@ -108,8 +108,8 @@ class Bundle:
             run = RunFolder(path.parent)
             run.require_classifier()
             if run.record_path.exists() and not run.done:
-                raise ValueError(f"{folder} holds an unfinished run: the command that trained it goes on to its end.")
-            raise ValueError(f"{folder} holds no trained network: bundle.json is not there.")
+                raise ValueError(f"{folder} holds an unfinished run: run its command again to finish it.")
+            raise ValueError(f"{folder} holds no trained network: it has no bundle.json.")
         try:
             if path.stat().st_size > MAX_BYTES:
                 raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
@@ -338,11 +338,13 @@ def load_weights(path: Path, model: nn.Module, *, own_classifier: bool = False) 
     from safetensors.torch import load
 
     if not path.is_file():
-        raise ValueError(f"{path} is not there: train first, or name the folder of a finished run.")
+        raise ValueError(f"{path} does not exist: train first, or name the folder of a finished run.")
     try:
         state = load(path.read_bytes())
     except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise ValueError(f"{path} is damaged or no safetensors file ({error}). Pickled weights are refused.") from error
+        raise ValueError(
+            f"{path} is damaged or is not a safetensors file ({error}). Pickled weights are refused."
+        ) from error
     own = model.state_dict()
     if own_classifier and any(name not in state or state[name].shape != own[name].shape for name in own):
         state |= {name: own[name] for name in _classifier_entries(model)}

@@ -31,7 +31,7 @@ def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
         with path.open("rb") as content:
             start = content.read(10)
     except FileNotFoundError:
-        raise ValueError(f"{path} is not there.") from None
+        raise ValueError(f"{path} does not exist.") from None
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
@@ -48,7 +48,7 @@ def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
                 f"{path} is a pickle (a torch.save file). Loading one can run any code, so it is refused: "
                 "save the weights as safetensors."
             ) from None
-        raise ValueError(f"{path} is damaged or no checkpoint ({error}). Delete it to start again.") from error
+        raise ValueError(f"{path} is damaged or is not a checkpoint ({error}). Delete it to start again.") from error
 
 
 def _checksum(skeleton: str, tensors: Mapping[str, Tensor]) -> str:

@@ -41,7 +41,7 @@ class RunFolder:
         folder.path.mkdir(parents=True, exist_ok=True)
         if not folder.record_path.exists():
             if any(p for p in folder.path.iterdir() if not p.name.startswith(".")):
-                raise ValueError(f"{folder.path} is not empty and holds no run: choose another folder.")
+                raise ValueError(f"{folder.path} is not empty and is not a run: choose another folder.")
             folder.write_record(RunRecord.of({"identity": asdict(identity), **entries}))
             return folder
         saved = folder.record().identity
@@ -84,13 +84,13 @@ class RunFolder:
 
     def record(self) -> RunRecord:
         if not self.record_path.is_file():  # opening a pipe would wait for ever
-            raise ValueError(f"{self.path} holds no run: run.json is not there.")
+            raise ValueError(f"{self.path} is not a run: it has no run.json.")
         try:
             plain = json.loads(self.record_path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError, OSError) as error:
             raise ValueError(f"{self.record_path} is damaged: {error}.") from None
         if not isinstance(plain, dict):
-            raise ValueError(f"{self.record_path} is damaged: it is no record of a run.")
+            raise ValueError(f"{self.record_path} is damaged: it is not the record of a run.")
         return RunRecord.of(plain)
 
     def write_record(self, record: RunRecord) -> None:

@@ -74,7 +74,7 @@ class InterruptFlag:
     def leave(self, folder: RunFolder) -> None:
         """To be called right after a checkpoint was written."""
         if self.raised:
-            raise Interrupted(f"interrupted; {folder.path} is saved, the same command goes on from here")
+            raise Interrupted(f"interrupted; {folder.path} is saved. Run the same command again to resume")
 
 
 @contextmanager

@@ -24,24 +24,24 @@ def require_output(path: Path, option: str) -> None:
     if is_stdout(path):
         return
     if path.is_dir():
-        raise ValueError(f"{option} {path} is a folder: name a file in a folder that is there.")
+        raise ValueError(f"{option} {path} is a folder: name a file in an existing folder.")
     if not path.parent.is_dir():
-        raise ValueError(f"{option} {path}: name a file in a folder that is there.")
+        raise ValueError(f"{option} {path}: name a file in an existing folder.")
     target = _replaceable(path)
     if path.exists() and not os.access(path, os.W_OK):
-        raise ValueError(f"{option} {path} may not be written to: name another file, or change its permissions.")
+        raise ValueError(f"{option} {path} cannot be written to: name another file, or change its permissions.")
     if target is not None and not target.parent.is_dir():
-        raise ValueError(f"{option} {path} is a link to {target}: name a file in a folder that is there.")
+        raise ValueError(f"{option} {path} is a link to {target}: name a file in an existing folder.")
     if target is not None and not os.access(target.parent, os.W_OK):
-        raise ValueError(f"{option} {path}: the folder {target.parent} may not be written to; choose another one.")
+        raise ValueError(f"{option} {path}: the folder {target.parent} cannot be written to: choose another one.")
 
 
 def require_output_folder(path: Path, named: str) -> None:
     """ValueError where no folder can be made. named: what the user called it, such as `--out runs/first`."""
     if path.is_symlink() and not path.exists():
-        raise ValueError(f"{named} is a link to what is not there: name a folder, or make the one it leads to.")
+        raise ValueError(f"{named} is a link to a folder that does not exist: name another folder, or make that one.")
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{named} is a file: name a folder, which is made if it is not there.")
+        raise ValueError(f"{named} is a file: name a folder, which is made if it does not exist.")
 
 
 def write_output(path: Path, content: bytes) -> None:

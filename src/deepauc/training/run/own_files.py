@@ -35,14 +35,14 @@ def require_own(folder: str | Path, *names: str, force: bool | None = False) -> 
     paths = [Path(folder) / name for name in (*used, *others)] if used else []
     changed = [path for path in paths if path.is_file() and _digest(path) != known[path.name]]
     if (refused := next((path for path in changed if path.name in used), None)) is not None and not force:
-        otherwise = "" if force is None else " (--force goes on with this one)"
+        otherwise = "" if force is None else " (--force uses this one)"
         raise ValueError(
             f"{refused} is not the file that this run wrote: it was changed, or comes from another run. Put the "
             f"run's own file back{otherwise}, or train again."
         )
     return tuple(
-        f"{path} is not the file that this run wrote: it was changed, or comes from another run. What the run's record "
-        "says, its thresholds among it, may not hold for it"
+        f"{path} is not the file that this run wrote: it was changed, or comes from another run. The thresholds and "
+        "results in the run's record may not hold for it"
         for path in changed
     )
 

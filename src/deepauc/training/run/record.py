@@ -286,7 +286,7 @@ class RunRecord:
     plan: PlanRecord
     network: str  # its type
     stages: tuple[StageRecord, ...]
-    tta: int  # over how many changed copies of an image a score of validation and test is the mean; 0: as it is
+    tta: int  # over how many augmented copies of an image a score of validation and test is the mean; 0: as it is
     results: Results
     folds: FoldsRecord | None  # of cross-validation; None: of one split
     command: str

@@ -229,7 +229,7 @@ def table_header(path: Path, *, latin_1: bool = False) -> list[str]:
         try:
             return [str(name) for name in pyarrow.parquet.read_schema(path).names]
         except (pyarrow.ArrowException, OSError, ValueError) as error:  # a footer, or a name in it, does not decode
-            raise ValueError(f"{path} is no readable parquet file: {error}") from None
+            raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opened(path, "rb") as stream:
@@ -309,7 +309,7 @@ def _labels(
     if positive is not None:
         _require_positives(path, column, cells, values, positive, notes)
     if others:
-        notes.append(f"{column}: {others} labels are uncertain or soft (neither 0 nor 1) and count as missing.")
+        notes.append(f"{column}: labels that are uncertain or soft (neither 0 nor 1) count as missing: {others:,}.")
     return values
 
 
@@ -364,7 +364,7 @@ def _scores_of(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray
             values[row] = np.nan if text.lower() in MISSING else _number(text)
         except ValueError:
             raise ValueError(
-                f"{path}, line {lines[row]}: the score {text[:60]!r} in column {column!r} is no number. "
+                f"{path}, line {lines[row]}: the score {text[:60]!r} in column {column!r} is not a number. "
                 "Name the column of scores with --score-column."
             ) from None
     return values
@@ -399,8 +399,8 @@ def _repeated(ids: Strings) -> list[str]:
     found = f"1 id is in several rows ({repeated[0]!s})" if len(repeated) == 1 else ""
     found = found or f"{len(repeated):,} ids are in several rows each (the first: {repeated[0]!s})"
     return [
-        f"{found}, which count as independent: the intervals are too narrow. If they are the same rows, leave all but "
-        "one out; if an id is a patient, name the column with --group-column."
+        f"{found}. These rows count as independent, which makes the intervals too narrow. If they are the same row, "
+        "keep one of them; if the id is a patient, name the column with --group-column."
     ]
 
 
@@ -409,7 +409,7 @@ def _groups(groups: Strings | None, word: str, notes: list[str]) -> Strings | No
     if groups is None or (empty := np.isin(groups, NO_NAME)).all():
         return None
     if empty.any():
-        notes.append(f"{int(empty.sum())} rows name no {word}: each of them counts as a {word} of its own.")
+        notes.append(f"Rows without a {word}: {int(empty.sum()):,}. Each of them counts as a {word} of its own.")
         own = np.array([f"row {i} (no {word})" for i in range(len(groups))], dtype=np.str_)
         return np.where(empty, own, groups)
     return groups

@@ -43,7 +43,7 @@ def write_events(run_dir: str | Path) -> Path:
         with history.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except FileNotFoundError:
-        raise ValueError(f"{history} is not there: name the folder of a run that has trained an epoch.") from None
+        raise ValueError(f"{history} does not exist: name the folder of a run that has trained an epoch.") from None
     for earlier in folder.glob("events.out.tfevents.*"):
         earlier.unlink()
     writer = writer_class(log_dir=str(folder))

@@ -19,10 +19,10 @@ _KEYS = tuple(f"{part}_{what}" for part in _PARTS for what in ("images", "labels
 
 
 def load_medmnist(path: str | os.PathLike[str], *, positive: int | None = None, max_bytes: int = MAX_BYTES) -> Task:
-    """One class against the rest, as a binary task; a file with several labels an image as it is, or one of them.
+    """One class against the rest, as a binary task; a file with several labels per image as it is, or one of them.
 
     positive: the class number. In PneumoniaMNIST 0 is normal (the minority) and 1 pneumonia; in BreastMNIST 0 is
-    malignant (the minority) and 1 normal or benign. In ChestMNIST, which has 14 labels an image, it is the number of
+    malignant (the minority) and 1 normal or benign. In ChestMNIST, which has 14 labels per image, it is the number of
     a label, and None takes all 14. max_bytes: a file that takes more, such as the 224 px edition of a large set, is
     not read into memory; pack it (`data.packed.sets.pack`) before training.
     """
@@ -66,7 +66,7 @@ def _labels(
             )
     columns = {1 if labels.ndim == 1 else labels.shape[1] for labels in by_part}
     if len(columns) != 1:
-        raise ValueError(f"{path} is no MedMNIST file: only some of its parts have several labels an image.")
+        raise ValueError(f"{path} is no MedMNIST file: only some of its parts have several labels per image.")
     (count,) = columns
     together = np.concatenate([labels.reshape(len(labels), count).astype(np.int64) for labels in by_part])
     if count == 1:
@@ -75,13 +75,13 @@ def _labels(
             raise ValueError(f"{path} has the classes {there[:20]}: positive must be one of several, not {positive}.")
         return together[:, 0] == positive, (f"class {positive}",)
     if not np.isin(together, (0, 1)).all():
-        raise ValueError(f"{path} has {count} labels an image, and they are not all 0 or 1.")
+        raise ValueError(f"{path} has {count} labels per image, and they are not all 0 or 1.")
     chest = Path(path).stem.startswith("chestmnist") and count == len(FINDINGS)
     names = FINDINGS if chest else tuple(f"label {number}" for number in range(count))
     if positive is None:
         return together, names
     if positive not in range(count):
-        raise ValueError(f"{path} has {count} labels an image: positive must be 0 to {count - 1}, not {positive}.")
+        raise ValueError(f"{path} has {count} labels per image: positive must be 0 to {count - 1}, not {positive}.")
     return together[:, positive], (names[positive],)
 
 
