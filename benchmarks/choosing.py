@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from deepauc.metrics import choosing
-from deepauc.metrics.choosing import choose
-from deepauc.metrics.folds import FoldEstimate, compare_fold_auroc
+from deepauc.metrics.crossval.choosing import choose
+from deepauc.metrics.crossval.folds import FoldEstimate, compare_fold_auroc
 from deepauc.text_tables import markdown_table
 from deepauc.training.run.folder import code_text, surroundings
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deepauc.metrics.folds import compare_fold_auroc, fold_auroc_interval
+from deepauc.metrics.crossval.folds import compare_fold_auroc, fold_auroc_interval
 from deepauc.metrics.intervals import delong_variance, logit_limits
 from deepauc.text_tables import markdown_table
 from deepauc.training.run.folder import code_text, surroundings

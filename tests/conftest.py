@@ -115,7 +115,7 @@ def fold_run(run_folders, copy_to_edit, tmp_path_factory):
     import json
     from dataclasses import replace
 
-    from deepauc.metrics.folds import fold_auroc_interval
+    from deepauc.metrics.crossval.folds import fold_auroc_interval
     from deepauc.training.run.fold_record import BoardRow, FoldsRecord, KeptCandidate
 
     def make(name="auc", *, test=False, seed=0, edit=lambda rows: None):

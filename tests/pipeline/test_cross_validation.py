@@ -12,7 +12,7 @@ from PIL import Image
 
 from deepauc.data.table.read import read_table
 from deepauc.metrics import choosing
-from deepauc.metrics.folds import fold_auroc
+from deepauc.metrics.crossval.folds import fold_auroc
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.pipeline import cross_validation
 from deepauc.pipeline.candidates import HeldOut, choose_candidate, cross_fitted, log_odds_of_mean, recalibrations

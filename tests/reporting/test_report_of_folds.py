@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from deepauc.metrics.calibration import brier_score
-from deepauc.metrics.folds import fold_auroc, fold_auroc_interval
+from deepauc.metrics.crossval.folds import fold_auroc, fold_auroc_interval
 from deepauc.metrics.operating_points import threshold_at_sensitivity, threshold_at_specificity
 from deepauc.metrics.partial import Region, partial_auroc
 from deepauc.reporting.document.blocks import Beside, Caution, DataTable, Gallery, Heading, Headline, Missing

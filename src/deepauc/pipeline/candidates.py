@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.metrics.choosing import Kept, choose
-from deepauc.metrics.folds import FoldComparison, compare_fold_auroc, fold_auroc_interval, labels_with_pairs
+from deepauc.metrics.crossval.choosing import Kept, choose
+from deepauc.metrics.crossval.folds import FoldComparison, compare_fold_auroc, fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.recalibration import LabelwiseScaling, TemperatureScaling, fit_temperature
 from deepauc.reporting.evaluation.label import too_few

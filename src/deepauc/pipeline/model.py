@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepauc.data.table.frame import Table
-from deepauc.metrics.folds import fold_auroc_interval
+from deepauc.metrics.crossval.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.leaderboard import one_split_board
 from deepauc.pipeline.single import save_single

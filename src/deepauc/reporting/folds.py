@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepauc.metrics.folds import fold_auroc_interval, labels_with_pairs
+from deepauc.metrics.crossval.folds import fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.blocks import (
     Block,

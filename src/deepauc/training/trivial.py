@@ -20,7 +20,7 @@ from deepauc.data.bags import BagInputs, image_rows
 from deepauc.data.counter import fixed_permutation
 from deepauc.data.splits import fold_numbers
 from deepauc.data.task import Array, Indices, Task
-from deepauc.metrics.folds import fold_auroc
+from deepauc.metrics.crossval.folds import fold_auroc
 from deepauc.metrics.recalibration import TemperatureScaling
 from deepauc.models.bags import BagNetwork
 from deepauc.models.build import BagSpec, MLPSpec, ModelSpec, ThumbnailSpec, build_model

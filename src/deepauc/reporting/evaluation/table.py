@@ -9,9 +9,9 @@ import numpy as np
 
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison, compare_auroc
+from deepauc.metrics.crossval.fold_curves import FoldCurves, fold_curves
+from deepauc.metrics.crossval.folds import FoldComparison, compare_fold_auroc, fold_auroc
 from deepauc.metrics.curves import RocCurve, roc_curve
-from deepauc.metrics.fold_curves import FoldCurves, fold_curves
-from deepauc.metrics.folds import FoldComparison, compare_fold_auroc, fold_auroc
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.partial import Region, compare_partial_auroc, partial_auroc
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired, PairedPartial

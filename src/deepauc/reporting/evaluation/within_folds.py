@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from deepauc.metrics.fold_curves import (
+from deepauc.metrics.crossval.fold_curves import (
     fold_average_precision_interval,
     fold_bands,
     fold_curves,
     fold_partial_auroc_interval,
 )
-from deepauc.metrics.folds import fold_auroc_interval
+from deepauc.metrics.crossval.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.metrics.partial import Region
 from deepauc.reporting.evaluation.findings import AucResult, Counts, Curves, FoldRow, Resamples

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from deepauc.metrics.choosing import choose
-from deepauc.metrics.folds import compare_fold_auroc, fold_auroc, fold_auroc_interval
+from deepauc.metrics.crossval.choosing import choose
+from deepauc.metrics.crossval.folds import compare_fold_auroc, fold_auroc, fold_auroc_interval
 
 
 def rows(seed=0, n=300, folds=5):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepauc import auroc, compare_auroc
-from deepauc.metrics.folds import auroc_by_fold, compare_fold_auroc, fold_auroc, fold_auroc_interval
+from deepauc.metrics.crossval.folds import auroc_by_fold, compare_fold_auroc, fold_auroc, fold_auroc_interval
 from deepauc.metrics.intervals import delong_variance
 
 

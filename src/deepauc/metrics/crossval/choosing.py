@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.basis.columns import ArrayLike, to_numpy
-from deepauc.metrics.folds import (
+from deepauc.metrics.crossval.folds import (
     FoldComparison,
     FoldEstimate,
     compare_fold_auroc,

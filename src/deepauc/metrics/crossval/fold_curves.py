@@ -2,7 +2,7 @@
 
 Scores of different networks have no common scale: put together, a fold whose network scores higher throughout would
 rank its negatives above another fold's positives, and the curve would fall below that of every single fold. So rows are
-only ever ranked within their fold (`deepauc.metrics.folds`).
+only ever ranked within their fold (`deepauc.metrics.crossval.folds`).
 
 ROC: the vertical mean at each false positive rate x, weighted as `fold_auroc` weights the folds,
 
@@ -20,7 +20,7 @@ Bands are pointwise percentiles of a bootstrap that draws rows of all folds (eac
 groups), each row staying in its fold, widened to Wilson's limits as in `deepauc.metrics.curves`. Drawing within each
 fold would be too narrow: three positives of a fold vary less among themselves than three others would. Of 400 simulated
 cross-validations each (five folds of 3, 6 or 20 positives and ten times as many negatives, AUC .7 to .9) the band at a
-false positive rate of .1 and of .3 holds the true sensitivity in .935 to .998 (tests/metrics/test_fold_curves.py).
+false positive rate of .1 and of .3 holds the true sensitivity in .935 to .998, as a slow test of this file checks.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ import numpy.typing as npt
 
 from deepauc.metrics.basis.bootstrap import canonical_order, require_resamplable, resampled_counts, resampled_weights
 from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_columns
+from deepauc.metrics.crossval.folds import fold_codes, fold_parts
 from deepauc.metrics.curves import Band, Descending, height_at, recall_reached
-from deepauc.metrics.folds import fold_codes, fold_parts
 from deepauc.metrics.intervals import Estimate, percentile_limits, require_interval_options, wilson_limits
 from deepauc.metrics.partial import Region
 

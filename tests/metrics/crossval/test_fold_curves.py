@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepauc.metrics.average_precision import average_precision
+from deepauc.metrics.crossval.fold_curves import fold_average_precision_interval, fold_bands, fold_curves
+from deepauc.metrics.crossval.folds import fold_auroc
 from deepauc.metrics.curves import roc_curve
-from deepauc.metrics.fold_curves import fold_average_precision_interval, fold_bands, fold_curves
-from deepauc.metrics.folds import fold_auroc
 
 
 def cohort(rng, *, sizes=((3, 9), (5, 4), (2, 20)), ties=True, offsets=None):
