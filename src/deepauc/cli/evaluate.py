@@ -331,7 +331,7 @@ def _show_operating_points(output: Output, judged: list[LabelEvaluation]) -> Non
             left_out.append(f"{one.part}, {one.name}, left out: {one.operating_points_left_out.why}")
     if rows:
         header = ["label", "chosen for", "threshold", "sensitivity", "specificity"]
-        output.table(header, rows, title="On test, at thresholds from validation")
+        output.table(header, rows, title="On test, at thresholds chosen on other rows")
         for text in left_out:
             output.say(text)
 
