@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from deepauc.metrics import choosing
+from deepauc.metrics.crossval import choosing
 from deepauc.metrics.crossval.choosing import choose
 from deepauc.metrics.crossval.folds import FoldEstimate, compare_fold_auroc
 from deepauc.text_tables import markdown_table

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from deepauc.data.table.read import read_table
-from deepauc.metrics import choosing
+from deepauc.metrics.crossval import choosing
 from deepauc.metrics.crossval.folds import fold_auroc
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.pipeline import cross_validation

@@ -95,7 +95,7 @@ def test_two_stages_on_1_2_and_3_ranks_and_stopped_on_the_way(tmp_path):
     assert json.loads((tmp_path / "two stages 3" / "run.json").read_text())["ranks"] == 3
 
     assert [s["ended"] for s in seen["stopped"]] == ["Interrupted"] * 2  # only rank 1 was asked to
-    assert all("run the same command again" in s["message"] for s in seen["stopped"])
+    assert all("Run the same command again" in s["message"] for s in seen["stopped"])
     assert_ranks_agree(seen["resumed"])
     for name in FILES:
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "two stages 2" / name).read_bytes(), name
@@ -144,7 +144,7 @@ def test_a_stop_is_heard_while_copies_are_scored_and_all_ranks_leave_together(tm
     for to in (0, 1):
         stopped = seen[f"stopped {to}"]
         assert [s["ended"] for s in stopped] == ["Interrupted"] * 2
-        assert all("run the same command again" in s["message"] for s in stopped)
+        assert all("Run the same command again" in s["message"] for s in stopped)
         assert stopped[to]["batches"] == 1
         assert_ranks_agree(seen[f"resumed {to}"])
         for name in FILES:
