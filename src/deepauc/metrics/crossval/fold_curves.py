@@ -20,7 +20,7 @@ Bands are pointwise percentiles of a bootstrap that draws rows of all folds (eac
 groups), each row staying in its fold, widened to Wilson's limits as in `deepauc.metrics.curves`. Drawing within each
 fold would be too narrow: three positives of a fold vary less among themselves than three others would. Of 400 simulated
 cross-validations each (five folds of 3, 6 or 20 positives and ten times as many negatives, AUC .7 to .9) the band at a
-false positive rate of .1 and of .3 holds the true sensitivity in .935 to .998, as a slow test of this file checks.
+false positive rate of .1 and of .3 holds the true sensitivity in .935 to .998 (`pytest -m slow`, test_fold_curves.py).
 """
 
 from __future__ import annotations
@@ -110,12 +110,7 @@ def fold_average_precision_interval(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> Estimate[float]:
-    """The average precision of `fold_curves`, with percentiles of a bootstrap over all rows (whole patients).
-
-    Of 300 simulated cross-validations each (five folds, 10 % positives, 3 to 20 in a fold) the interval holds the true
-    average precision in .94 to .98. The value is off by -.045 to +.026 with 3 positives in a fold and by .004 or less
-    with 20; the mean of the folds' own would be .09 to .16 and .024 to .040 too high.
-    """
+    """The average precision of `fold_curves`, with percentiles of a bootstrap over all rows (whole patients)."""
     require_interval_options(level, n_resamples)
     within = _Within.of(scores, labels, folds, groups)
     require_resamplable(within.column, "an interval of average precision", stratified=False)
