@@ -9,7 +9,7 @@ import numpy as np
 from deepauc.data.folds import AUTO_BELOW, AUTO_FOLDS, Folds, auto_folds, deal_folds, given_folds, rarer_class
 from deepauc.names import group_word
 from deepauc.training.config import AUTO, Settings, SplitSettings
-from deepauc.training.engine.distributed import all_ranks
+from deepauc.training.engine.distributed import several_ranks
 from deepauc.training.plan.decision import ASKED, Decision, Fact
 from deepauc.training.prepare.prepare import Rows, has_both
 from deepauc.training.run.folder import RunFolder
@@ -71,7 +71,7 @@ def _one_split(settings: Settings, rows: Rows, folder: RunFolder | None) -> bool
         or bool(settings.tune)
         or settings.data.split_of is not None
         or settings.split != SplitSettings()
-        or _several_ranks()
+        or several_ranks()
         or (folder is not None and folder.record_path.exists() and folder.record().folds is None)
         or not (np.isnan(labels) | (labels == 0) | (labels == 1)).all()  # of a packed set: soft or uncertain
     )
@@ -82,15 +82,10 @@ def _require_possible(settings: Settings, rows: Rows) -> None:
         raise ValueError("tta changes images, and a network on images and metadata takes none alone: leave it out.")
     if settings.data.split_of is not None:
         raise ValueError("folds and the split of another run exclude each other: leave out one of the two.")
-    if _several_ranks():
+    if several_ranks():
         raise ValueError("folds are trained by one process: start without torchrun, or ask for one split (folds 0).")
     if settings.recipe is not None and settings.recipe.stages[-1].on_views:
         raise ValueError("this recipe trains features and gives no scores to judge: ask for one split (folds 0).")
     labels = rows.task.labels
     if not (np.isnan(labels) | (labels == 0) | (labels == 1)).all():
         raise ValueError("folds need labels of 0 and 1: this set has soft or uncertain ones. Ask for folds 0.")
-
-
-def _several_ranks() -> bool:
-    with all_ranks() as ranks:
-        return not ranks.alone

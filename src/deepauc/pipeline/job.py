@@ -15,7 +15,7 @@ from deepauc.models.pretrained import FoundWeights
 from deepauc.names import group_word
 from deepauc.pipeline.events import ComputingFeatures, Listener, Reading, Timing, ignore
 from deepauc.training.config import Settings
-from deepauc.training.engine.distributed import agreed, all_ranks
+from deepauc.training.engine.distributed import agreed, several_ranks
 from deepauc.training.engine.frozen import frozen_features
 from deepauc.training.engine.trainer import preprocessing_of
 from deepauc.training.plan.decision import Decision, DeviceKind
@@ -134,9 +134,8 @@ def estimated_seconds(job: Job) -> float | None:
     if job.pace is not None:
         takes = next(one.rests_on.get("takes") for one in job.decisions if one.name == "epochs")
         return takes if isinstance(takes, float) else None
-    with all_ranks() as ranks:
-        if job.plan is None or job.device.type != "cpu" or not ranks.alone or job.recipe.frozen:
-            return None
+    if job.plan is None or job.device.type != "cpu" or several_ranks() or job.recipe.frozen:
+        return None
     task = job.prepared.task
     with cpu_threads(job.device):
         pace = measure_pace(job.recipe, task, seed=job.settings.seed, device=job.device)

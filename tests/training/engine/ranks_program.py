@@ -9,9 +9,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -326,11 +328,27 @@ def work(job, folder, rank):
             world_size=job["ranks"],
             timeout=timedelta(seconds=300),
         )
-    others = {"batch norm": batch_norm, "first stage": kept_first_stage}
+    others = {"batch norm": batch_norm, "first stage": kept_first_stage, "slow to join": slow_to_join}
     seen = others.get(job["scenario"], train)(job, folder)
     (folder / f"{job['name']}.{rank}.json").write_text(json.dumps(seen))
     sys.stdout.flush()
     os._exit(0)  # a process that has lost another one is not to wait for it on its way out
+
+
+def slow_to_join(job, folder):
+    """When this rank had connected, the last one late, and when it left."""
+    new_group, late = distributed.new_group, distributed.get_rank() == job["ranks"] - 1
+    connected = []
+
+    def connect(**options):
+        group = new_group(**options)
+        time.sleep(0.5 * late)
+        connected.append(time.monotonic())
+        return group
+
+    with patch.object(distributed, "new_group", connect), all_ranks():
+        pass
+    return {"connected": connected[0], "left": time.monotonic()}
 
 
 def main():

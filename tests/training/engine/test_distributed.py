@@ -164,6 +164,12 @@ def test_a_first_stage_is_kept_by_all_ranks_together(tmp_path):
         np.testing.assert_allclose(others[key], weights[key], rtol=1e-5, atol=1e-5, err_msg=key)
 
 
+def test_no_rank_leaves_before_all_have_connected(tmp_path):
+    seen = run_jobs(tmp_path, on_ranks("slow to join", (2, 3)))
+    for ranks in seen.values():
+        assert min(rank["left"] for rank in ranks) > max(rank["connected"] for rank in ranks)
+
+
 def test_what_goes_wrong_on_one_rank_ends_all_of_them(tmp_path):
     two = {"scenario": "two stages", "ranks": 2}
     jobs = [

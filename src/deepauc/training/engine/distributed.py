@@ -260,19 +260,26 @@ class _GatherRows(torch.autograd.Function):
         return gradients[0][ctx.share], None, None
 
 
+def several_ranks() -> bool:
+    """Whether other processes train the same run."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 @contextmanager
 def all_ranks() -> Iterator[Ranks]:
     """The ranks of the process group there is, or `ALONE`.
 
     Left by an error, the exchange is closed, so that the other ranks notice at once instead of waiting for ever.
     """
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+    if not several_ranks():
         yield ALONE
         return
     group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
     assert isinstance(group, distributed.ProcessGroup)
+    ranks = Ranks(group)
     try:
-        yield Ranks(group)
+        ranks.wait()  # one that left before another had connected would break that one's connection
+        yield ranks
     finally:
         distributed.destroy_process_group(group)
 
