@@ -74,7 +74,7 @@ def run_folds() -> dict[str, Any]:
         image, label = exported["image_column"], exported["label_columns"][0]
         with (shell.folder / "set" / "table.csv").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        sick, healthy = ([row for row in rows if float(row[label]) == value] for value in (1, 0))
+        sick, healthy = ([row for row in rows if float(row[label]) == value] for value in (0, 1))
         kept = sick + healthy[:HEALTHY]
         with (shell.folder / "set" / "few.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, (image, label), extrasaction="ignore")
