@@ -466,8 +466,6 @@ def test_images_and_metadata_in_one_run(tmp_path, monkeypatch, joined):
     (out / "DONE").unlink()
     trained(settings, out)  # the same call goes on
     assert (out / "model.safetensors").read_bytes() == before
-    with pytest.raises(ValueError, match="need folds"):
-        trained(replace(settings, folds=0), tmp_path / "other")
 
 
 def held_out(networks, trivial, *, labels, fold):

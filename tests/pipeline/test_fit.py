@@ -195,7 +195,6 @@ def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, c
     [
         ({"label": "nothing"}, "nothing"),
         ({"features": None}, "input columns are missing"),
-        ({"image": "name", "features": None, "id": None, "metadata": ["x"], "folds": 0}, "together need folds"),
         ({"folds": 1}, "folds"),
         ({"folds": 80}, "80 folds"),
         ({"device": "quantum"}, "device quantum"),

@@ -228,6 +228,8 @@ def train(
         summary_writer()  # where it is missing, that is said before training, not after
     if examples and (settings.data.table is None or settings.data.image_column is None):
         raise ValueError("--examples shows image files: name a table of them, --table data.csv --image-column file.")
+    if examples and (settings.data.metadata_columns or settings.data.category_columns):
+        raise ValueError("--examples shows what a network on images alone looks at: leave it out, or the metadata.")
     outcome = run_training(
         settings,
         out=out,

@@ -18,6 +18,7 @@ from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.wording import told
 from deepauc.training.predict.cost import prediction_cost
 from deepauc.training.prepare.prepare import Prepared
+from deepauc.training.run.fold_record import KeptCandidate
 from deepauc.training.run.record import plain_aucs
 
 
@@ -100,13 +101,16 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
     for network in outcome.networks:
         for label in record.task.labels:
             intervals = [network.auc.get(part, {}).get(label) for part in parts]
-            rows.append([_title(network), label, *("-" if one is None else interval_text(one) for one in intervals)])
+            title = _title(network) if record.inputs is None else f"{record.inputs.kept} (kept)"
+            rows.append([title, label, *("-" if one is None else interval_text(one) for one in intervals)])
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
     if copies := record.tta:
         output.say(
             f"Validation and test scores are means over {copies:,} augmented copies of each image; the AUC after each "
             "epoch is measured without augmentation."
         )
+    if record.inputs is not None:
+        _show_candidates(output, record.inputs, title="AUC on validation, with 95 % intervals")
     kept, other = outcome.kept, outcome.not_kept
     if other is not None and record.results.guard is not None:
         guard = record.results.guard
@@ -139,6 +143,7 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
             "paired_tests": [asdict(test) for test in outcome.tests],
             "kept_stage": kept.stage,
             "kept_objective": kept.objective,
+            **({} if record.inputs is None else {"inputs": record.plain["inputs"]}),
             "tta": copies,
             "seconds": record.results.seconds,
             "plan": record.plain.get("plan"),
@@ -150,13 +155,7 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
     )
 
 
-def show_cross_validation(output: Output, outcome: CrossValidation, *, examples: Path | None = None) -> None:
-    """The candidates and the one that was kept, its AUC over the folds and on a test part, and the same as JSON."""
-    run, record, folds = outcome.run, outcome.run.record, outcome.folds
-    choice = folds.choice
-    assert choice is not None
-    for text in verdict(folds):
-        output.result(text)
+def _show_candidates(output: Output, choice: KeptCandidate, *, title: str) -> None:
     rows = [
         [
             row.candidate,
@@ -168,8 +167,17 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
         ]
         for row in choice.board
     ]
-    header = ["candidate", "label", "AUC", "minus the kept one", "time", ""]
-    output.table(header, rows, title="Mean AUC within folds, with 95 % intervals")
+    output.table(["candidate", "label", "AUC", "minus the kept one", "time", ""], rows, title=title)
+
+
+def show_cross_validation(output: Output, outcome: CrossValidation, *, examples: Path | None = None) -> None:
+    """The candidates and the one that was kept, its AUC over the folds and on a test part, and the same as JSON."""
+    run, record, folds = outcome.run, outcome.run.record, outcome.folds
+    choice = folds.choice
+    assert choice is not None
+    for text in verdict(folds):
+        output.result(text)
+    _show_candidates(output, choice, title="Mean AUC within folds, with 95 % intervals")
     for label, auc in record.results.auc.get("test", {}).items():
         output.result(f"Test part, {label}: AUC {interval_text(auc)} (average of the networks of all folds)")
     for caution in folds.cautions:

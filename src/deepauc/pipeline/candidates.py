@@ -215,13 +215,15 @@ def _too_few(rows: HeldOut) -> dict[str, str]:
 
 
 def cross_fitted(rows: HeldOut, name: str) -> Floats:
-    """Log odds (N, L): each fold's raw scores recalibrated by the held-out rows of the others."""
+    """Log odds (N, L): each fold's raw scores recalibrated by the held-out rows of the others, if there are any."""
     raw = rows.raw[name]
     odds = np.empty(raw.shape)
-    for fold in np.unique(rows.fold):
+    folds = np.unique(rows.fold)
+    for fold in folds:
         own = rows.fold == fold
+        others = ~own if len(folds) > 1 else own
         for j in range(raw.shape[1]):
-            scaling = _fitted(raw[~own, j], rows.labels[~own, j])
+            scaling = _fitted(raw[others, j], rows.labels[others, j])
             odds[own, j] = scaling.slope * raw[own, j].astype(np.float64) + scaling.intercept
     return odds
 

@@ -20,6 +20,7 @@ import torch
 from deepauc.data.folds import Folds, fold_task
 from deepauc.data.task import Task
 from deepauc.models.fusion import MetadataEncoder
+from deepauc.pipeline.both_inputs import for_images, for_metadata
 from deepauc.pipeline.candidates import (
     METADATA,
     SEED,
@@ -53,7 +54,6 @@ from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
 from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.plan.decision import Decision, replaced
-from deepauc.training.plan.inputs import PlanOptions
 from deepauc.training.plan.timing import RESERVE, Pace, measure_pace, seconds_of
 from deepauc.training.predict.predict import predict
 from deepauc.training.prepare.encoded_metadata import metadata_task, whole_encoder
@@ -70,7 +70,6 @@ from deepauc.training.trivial import FOLDER as TRIVIAL
 
 MOST_SEEDS = 3  # in a fold, where the minutes last for them
 SEED_STEP = 1000  # from one seed of a fold to the next, so that runs with neighbouring seeds share none
-FOR_IMAGES = 0.9  # of the minutes, where there are networks on metadata beside them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,9 +175,8 @@ def plan_folds(
     tasks = tuple(fold_task(rows.task, folds, one, validation=0.0, together=together) for one in range(number))
     encoder, beside = None if whole.metadata is None else whole_encoder(rows.task), None
     if has_both(settings.data):
-        beside = _beside(settings, rows, dealt, device=device)
-        if settings.plan.minutes is not None:
-            settings = replace(settings, plan=replace(settings.plan, minutes=FOR_IMAGES * settings.plan.minutes))
+        beside = plan_folds(for_metadata(settings), rows, dealt, device=device)
+        settings = for_images(settings)
     elif encoder is not None:
         tasks = tuple(metadata_task(task)[0] for task in tasks)
     smallest = min(tasks, key=_rarer_rows)
@@ -219,13 +217,6 @@ def plan_folds(
         encoder=encoder,
         seeds=seeds,
     )
-
-
-def _beside(settings: Settings, rows: Rows, dealt: Dealt, *, device: torch.device) -> FoldJob:
-    """The small networks on the metadata of the same folds: planned by themselves, as they take next to no time."""
-    data = replace(settings.data, image_column=None, image_root=None, image_size=None)
-    options = PlanOptions(epochs=settings.plan.epochs, auc_stage=settings.plan.auc_stage)
-    return plan_folds(replace(settings, data=data, plan=options, recipe=None), rows, dealt, device=device)
 
 
 def _rarer_rows(task: Task) -> int:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepauc.data.folds import AUTO_BELOW, AUTO_FOLDS, Folds, auto_folds, deal_folds, given_folds, rarer_class
+from deepauc.data.folds import AUTO_BELOW, Folds, auto_folds, deal_folds, given_folds, rarer_class
 from deepauc.names import group_word
 from deepauc.training.config import AUTO, Settings, SplitSettings
 from deepauc.training.engine.distributed import several_ranks
 from deepauc.training.plan.decision import ASKED, Decision, Fact
-from deepauc.training.prepare.prepare import Rows, has_both
+from deepauc.training.prepare.prepare import Rows
 from deepauc.training.run.folder import RunFolder
 
 
@@ -33,7 +33,7 @@ def dealt_folds(settings: Settings, rows: Rows, folder: RunFolder | None = None)
     asked = settings.folds
     if asked == 0:
         return None
-    if asked != AUTO or has_both(settings.data):
+    if asked != AUTO:
         _require_possible(settings, rows)
     number = asked if isinstance(asked, int) else 0
     column = asked if isinstance(asked, str) and asked != AUTO else None
@@ -45,8 +45,6 @@ def dealt_folds(settings: Settings, rows: Rows, folder: RunFolder | None = None)
         train = rows.task.labelled("train")
         rarer = rarer_class(rows.task.labels[train], None if together is None else together[train])
         reason, facts = ("few",), {**facts, "rarer": rarer, "below": AUTO_BELOW}
-        if number == 0 and has_both(settings.data) and not _one_split(settings, rows, folder):
-            number, reason = min(AUTO_FOLDS, rarer), ("both inputs",)
         if number == 0:
             return None
     if column is not None:
@@ -78,8 +76,6 @@ def _one_split(settings: Settings, rows: Rows, folder: RunFolder | None) -> bool
 
 
 def _require_possible(settings: Settings, rows: Rows) -> None:
-    if has_both(settings.data) and (settings.plan.tta or (settings.recipe is not None and settings.recipe.tta)):
-        raise ValueError("tta changes images, and a network on images and metadata takes none alone: leave it out.")
     if settings.data.split_of is not None:
         raise ValueError("folds and the split of another run exclude each other: leave out one of the two.")
     if several_ranks():

@@ -19,11 +19,11 @@ from deepauc.reporting.evaluation.run import run_scores
 from deepauc.reporting.export import copy_bundle
 from deepauc.reporting.external import External, evaluate_table
 from deepauc.reporting.figures.label import interval_text
-from deepauc.reporting.folds import verdict
+from deepauc.reporting.folds import kept_name, verdict
 from deepauc.training.predict.table import predict_table
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.fold_record import BoardRow
-from deepauc.training.run.record import RunRecord
+from deepauc.training.run.record import IMAGES, RunRecord
 from deepauc.training.run.run import Run
 from deepauc.training.run.scores import Scores
 
@@ -190,7 +190,9 @@ class Model:
         if folds is not None:
             return " ".join(verdict(folds))
         part = next((name for name in ("test", "validation") if name in self._record.results.auc), "validation")
-        return f"AUC {interval_text(self.auc)} on the {part} part"
+        inputs = self._record.inputs
+        kept = "" if inputs is None else f" (kept: {kept_name(inputs)})"
+        return f"AUC {interval_text(self.auc)} on the {part} part{kept}"
 
     def __repr__(self) -> str:
         return f"Model({str(self.path)!r}): {self.summary}"
@@ -201,10 +203,13 @@ class Model:
         return f"<p>{html.escape(self.summary)}</p>{board}<p>Report: {link}</p>"
 
     def _board(self) -> tuple[BoardRow, ...]:
-        folds = self._record.folds
-        if folds is not None and folds.choice is not None:
-            return folds.choice.board
-        return one_split_board(self._run)
+        choice = self._record.choice
+        if choice is None:
+            return one_split_board(self._run)
+        if self._record.folds is not None:
+            return choice.board
+        others = one_split_board(Run(self.path / IMAGES))
+        return (*choice.board, *(row for row in others if row.candidate != choice.default))
 
     def _judged(self) -> Scores:
         part = next((name for name in ("test", "validation") if name in self._scores.part_names), None)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from deepauc.data.table.frame import Table
+from deepauc.pipeline.both_inputs import for_images, train_both
 from deepauc.pipeline.cross_validation import CrossValidation, cross_validate
 from deepauc.pipeline.events import Checked, Decided, Estimated, Listener, ignore
 from deepauc.pipeline.folding import dealt_folds
@@ -16,7 +17,7 @@ from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import folder_state, remove_trials, train_run
 from deepauc.training.config import Settings
 from deepauc.training.engine.distributed import join_ranks
-from deepauc.training.prepare.prepare import Rows, split_rows
+from deepauc.training.prepare.prepare import Rows, has_both, split_rows
 from deepauc.training.run.folder import RunFolder
 
 
@@ -52,6 +53,8 @@ def run(
     listen(Decided(decisions=job.decisions))
     if state == "trained" and (seconds := estimated_seconds(job)) is not None:
         listen(Estimated(seconds=seconds))
+    if has_both(settings.data):
+        return train_both(job, out=out, state=state, command=command, leads=leads, listen=listen)
     trained = train_run(job, out, state=state, command=command, listen=listen)
     if not leads:
         return None
@@ -68,6 +71,8 @@ def planned(
     listen: Listener = ignore,
 ) -> Job:
     """One split of the rows and a recipe for it. folder: where the run goes; it may know the pace of this machine."""
+    if has_both(settings.data):
+        settings = for_images(settings)
     job = plan(settings, split_rows(rows, settings), device=device)
     if folder is None:
         return fit_minutes(job, listen=listen)

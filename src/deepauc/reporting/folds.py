@@ -79,7 +79,7 @@ def verdict(folds: FoldsRecord) -> list[str]:
     """The result in sentences; the first one says where the network is not clearly better than a trivial baseline."""
     choice = folds.choice
     assert choice is not None
-    name = _kept_name(choice)
+    name = kept_name(choice)
     over = ""
     if len(choice.aucs) > 1:
         of = f" of {len(choice.aucs)}" if choice.too_few else ""
@@ -94,7 +94,7 @@ def verdict(folds: FoldsRecord) -> list[str]:
     return [result, lead] if choice.clearly_better else [lead, result]
 
 
-def _kept_name(choice: KeptCandidate) -> str:
+def kept_name(choice: KeptCandidate) -> str:
     name = candidate_text(choice.kept)
     return name if choice.with_trivial is None else f"{name}, averaged with {candidate_text(choice.with_trivial)}"
 
@@ -120,12 +120,12 @@ def verdict_blocks(findings: RunFindings) -> list[Block]:
 
 
 def kept_text(findings: RunFindings) -> list[str]:
-    """Which candidate the folds have kept, in a line."""
-    choice = None if findings.record.folds is None else findings.record.folds.choice
-    return [] if choice is None else [f"Kept: {_kept_name(choice)}"]
+    """Which candidate was kept, in a line."""
+    choice = findings.record.choice
+    return [] if choice is None else [f"Kept: {kept_name(choice)}"]
 
 
-def candidates_section(choice: KeptCandidate) -> Section:
+def candidates_section(choice: KeptCandidate, *, folds: bool) -> Section:
     """The leaderboard: networks, their average, trivial baselines."""
     rows = tuple(
         (
@@ -148,7 +148,14 @@ def candidates_section(choice: KeptCandidate) -> Section:
     )
     why = (
         f"The default is {candidate_text(choice.default)}. Another candidate replaces it only if its AUC is higher by "
-        "more than one paired standard error. The AUC above is corrected for this choice; those in the table are not."
+        "more than one paired standard error. "
+        + (
+            "The AUC above is corrected for this choice; those in the table are not."
+            if folds
+            else "The choice was made on validation; images and metadata each have a run and a report of their own in "
+            "the folder of this run."
+        )
     )
-    table = DataTable(caption="Mean AUC within folds", header=header, rows=rows)
+    caption = "Mean AUC within folds" if folds else "AUC on validation"
+    table = DataTable(caption=caption, header=header, rows=rows)
     return Section(anchor="candidates", title="Candidates", blocks=(Paragraph(why), table))

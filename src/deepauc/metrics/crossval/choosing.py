@@ -173,9 +173,12 @@ class _Board:
         return best
 
     def chosen_without_the_fold(self) -> Array:
-        """Each fold's scores by the candidate that the rule keeps on the other folds."""
+        """Each fold's scores by the candidate that the rule keeps on the other folds; where there are none, its own."""
+        folds = np.unique(self.folds)
+        if len(folds) == 1:
+            return self.scores(*self.pick())
         composed = self.candidates[self.default].astype(np.float64)
-        for fold in np.unique(self.folds):
+        for fold in folds:
             held = self.folds == fold
             others = self._rows(~held)
             if others.judged.any():

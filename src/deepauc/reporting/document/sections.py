@@ -99,11 +99,12 @@ def p_text(p_value: float) -> str:
 
 def _against(findings: RunFindings) -> list[Section]:
     """What the network is compared with: candidates and trivial baselines, and another run."""
-    choice = None if findings.record.folds is None else findings.record.folds.choice
-    if choice is None:
-        return [one for one in (trivial_section(findings), _baseline(findings)) if one is not None]
-    named = isinstance(findings.baseline, BaselineFinding)
-    return [candidates_section(choice), *([_baseline(findings)] if named else [])]
+    choice = findings.record.choice
+    sections = [] if choice is None else [candidates_section(choice, folds=bool(findings.folds))]
+    if findings.folds:
+        named = isinstance(findings.baseline, BaselineFinding)
+        return [*sections, *([_baseline(findings)] if named else [])]
+    return [*sections, *(one for one in (trivial_section(findings), _baseline(findings)) if one is not None)]
 
 
 def _result(findings: RunFindings) -> Section:
@@ -153,7 +154,7 @@ def _copies_blocks(findings: RunFindings) -> list[Block]:
 def _kept_blocks(findings: RunFindings) -> list[Block]:
     """Which stage's network all of this is about, where there was a choice."""
     kept = next((stage for stage in findings.stages if stage.kept), None)
-    if kept is None:
+    if kept is None or findings.record.inputs is not None:
         return []
     last = max(findings.stages, key=lambda stage: stage.number)
     name = f"stage {kept.number + 1}, {shown(kept.objective)}"

@@ -40,7 +40,7 @@ from deepauc.training.run.baseline import FOLDER as BASELINE
 from deepauc.training.run.fold_record import KeptCandidate
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.own_files import SCORES, require_own
-from deepauc.training.run.record import RunRecord
+from deepauc.training.run.record import IMAGES, RunRecord
 from deepauc.training.run.run import LAST_STAGE, Run
 from deepauc.training.run.scores import OOF, Scores, read_run_scores
 from deepauc.training.trivial import FOLDER as TRIVIAL
@@ -82,8 +82,12 @@ def evaluate_run(
     """
     run = Run(Path(run_dir))
     record = run.record
-    if baseline is None and RunFolder(run.path / BASELINE).done:
-        baseline = run.path / BASELINE
+    own = run.path / BASELINE
+    if record.inputs is not None:  # what joins metadata has to beat the network on images alone
+        joined = record.inputs.kept != record.inputs.default
+        own = run.path / IMAGES if joined else run.path / IMAGES / BASELINE
+    if baseline is None and RunFolder(own).done:
+        baseline = own
     RunFolder(run.path).require_classifier()
     others = [path for path in (baseline, *repeats) if path]
     cautions = [text for path in (run.path, *others) for text in require_own(path, SCORES, force=force)]
@@ -237,7 +241,7 @@ def _baseline(
     record = run.record
     first = record.baseline_stage
     if len(record.stages) > 1 and record.kept_stage == first:
-        own = {run.path.resolve(), (run.path / BASELINE).resolve()}
+        own = {(run.path / name).resolve() for name in ("", BASELINE, f"{IMAGES}/{BASELINE}")}
         if path is None or path.resolve() in own:
             return Absent(OWN_BASELINE.format(f"stage {first + 1}"))
     if path is None:
@@ -254,13 +258,15 @@ def _baseline(
             "augmentation). Part of the difference comes from this, not from what the networks have learnt."
         )
     objective = ", then ".join(their_record.objectives[: their_record.kept_stage + 1])
+    if path == run.path / IMAGES:
+        objective = f"images alone: {objective}"
     return _compared(table, theirs, part, region, name=path.resolve().name, objective=objective, cautions=cautions)
 
 
 def _not_kept(run: Run, table: Scores, part: str | None, region: Region | None) -> BaselineFinding | Absent | None:
     """The last stage, where the guard kept an earlier one: on validation it was worse, here is what it is on test."""
     record, folder = run.record, run.path / LAST_STAGE
-    if not record.stages or record.kept_stage == len(record.stages) - 1:
+    if not record.stages or record.kept_stage == len(record.stages) - 1 or record.inputs is not None:
         return None
     if not (folder / SCORES).is_file():
         return Absent(NO_LAST_SCORES)

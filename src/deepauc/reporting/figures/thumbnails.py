@@ -96,6 +96,8 @@ def case_images(
     """The images of these rows, found in the table by id, beside their Grad-CAM. table: None is the run's own."""
     bundle = Bundle.load(folder)
     if len(bundle.shape) != 3 or not bundle.preprocessing.images:
+        if bundle.picture is not None:
+            raise ValueError(f"{folder} takes metadata beside the images: examples are of networks on images alone.")
         raise ValueError(f"{folder} was not trained on images: there are none to show.")
     remarks: list[Block] = [Caution(_PRIVACY), Paragraph(_READING)]
     if not cases:

@@ -35,7 +35,6 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
     "folds": {
         "few": "The rarer class has only {rarer:~sample} (patients, if you name them), fewer than {below}: too few for "
         "one split. Each row is scored by a network that was not trained on it.",
-        "both inputs": "Images and metadata are weighed against each other on held-out rows.",
         "column": "The column {column} names the fold of each row.",
         "one per group": "Each {group} is in one fold only.",
         "identical together": "Identical images are in one fold only.",
@@ -53,6 +52,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "each category, and an empty cell, has a feature of its own. A category that is not in the training rows "
         "counts as an empty cell.",
         "codes": "If the numbers of a column are codes, name it with --category-column.",
+        "beside images": "A small network is trained on them beside the one on the images. They join the model only "
+        "if that is better by one paired standard error on held-out rows.",
     },
     "recipe": {"in file": "The config file has a complete recipe."},
     "image size": {

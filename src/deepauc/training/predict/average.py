@@ -93,7 +93,7 @@ def probability_meaning(
     several, there, caution = len(folders) > 1, "", ""
     if not several and _is_average(folders[0]):
         return (
-            "probability: mean over the folds' networks, each recalibrated on rows that it was not trained on; it "
+            "probability: mean over the model's networks, each recalibrated on rows that it was not trained on; it "
             "holds at the prevalence of the training table, not at another clinic's"
         )
     known = [_validation_prevalence(folder, len(names)) for folder in folders]

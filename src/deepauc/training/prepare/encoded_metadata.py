@@ -87,11 +87,12 @@ def require_categories(task: Task, encoder: MetadataEncoder) -> None:
                 )
 
 
-def encoding_decision(encoder: MetadataEncoder) -> Decision:
+def encoding_decision(encoder: MetadataEncoder, *, beside_images: bool) -> Decision:
     """How each column was taken: its number of categories, 0 for a column of numbers."""
     columns = {
         column.name: len(column.categories) if isinstance(column, CategoricalColumn) else 0
         for column in encoder.columns
     }
     facts = {"features": len(encoder.feature_names)}
-    return Decision(name="metadata", value=columns, reason=("encoded", "codes"), rests_on=facts)
+    reason = ("encoded", "codes", *(("beside images",) if beside_images else ()))
+    return Decision(name="metadata", value=columns, reason=reason, rests_on=facts)

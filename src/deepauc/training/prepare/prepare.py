@@ -93,7 +93,6 @@ def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingPro
 def split_rows(rows: Rows, settings: Settings) -> Prepared:
     """The rows in the parts of one split."""
     data = settings.data
-    _require_folds(data)
     if data.split_of is not None:
         (task, split), drawn = _with_parts_of(rows.task, Path(data.split_of), settings, rows.packed), None
     else:
@@ -111,19 +110,9 @@ def unsplit_rows(rows: Rows, settings: Settings, split: Decision) -> Prepared:
     plain = _prepared(rows, rows.task, split, drawn=None, metadata=False)
     if not has_metadata(settings.data):
         return plain
-    encoder = whole_encoder(rows.task)
-    task = plain.task if has_both(settings.data) else metadata_task(rows.task, encoder)[0]
-    return replace(plain, task=task, metadata=encoding_decision(encoder))
-
-
-def _require_folds(data: DataSettings) -> None:
-    """Said of one split, as soon as it is known that there will be one."""
-    if has_both(data):
-        raise ValueError(
-            "images and metadata together need folds: leave out --folds 0 and what asks for one split (a complete "
-            "recipe, --tune, --split-of, [split], torchrun). Or train one run of each, the second with --split-of the "
-            "first, and deepauc predict averages them."
-        )
+    encoder, both = whole_encoder(rows.task), has_both(settings.data)
+    task = plain.task if both else metadata_task(rows.task, encoder)[0]
+    return replace(plain, task=task, metadata=encoding_decision(encoder, beside_images=both))
 
 
 def has_metadata(data: DataSettings) -> bool:
@@ -149,8 +138,8 @@ def read_rows(
     """
     data = settings.data
     require_complete(data, table=data.table if frame is None else frame)
-    if settings.folds == 0:
-        _require_folds(data)
+    if has_both(data) and (settings.plan.tta or (settings.recipe is not None and settings.recipe.tta)):
+        raise ValueError("tta changes images, and a network on images and metadata takes none alone: leave it out.")
     pretrained = bool(settings.plan.pretrained)
     if data.bag_column is not None:
         own = (*data.metadata_columns, *data.category_columns, *data.feature_columns)
@@ -237,12 +226,13 @@ def _in_bags(rows: Rows, column: str) -> Rows:
 
 
 def _prepared(rows: Rows, task: Task, split: Decision, *, drawn: SplitSettings | None, metadata: bool) -> Prepared:
-    """task: the rows in their parts. metadata: its columns are the inputs."""
+    """task: the rows in their parts. metadata: its columns are the inputs, or are used beside images."""
     encoding = None
     if metadata:
         encoded, encoder = metadata_task(task)
         require_categories(task, encoder)
-        task, encoding = encoded, encoding_decision(encoder)
+        images = len(task.source.shape) == 3
+        task, encoding = task if images else encoded, encoding_decision(encoder, beside_images=images)
     return Prepared(
         rows=rows,
         task=task,

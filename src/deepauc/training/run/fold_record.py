@@ -73,18 +73,27 @@ class FoldsRecord:
         if plain is None:
             return None
         try:
-            choice = plain.get("choice")
             return cls(
                 names=tuple(map(str, plain["names"])),
                 column=plain.get("column"),
                 cautions=tuple(map(str, plain.get("cautions", ()))),
-                choice=None if choice is None else _kept(choice),
+                choice=kept_candidate(plain.get("choice")),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(f"run.json is damaged: what it says of folds cannot be read ({error!r}).") from None
 
     def to_plain(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def kept_candidate(plain: Any) -> KeptCandidate | None:
+    """None where run.json has none."""
+    if plain is None:
+        return None
+    try:
+        return _kept(plain)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"run.json is damaged: what it says of candidates cannot be read ({error!r}).") from None
 
 
 def _kept(plain: Mapping[str, Any]) -> KeptCandidate:

@@ -16,8 +16,9 @@ from deepauc.metrics.intervals import Estimate
 from deepauc.names import Alike, group_word
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Recipe
-from deepauc.training.run.fold_record import FoldsRecord
+from deepauc.training.run.fold_record import FoldsRecord, KeptCandidate, kept_candidate
 
+IMAGES = "images"  # in the folder of a run on images and metadata with one split: the run on images alone
 Aucs = Mapping[str, Mapping[str, Estimate[float]]]  # part -> label
 
 
@@ -289,6 +290,7 @@ class RunRecord:
     tta: int  # over how many augmented copies of an image a score of validation and test is the mean; 0: as it is
     results: Results
     folds: FoldsRecord | None  # of cross-validation; None: of one split
+    inputs: KeptCandidate | None  # of images and metadata with one split: what validation has kept
     command: str
     leaks: Mapping[str, int] | None
     possible_leaks: int | None
@@ -313,6 +315,7 @@ class RunRecord:
             tta=max(0, _count(recipe.get("tta")) or 0),
             results=Results.of(plain.get("results")),
             folds=FoldsRecord.of(plain.get("folds")),
+            inputs=kept_candidate(plain.get("inputs")),
             command=" ".join(_texts(command)) if isinstance(command, list) else str(command or ""),
             leaks=_leaks(plain.get("leaks")),
             possible_leaks=_count(plain.get("possible_leaks")),
@@ -334,6 +337,11 @@ class RunRecord:
         if not isinstance(recipe, Recipe):
             raise ValueError("run.json is damaged: it has no recipe.")
         return recipe
+
+    @property
+    def choice(self) -> KeptCandidate | None:
+        """The candidates and the one that was kept, on held-out rows of folds or on validation."""
+        return self.inputs if self.folds is None else self.folds.choice
 
     @property
     def objectives(self) -> list[str]:
