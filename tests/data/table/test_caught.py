@@ -140,12 +140,14 @@ def test_a_few_large_images_among_small_ones_are_no_caution():
 
 def test_the_same_message_more_than_five_times_is_one_line():
     def problems(count):
-        return [Problem(row=row, column="file", kind="missing file", message="there is no such file") for row in count]
+        said = "'{}.png': there is no such file"
+        return [Problem(row=row, column="file", kind="missing file", message=said.format(row)) for row in count]
 
+    assert collapsed(problems([2]))[0][3] == "'2.png': there is no such file"
     assert len(collapsed(problems([2, 3, 4, 5, 6]))) == 5
     ((rows, _, _, message),) = collapsed(problems([2, 3, 4, 5, 6, 9]))
     assert rows == "2-6, 9"
-    assert message.endswith("(6 rows)")
+    assert message == "there is no such file (6 rows)"
     assert collapsed(problems(range(2, 90, 2)), most_ranges=2)[0][0] == "2, 4, ..."
     other = Problem(row=7, column="y", kind="unknown label value", message="'x'")
     assert [line.split()[0] for line in format_problems([*problems(range(2, 9)), other]).splitlines()] == [

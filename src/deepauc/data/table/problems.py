@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ ProblemKind = Literal[
 ]
 
 
+_OF_FILES = frozenset({"missing file", "unreadable image", "constant image", "decompression bomb"})
+_FILE = re.compile(r"""^(?:'[^']*'|"[^"]*"): """)  # a file name as `shown` quotes it
 MOST_ALIKE = 5  # rows with one and the same message that have a line each
 SUSPICIOUS_SHARE = 0.1  # of a table's rows, which one patient seldom has
 _NOBODY = frozenset({"unknown", "na", "n/a", "nan", "none", "null", "?", "-", "0"})
@@ -190,21 +193,25 @@ def format_problems(problems: Sequence[Problem]) -> str:
 def collapsed(problems: Sequence[Problem], *, most_ranges: int | None = None) -> list[tuple[str, str, str, str]]:
     """(rows, column, kind, message), in order; a message that more than five rows share is one line with their count.
 
-    most_ranges: of row numbers on such a line; None: all.
+    Names of image files do not tell messages apart. most_ranges: of row numbers on such a line; None: all.
     """
+    keys = [(one.column or "-", one.kind, _without_file(one)) for one in problems]
     rows: dict[tuple[str, str, str], list[int]] = {}
-    for one in problems:
-        rows.setdefault((one.column or "-", one.kind, one.message), []).extend([] if one.row is None else [one.row])
+    for one, key in zip(problems, keys, strict=True):
+        rows.setdefault(key, []).extend([] if one.row is None else [one.row])
     lines: list[tuple[str, str, str, str]] = []
     told = set()
-    for one in problems:
-        key = (one.column or "-", one.kind, one.message)
+    for one, key in zip(problems, keys, strict=True):
         if len(rows[key]) <= MOST_ALIKE:
-            lines.append(("-" if one.row is None else str(one.row), *key))
+            lines.append(("-" if one.row is None else str(one.row), *key[:2], one.message))
         elif key not in told:
             told.add(key)
             lines.append((_ranges(rows[key], most_ranges), *key[:2], f"{key[2]} ({len(rows[key]):,} rows)"))
     return lines
+
+
+def _without_file(one: Problem) -> str:
+    return _FILE.sub("", one.message) if one.kind in _OF_FILES else one.message
 
 
 def _ranges(numbers: Sequence[int], most: int | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.data.table.cautions import FEW as TOO_FEW
 from deepauc.metrics.average_precision import average_precision, average_precision_interval
 from deepauc.metrics.calibration import (
     ReliabilityCurve,
@@ -62,7 +63,6 @@ NO_PART = "(no part)"  # that of rows without one in a table that has some
 CALIBRATION_BINS = 10
 THRESHOLDS = np.concatenate([np.arange(1, 10) / 1000, np.arange(1, 100) / 100])
 FEW = 10  # samples of the rarer class at which intervals are known to be too narrow
-TOO_FEW = 5  # of a class, below which an AUC is not quoted as the result
 # Measured by tests/reporting/evaluation/test_report_coverage.py (slow).
 COVERAGE_NOTE = (
     "In simulations (normal scores, AUC .7 to .9) nominal 95 % DeLong intervals contained the true AUC in 87 to 94 "
