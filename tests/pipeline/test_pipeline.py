@@ -22,6 +22,7 @@ from deepauc.pipeline.events import (
     WritingReport,
 )
 from deepauc.pipeline.job import check, complete_settings, fit_minutes, plan, read
+from deepauc.pipeline.outcome import PairedTest, doubts
 from deepauc.pipeline.run import planned, run
 from deepauc.pipeline.train import folder_state, train_run
 from deepauc.training.config import DataSettings, Settings
@@ -127,3 +128,16 @@ def test_complete_settings_plan_nothing_and_give_the_same_job(settings):
     again = planned(complete, rows, device=CPU)
     assert again.plan is None
     assert again.recipe == job.recipe
+
+
+@pytest.mark.parametrize(
+    ("low", "said"), [(-0.01, ["The network is not clearly better than mean brightness"]), (0.01, [])]
+)
+def test_a_network_that_is_not_clearly_better_than_a_trivial_baseline_is_told_first(low, said):
+    def against(name, value, low):
+        numbers = {"value": value, "low": low, "high": value + 0.1, "p_value": 0.5}
+        return PairedTest(label="ill", part="test", against=name, test="DeLong", **numbers)
+
+    tests = [against("CrossEntropy", -0.2, -0.3), against("logistic regression", 0.2, 0.1)]
+    found = doubts([*tests, against("mean brightness", 0.05, low)])
+    assert [text.partition(": ")[0] for text in found] == said

@@ -10,7 +10,7 @@ from deepauc.cli.console import Output, printable
 from deepauc.data.task import Task
 from deepauc.names import counted, group_word, leak_text
 from deepauc.pipeline.cross_validation import CrossValidation
-from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork
+from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork, doubts
 from deepauc.reporting.document.sections import p_text
 from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.reporting.folds import verdict
@@ -103,6 +103,8 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
             intervals = [network.auc.get(part, {}).get(label) for part in parts]
             title = _title(network) if record.inputs is None else f"{record.inputs.kept} (kept)"
             rows.append([title, label, *("-" if one is None else interval_text(one) for one in intervals)])
+    for text in doubts(outcome.tests):
+        output.result(text)
     output.table(["", "label", *(f"{part} AUC" for part in parts)], rows, title="AUC with 95 % intervals")
     if copies := record.tta:
         output.say(

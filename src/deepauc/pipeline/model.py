@@ -14,6 +14,7 @@ from deepauc.data.table.frame import Table
 from deepauc.metrics.crossval.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.leaderboard import one_split_board
+from deepauc.pipeline.outcome import doubts, paired_tests
 from deepauc.pipeline.single import save_single
 from deepauc.reporting.evaluation.run import run_scores
 from deepauc.reporting.export import copy_bundle
@@ -192,7 +193,8 @@ class Model:
         part = next((name for name in ("test", "validation") if name in self._record.results.auc), "validation")
         inputs = self._record.inputs
         kept = "" if inputs is None else f" (kept: {kept_name(inputs)})"
-        return f"AUC {interval_text(self.auc)} on the {part} part{kept}"
+        said = doubts(paired_tests(self.report.with_suffix(".json")))
+        return " ".join([*said, f"AUC {interval_text(self.auc)} on the {part} part{kept}"])
 
     def __repr__(self) -> str:
         return f"Model({str(self.path)!r}): {self.summary}"

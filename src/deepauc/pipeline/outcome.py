@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +18,12 @@ from deepauc.pipeline.events import Listener, Scoring, WritingReport, ignore
 from deepauc.pipeline.train import State
 from deepauc.pipeline.trivial_baselines import fit_trivial_baselines
 from deepauc.reporting.evaluation.kept_stage import auc_intervals, score_last_stage
+from deepauc.reporting.figures.label import signed_text
 from deepauc.reporting.report import write_report
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.run.run import Run
 from deepauc.training.trivial import FOLDER as TRIVIAL
+from deepauc.training.trivial import TITLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +125,24 @@ def outcome_of(
         report=report,
         baseline=baseline,
         networks=tuple(networks),
-        tests=_paired_tests(report.with_suffix(".json")),
+        tests=paired_tests(report.with_suffix(".json")),
     )
 
 
-def _paired_tests(report: Path) -> tuple[PairedTest, ...]:
+def doubts(tests: Sequence[PairedTest]) -> list[str]:
+    """A sentence for each label whose network is not better than the best trivial baseline beyond chance."""
+    found, labels = [], dict.fromkeys(test.label for test in tests)
+    for label in labels:
+        trivial = [test for test in tests if test.label == label and test.against in TITLES.values()]
+        best = min(trivial, key=lambda test: test.value, default=None)
+        if best is not None and best.low <= 0:
+            of = "The network" if len(labels) == 1 else f"For {label} the network"
+            less = signed_text(Estimate(best.value, best.low, best.high))
+            found.append(f"{of} is not clearly better than {best.against}: AUC {less}.")
+    return found
+
+
+def paired_tests(report: Path) -> tuple[PairedTest, ...]:
     """The kept network against the baseline stage or the last, where it is another's, and against trivial baselines."""
     found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
     tests = []
