@@ -102,6 +102,7 @@ def test_the_model_scores_as_its_members_do(settings, tmp_path, monkeypatch, kep
         *("ce", "ce_auc_m", "metadata", "ce_auc_m with metadata", "logistic", "brightness")
     }
     assert len(model.oof) == 24
+    assert "AUC not given, too few positives to estimate (8)" in model.summary
     assert model.aucs["ill"] == RunFolder(out).record().results.auc["test"]["ill"]
     copy_bundle(out, tmp_path / "bundle")
     again = predict_table([tmp_path / "bundle"], table, **(columns or {"image_column": "file"}))

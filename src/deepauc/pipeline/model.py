@@ -16,7 +16,10 @@ from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.leaderboard import one_split_board
 from deepauc.pipeline.outcome import doubts, paired_tests
 from deepauc.pipeline.single import save_single
+from deepauc.reporting.evaluation.label import too_few
 from deepauc.reporting.evaluation.run import run_scores
+from deepauc.reporting.evaluation.sample import count_rows
+from deepauc.reporting.evaluation.table import sample_of
 from deepauc.reporting.export import copy_bundle
 from deepauc.reporting.external import External, evaluate_table
 from deepauc.reporting.figures.label import interval_text
@@ -194,7 +197,10 @@ class Model:
         inputs = self._record.inputs
         kept = "" if inputs is None else f" (kept: {kept_name(inputs)})"
         said = doubts(paired_tests(self.report.with_suffix(".json")))
-        return " ".join([*said, f"AUC {interval_text(self.auc)} on the {part} part{kept}"])
+        rows = self._judged()
+        few = [too_few(count_rows(sample_of(rows, j))) for j in range(len(rows.label_names))]
+        auc = f"AUC {interval_text(self.auc)}" if None in few else f"AUC not given, {few[0]},"
+        return " ".join([*said, f"{auc} on the {part} part{kept}"])
 
     def __repr__(self) -> str:
         return f"Model({str(self.path)!r}): {self.summary}"
