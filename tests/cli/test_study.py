@@ -97,7 +97,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
         ([MEDICAL, "chexpert", "--cells", "densenet122"], "did you mean 'densenet1"),
         ([MEDICAL, "chexpert", "--set", "view=all"], "did you mean 'views'"),
         ([MEDICAL, "chexpert", "--set", "views=lateral"], "views must be 'frontal' or 'all'"),
-        ([MEDICAL, "chest", "--set", "gamma=much"], "of another kind"),
+        ([MEDICAL, "chest", "--set", "gamma=much"], "has another type"),
         ([MEDICAL, "chest", "--seeds", "1,1"], "distinct"),
         ([PAPER, "smoke", "--task-gpus", "1"], "--task-gpus: these options need --cluster"),
         (

@@ -223,5 +223,5 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_an_empty_bag_is_refused():
-    with pytest.raises(ValueError, match="without an image"):
+    with pytest.raises(ValueError, match="without images"):
         in_grid(drawn(1), (11, 0))

@@ -160,7 +160,7 @@ def test_every_spec_can_be_named_in_a_file():
         ("[data]\nskip_bad = 'yes'", "data.skip_bad must be true or false, not 'yes'"),
         ("seed = -1", "seed must not be negative"),
         ('tune = 2\n[plan]\nauc_stage = "none"', "auc_stage none leaves it out: give one"),
-        ("seed = = 3", "is no TOML file"),
+        ("seed = = 3", "is not a valid TOML file"),
     ],
 )
 def test_every_fault_is_named_with_its_place(tmp_path, text, message):
@@ -171,7 +171,7 @@ def test_every_fault_is_named_with_its_place(tmp_path, text, message):
 
 
 def test_no_such_file_and_no_text(tmp_path):
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match="does not exist"):
         read_settings(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xff")
     with pytest.raises(ValueError, match="no TOML file"):
