@@ -252,7 +252,7 @@ def test_a_column_is_never_taken_for_another(deepauc, runs, new, tmp_path):
         ((one.path, "--image-column", "a"), "was trained on numbers: name them, --feature-column"),
         ((one.path, "--feature-column", "c"), "shape (2,), the task has (1,): give it the same features."),
         ((runs["small"].path, "--feature-column", "a"), "trained on images: name their column, --image-column"),
-        ((one.path, "--tta", 8), "these are numbers"),
+        ((one.path, "--tta", 8), "these inputs are numbers"),
     ):
         code, _, errors = deepauc(*words, "--table", table, *out)
         assert code == 2

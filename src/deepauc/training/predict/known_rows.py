@@ -106,7 +106,7 @@ def split_like(task: Task, run: Path) -> tuple[Task, Decision]:
     parts = np.array([known.get(name, NO_PART) for name in task.ids.tolist()])
     if not (parts != NO_PART).any():
         raise ValueError(
-            f"--split-of {run}: none of these rows is in that run by name. The ids of images are their file names: for "
+            f"--split-of {run}: it knows none of these rows by name. The ids of images are their file names: for "
             "a run on numbers name that column, --id-column."
         )
     unlabelled = np.isnan(task.labels.reshape(len(task), -1)).all(axis=1)
