@@ -174,7 +174,7 @@ def test_an_old_bundle_without_the_field(deepauc, clinic, copy_to_edit, tmp_path
     assert rows == deepauc("first", out="t.csv")[3]
     code, _, errors, _ = deepauc(old, words=("--probability",), out="u.csv")
     assert code == 2
-    assert "no probabilities for target" in errors
+    assert "probabilities for target need" in errors
 
 
 def test_the_file_can_be_evaluated(deepauc, tmp_path, capsys):

@@ -236,7 +236,7 @@ def _spec(kinds: tuple[type, ...], value: Any, where: str) -> Any:
     if not isinstance(value, Mapping) or "type" not in value:
         raise ValueError(f"{where} must be a table with a type: {', '.join(names)}.")
     try:
-        cls = names[valid_name(str(value["type"]), list(names), "type that fits here")]
+        cls = names[valid_name(str(value["type"]), list(names), "type for this entry")]
     except ValueError as error:
         raise ValueError(f"{where}.type: {error}") from None
     return _table(cls, value, where)

@@ -319,7 +319,7 @@ def test_messages(tmp_path, monkeypatch):
             load("C10", imratio=0.1, seed=0, root=tmp_path, positive=positive)
     for name in BENCHMARKS["C10"].files:
         (tmp_path / name).write_bytes(b"PK nonsense")
-    with pytest.raises(ValueError, match=r"cifar10_train_1\.npz is no readable"):
+    with pytest.raises(ValueError, match=r"cifar10_train_1\.npz is not a readable"):
         load("C10", imratio=0.1, seed=0, root=tmp_path)
 
 

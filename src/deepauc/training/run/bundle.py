@@ -187,7 +187,7 @@ class Bundle:
         """
         if missing := [name for name in self.label_names if name not in self.calibration]:
             raise ValueError(
-                f"no probabilities for {', '.join(missing)}: they need a validation part with positives and negatives. "
+                f"probabilities for {', '.join(missing)} need a validation part with positives and negatives. "
                 "Train with such a part, or use the raw scores, which rank."
             )
         entries = [self.calibration[name] for name in self.label_names]

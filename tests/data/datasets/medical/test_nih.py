@@ -168,7 +168,7 @@ def test_sheets_that_are_not_these(tmp_path, nih_sheets):
         load_nih_sheets(nih_sheets(label_names=np.array(FINDINGS[::-1])))
     with pytest.raises(ValueError, match="does not hold the 14 findings"):
         load_nih_sheets(nih_sheets(labels=np.full((3, 14), 2, dtype=np.uint8)))
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match="does not exist"):
         load_nih_sheets(tmp_path / "nothing.npz")
     task = load_nih_sheets(nih_sheets(), labels=["Mass"])
     assert (task.kind, task.labels.tolist(), task.ids.tolist()) == ("binary", [0, 1, 0], ["a", "b", "c"])

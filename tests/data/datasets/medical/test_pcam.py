@@ -121,10 +121,10 @@ def test_missing_damaged_and_packed_files(pcam):
     with pytest.raises(ValueError, match=r"train_x.h5 is damaged, or not an h5 file"):
         load_pcam(folder)
     path.write_bytes(b"text")
-    with pytest.raises(ValueError, match=r"train_x.h5 is no h5 file"):
+    with pytest.raises(ValueError, match=r"train_x.h5 is damaged, or not an h5 file"):
         load_pcam(folder)
     path.rename(folder / f"{STEM}_train_x.h5.gz")
-    with pytest.raises(ValueError, match=r"train_x.h5: there is no such file. Unpack it: gunzip"):
+    with pytest.raises(ValueError, match=r"train_x.h5 does not exist. Unpack it: gunzip"):
         load_pcam(folder)
     (folder / f"{STEM}_train_x.h5.gz").unlink()
     with pytest.raises(ValueError, match="Download all six files"):
