@@ -102,8 +102,9 @@ def section(raw: ToyResult, bounded: ToyResult, *, boundaries_picture: str, path
         f"A two-layer ELU network ({settings.hidden} hidden units) is trained on two clouds of {settings.points} "
         f"points with cross-entropy, then retrained with AUC-S or AUC-M: same start, learning rate ({settings.lr:g}) "
         f"and number of steps, raw scores. Before that, {settings.easy} easy positives are added, or "
-        f"{settings.flipped} points of each class with the other's label. The boundary is where the score equals (a + b)/2. The table "
-        f"shows the share of the window below that changes side ({settings.seeds} seeds, 95 % t-intervals).",
+        f"{settings.flipped} points of each class with the other's label. The boundary is where the score equals "
+        f"(a + b)/2. The table shows the share of the window below that changes side ({settings.seeds} seeds, 95 % "
+        "t-intervals).",
         "",
         f"![Boundaries of seed {settings.first_seed} after {settings.shown_step} steps]({boundaries_picture})",
         "",
