@@ -304,7 +304,7 @@ def test_messages(tmp_path, monkeypatch):
             load(name, imratio=0.1, seed=0, root=tmp_path)
     with pytest.raises(ValueError, match=r"missing in .*: cifar10_train_1\.npz"):
         load("C10", imratio=0.1, seed=0, root=tmp_path, source="files")
-    with pytest.raises(ValueError, match=r"misses stl10_train\.npz"):
+    with pytest.raises(ValueError, match=r"missing in .*: stl10_train\.npz"):
         load("S10", imratio=0.1, seed=0, root=tmp_path, source="files")
     with pytest.raises(ValueError, match="torchvision finds no complete CIFAR10"):
         load("C10", imratio=0.1, seed=0, root=tmp_path, source="public")

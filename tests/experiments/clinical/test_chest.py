@@ -361,7 +361,7 @@ def test_settings_that_the_study_takes():
     for given, message in (
         ({"view": "all"}, "did you mean 'views'"),
         ({"views": "lateral"}, "views must be"),
-        ({"losses": "ce,mse"}, "no loss"),
+        ({"losses": "ce,mse"}, "not a known loss"),
         ({"losses": ""}, "another kind"),
         ({"epochs": 1.5}, "another kind"),
         ({"epochs": True}, "another kind"),

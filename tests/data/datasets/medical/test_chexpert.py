@@ -136,7 +136,7 @@ def test_the_hash_follows_the_pixels_and_not_the_place(chexpert, write_image, tm
     ("old", "new", "message"),
     [
         ("1.0,,,-1.0,,,0.0,,1.0", "2.0,,,-1.0,,,0.0,,1.0", r"train.csv, line 2, Cardiomegaly: '2.0': expected '1.0'"),
-        ("patient90002/study3", "patient90001/../../../etc", "line 4, Path: .*: no such value"),
+        ("patient90002/study3", "patient90001/../../../etc", "line 4, Path: .*no such value"),
         ("{e}/train/patient90002", "/etc/patient90002", "line 4, Path"),
         ("{e}/train/patient90002", "{e}/valid/patient90002", "train.csv may only list images in train/"),
         ("patient90002/study3/view1_frontal", "patient90001/study1/view1_frontal", "line 4, Path: .*occurs twice"),
@@ -175,7 +175,7 @@ def test_missing_and_broken_files(chexpert):
     (folder / "train/patient90002/study3/view1_frontal.jpg").unlink()
     with pytest.raises(ValueError, match=r"patient90002/study3/view1_frontal.jpg: the file does not exist"):
         task.data_hash()
-    with pytest.raises(ValueError, match="misses 1 of 6 image files"):
+    with pytest.raises(ValueError, match="lacks 1 of 6 image files"):
         load_chexpert(folder)
     (folder / "valid.csv").unlink()
     with pytest.raises(ValueError, match=r"valid.csv does not exist"):

@@ -130,7 +130,7 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
         load_medmnist(tmp_path / "nothing.npz", positive=0)
     (tmp_path / "text.npz").write_text("text")
-    with pytest.raises(ValueError, match=r"no readable .npz file"):
+    with pytest.raises(ValueError, match=r"not a readable .npz file"):
         load_medmnist(tmp_path / "text.npz", positive=0)
 
 

@@ -113,7 +113,7 @@ def test_lists_must_be_there(nih):
     (folder / "test_list.txt").unlink()
     with pytest.raises(ValueError, match="does not exist"):
         load_nih_cxr14(folder)
-    with pytest.raises(ValueError, match="labels must be some of"):
+    with pytest.raises(ValueError, match="labels must be among"):
         load_nih_cxr14(folder, labels=["Flu"])
 
 
