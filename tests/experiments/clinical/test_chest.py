@@ -362,12 +362,12 @@ def test_settings_that_the_study_takes():
         ({"view": "all"}, "did you mean 'views'"),
         ({"views": "lateral"}, "views must be"),
         ({"losses": "ce,mse"}, "not a known loss"),
-        ({"losses": ""}, "another kind"),
-        ({"epochs": 1.5}, "another kind"),
-        ({"epochs": True}, "another kind"),
-        ({"gamma": "small"}, "another kind"),
-        ({"milestones": "52,late"}, "another kind"),
-        ({"pretrained": 0}, "another kind"),
+        ({"losses": ""}, "another type"),
+        ({"epochs": 1.5}, "another type"),
+        ({"epochs": True}, "another type"),
+        ({"gamma": "small"}, "another type"),
+        ({"milestones": "52,late"}, "another type"),
+        ({"pretrained": 0}, "another type"),
     ):
         with pytest.raises(ValueError, match=message):
             with_settings(real, given)
