@@ -373,7 +373,7 @@ def test_settings_that_the_study_takes():
             with_settings(real, given)
     assert with_settings(STAND_IN, {"networks": "R,S"}).masked
     assert not with_settings(STAND_IN, {"networks": "S"}).masked  # its policies would take the place of ResNet20's
-    with pytest.raises(ValueError, match="no setting of chest"):
+    with pytest.raises(ValueError, match="not a known setting of chest"):
         with_settings(STAND_IN, {"views": "all"})
 
 
