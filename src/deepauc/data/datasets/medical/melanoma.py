@@ -90,7 +90,7 @@ def load_melanoma(
             test = np.isin(numbers, _published_test_folds(np.unique(numbers)))
             parts = {"train": own[~test], "test": own[test]}
     elif split == "published":
-        raise ValueError(f"{rows.path} has no column {FOLD!r}; the published split comes with the resized editions.")
+        raise ValueError(f"{rows.path} has no column {FOLD!r}: only the resized editions have the published split.")
 
     outsiders = [_read_outside(one) for one in outside]
     names = [name for one in outsiders for name in one.images]
@@ -142,7 +142,7 @@ def load_isic2020_table(path: str | os.PathLike[str]) -> Task:
 def outside_rows(task: Task) -> Indices:
     """The rows of a melanoma task that came from outside collections."""
     if task.ids is None:
-        raise ValueError(f"task {task.name!r} has no row ids, which tell outside images from the others.")
+        raise ValueError(f"task {task.name!r} has no row ids, so outside images cannot be recognised.")
     return np.flatnonzero(np.char.find(task.ids, "/") >= 0)
 
 
@@ -197,7 +197,7 @@ class _Rows:
 
 def _read_outside(one: OutsideImages) -> _Rows:
     if not _OUTSIDE_NAME.fullmatch(one.name):
-        raise ValueError(f"the name of an outside set is letters, digits, '.', '_' and '-', not {one.name!r}.")
+        raise ValueError(f"the name of an outside set may hold letters, digits, '.', '_' and '-', not {one.name!r}.")
     table = read_columns(
         Path(one.table), [one.image_column, one.target_column], optional=[PATIENT, SEX, AGE, SITE, FOLD]
     )
@@ -235,7 +235,7 @@ def _require_new(names: Sequence[str], own: set[str]) -> None:
         if name in seen:
             raise ValueError(
                 f"the outside image {name} is in the competition's table, or in another outside set, already. "
-                "Remove it from the outside table: held out here, it would be trained on there."
+                "Remove it from the outside table: otherwise a held-out image could be trained on."
             )
         seen.add(name)
 
