@@ -163,8 +163,11 @@ class PESG(Optimizer):
 
         With a learning-rate scheduler of torch's, pass lr_factor=1.
         """
-        if not lr_factor > 0:
-            raise ValueError(f"lr_factor must be positive, not {lr_factor}: 0.1 divides the learning rate by ten.")
+        if not 0 < lr_factor <= 1:
+            raise ValueError(
+                f"lr_factor must be above 0 and at most 1, not {lr_factor}: 0.1 divides the learning rate by ten, "
+                "as LibAUC's decay_factor=10 does."
+            )
         scaled: set[int] = set()
         for group in self.param_groups:
             if not isinstance(group["lr"], Tensor):

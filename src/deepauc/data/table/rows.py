@@ -178,6 +178,8 @@ def _read_text(path: Path, wanted: Sequence[str], numbers: Collection[str], *, e
                     continue  # an empty line, or one of separators alone, as below a sheet
                 if len(row) < len(header) or any(row[len(header) :]):  # empty fields at the end do no harm
                     message = f"{len(row)} fields under {len(header)} column names"
+                    if len(row) > len(header) and delimiter == ",":
+                        message += ": write a decimal point, and put a text with a comma into quotation marks"
                     found.problems.append(
                         Problem(row=start, column=None, kind="wrong number of fields", message=message),
                     )
@@ -328,7 +330,7 @@ def _places(header: Sequence[str], wanted: Sequence[str], path: Path | str) -> d
         hint = f"Did you mean {near[first][0]!r}?" if near[first] else f"It has: {', '.join(map(repr, header[:30]))}."
         if others:
             known = (f"{name!r} (did you mean {near[name][0]!r}?)" if near[name] else repr(name) for name in others)
-            hint += f" Nor are there {', '.join(known)}."
+            hint += f" Also missing: {', '.join(known)}."
         raise ValueError(f"{path} has no column {first!r}. {hint}")
     for name in wanted:
         if header.count(name) > 1:
