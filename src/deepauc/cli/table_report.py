@@ -15,6 +15,7 @@ from deepauc.data.table.columns import EMPTY_FEATURE
 from deepauc.data.table.problems import Problem, TableReport, collapsed
 from deepauc.names import counted
 
+OTHER_NAMES = "If columns have other names here, give them: --image-column, --label-column, --group-column."
 MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
 _NOT_BY_SKIPPING = ("no labelled row", "one class only", "unknown label value", "label value left out")
 

@@ -318,6 +318,10 @@ def _too_much_text(where: str, limit: int, what: str) -> ValueError:
     )
 
 
+class MissingColumnError(ValueError):
+    """A column that was asked for by a name that the table does not have."""
+
+
 def _places(header: Sequence[str], wanted: Sequence[str], path: Path | str) -> dict[str, int]:
     """Where the wanted columns stand; a ValueError names all that are not there, each with the nearest one there is."""
     missing = [name for name in wanted if name not in header]
@@ -331,7 +335,7 @@ def _places(header: Sequence[str], wanted: Sequence[str], path: Path | str) -> d
         if others:
             known = (f"{name!r} (did you mean {near[name][0]!r}?)" if near[name] else repr(name) for name in others)
             hint += f" Also missing: {', '.join(known)}."
-        raise ValueError(f"{path} has no column {first!r}. {hint}")
+        raise MissingColumnError(f"{path} has no column {first!r}. {hint}")
     for name in wanted:
         if header.count(name) > 1:
             raise ValueError(f"{path} has {header.count(name)} columns named {name!r}; give each its own name.")
