@@ -179,7 +179,8 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
     assert choice is not None
     for text in verdict(folds):
         output.result(text)
-    _show_candidates(output, choice, title="Mean AUC within folds, with 95 % intervals")
+    title = "Candidates: mean AUC within folds with 95 % intervals, before the correction for choosing one"
+    _show_candidates(output, choice, title=title)
     for label, auc in record.results.auc.get("test", {}).items():
         output.result(f"Test part, {label}: AUC {interval_text(auc)} (average of the networks of all folds)")
     for caution in folds.cautions:
