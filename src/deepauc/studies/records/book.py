@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.intervals import Estimate
-from deepauc.studies.records.file import append, parsed, read_runs, whole
+from deepauc.studies.records.file import append, read_runs
 from deepauc.studies.study import AUC, Metric
 from deepauc.training.run.run import Run
 from deepauc.training.run.scores import read_run_scores
@@ -34,8 +34,7 @@ class RecordBook:
     """The records of one set of studies, read once and kept up to date.
 
     path: RESULTS/NAME.jsonl, or without the ending. other: of linked runs, those with settings that are not the
-    study's own, by the text that says which. A folder RESULTS/NAME of an earlier version, a file a final run, is read
-    too; what is new goes into the one file.
+    study's own, by the text that says which.
     """
 
     def __init__(self, path: Path, *, other: str = "") -> None:
@@ -77,8 +76,7 @@ class RecordBook:
 
     def others(self) -> list[str]:
         """Which other settings have records."""
-        old = [path.name for path in _old_folder(self.path).glob("*=*") if path.is_dir()]
-        return sorted({*old, *(_other(record) for _, record in read_runs(self.path))} - {""})
+        return sorted({_other(record) for _, record in read_runs(self.path)} - {""})
 
     def find(self, study: str, phase: str, run: str) -> Record | None:
         """The record of this run, if it is there."""
@@ -107,9 +105,9 @@ class RecordBook:
     def _read(self) -> dict[str, dict[tuple[str, str], tuple[float, Record]]]:
         if self._by_study is None:
             self._by_study = {}
-            new = (found for found in read_runs(self.path) if _other(found[1]) == self.other)
+            own = (found for found in read_runs(self.path) if _other(found[1]) == self.other)
             # Sorting keeps the order of lines that have the same time: the last one counts.
-            for when, record in sorted([*_old_runs(_old_folder(self.path) / self.other), *new], key=lambda one: one[0]):
+            for when, record in sorted(own, key=lambda one: one[0]):
                 runs = self._by_study.setdefault(record["study"], {})
                 runs[record["phase"], record["run"]] = (when, record)
         return self._by_study
@@ -123,25 +121,6 @@ def _counts(record: Record) -> bool:
 def _other(record: Record) -> str:
     """Of a record's set what follows its name: the settings that are not the study's own."""
     return str(record.get("set", "")).partition("/")[2]
-
-
-def _old_folder(path: Path) -> Path:
-    return path.with_suffix("")
-
-
-def _old_runs(folder: Path) -> Iterator[tuple[float, Record]]:
-    """Of a folder of an earlier version; older than all that has a time.
-
-    tuning/STUDY.jsonl and diverged/STUDY.jsonl have a line a run; a final run is STUDY-SEED.json, or in `replaced`.
-    """
-    for path in (*sorted(folder.glob("tuning/*.jsonl")), *sorted(folder.glob("diverged/*.jsonl"))):
-        content = path.read_bytes()
-        lines = content[: whole(content)].split(b"\n")
-        yield from ((-1.0, parsed(line, str(path))) for line in lines if line.strip())
-    for path in (*sorted(folder.glob("replaced/*.json")), *sorted(folder.glob("*.json"))):
-        record = parsed(path.read_bytes(), str(path))
-        if record.get("phase") == "final":
-            yield -1.0, record | ({"replaced": True} if path.parent.name == "replaced" else {})
 
 
 def distil(
