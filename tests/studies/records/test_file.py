@@ -51,6 +51,14 @@ def test_lines_in_any_order_and_twice(tmp_path):
         assert found.studies() == ["é"]
 
 
+def test_a_tuple_in_a_setting_is_the_list_that_the_file_has(tmp_path):
+    RecordBook(tmp_path / "s").add(a_record("a", fixed={"milestones": (2, 4)}))
+    book, later = RecordBook(tmp_path / "s"), a_record("b", 1, fixed={"milestones": (2, 4)})
+    book.set_aside_other_settings(later)
+    book.add(later)
+    assert [one["run"] for one in book.final("é")] == ["a", "b"]
+
+
 def test_a_record_stays_the_later_one_when_the_clock_goes_back(tmp_path, monkeypatch):
     book = RecordBook(tmp_path / "s")
     book.add(a_record(auc={"test": [0.1]}))

@@ -8,6 +8,7 @@ stands in `file.py`.
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -96,7 +97,7 @@ class RecordBook:
         Their records stay, marked as `replaced`.
         """
         for other in self.final(record["study"]):
-            if any(other[name] != record[name] for name in ("config", "fixed")):
+            if any(as_text(other.get(name, record[name])) != as_text(record[name]) for name in ("config", "fixed")):
                 self.add({**other, "replaced": True})
 
     def _of(self, study: str) -> dict[tuple[str, str], tuple[float, Record]]:
@@ -111,6 +112,11 @@ class RecordBook:
                 runs = self._by_study.setdefault(record["study"], {})
                 runs[record["phase"], record["run"]] = (when, record)
         return self._by_study
+
+
+def as_text(config: Mapping[str, Any]) -> str:
+    """A setting as records keep it, where a tuple is a list and NaN is NaN: equal texts are equal settings."""
+    return json.dumps(dict(config), sort_keys=True)
 
 
 def _counts(record: Record) -> bool:
@@ -132,6 +138,7 @@ def distil(
 
     Final: test AUC with DeLong's interval, curves where the recipe asked for them, the recipe in full. Tuning: the
     validation AUC of each epoch; the recipe without what is at its default (`identity` has the hash of the whole).
+    Where a task has several labels, the AUC is by label.
     """
     found = run.record
     results = found.results
@@ -144,8 +151,9 @@ def distil(
         if any(row.get(column) for row in history)
     }
     part = "test" if phase == "final" else "validation"
-    (auc,) = results.auc.get(part, {"": Estimate(math.nan, math.nan, math.nan)}).values()
-    record["auc"] = {part: [round(value, 6) for value in (auc.value, auc.low, auc.high)]}
+    aucs = results.auc.get(part) or {"": Estimate(math.nan, math.nan, math.nan)}
+    each = {name: [round(value, 6) for value in (auc.value, auc.low, auc.high)] for name, auc in aucs.items()}
+    record["auc"] = {part: each if len(each) > 1 else next(iter(each.values()))}
     if measures:
         scores, labels = run.scores(part)
         record["measures"] = {part: {name: round(float(of(scores, labels)), 6) for name, of in measures.items()}}
@@ -153,7 +161,8 @@ def distil(
     record["alpha_zero_share"] = round(sum(shares) / len(shares), 6) if shares else None
     if phase == "final":
         record |= _curves(run)
-        record["score_histogram"] = _histograms(run)
+        if len(aucs) == 1:
+            record["score_histogram"] = _histograms(run)
     record["steps"] = sum(_stage_steps(history).values())
     record["seconds"] = round((results.seconds or 0.0) / packed, 3)
     record["packed"] = packed
@@ -216,7 +225,7 @@ def _running_epochs(rows: Sequence[Mapping[str, str]], history: Sequence[Mapping
 
 
 def _histograms(run: Run) -> dict[str, Record]:
-    """By part, in one reading of scores.csv. The tasks of studies have one label."""
+    """By part, in one reading of scores.csv, of a task with one label."""
     table = read_run_scores(run.path)
     found = {name: table.part(name) for name in sorted(table.part_names)}
     scores = {name: (rows.scores[:, 0].astype(np.float32), rows.labels[:, 0]) for name, rows in found.items()}
