@@ -97,7 +97,7 @@ class RecordBook:
         Their records stay, marked as `replaced`.
         """
         for other in self.final(record["study"]):
-            if any(as_text(other.get(name, record[name])) != as_text(record[name]) for name in ("config", "fixed")):
+            if any(as_text({**record, **other}[name]) != as_text(record[name]) for name in ("config", "fixed")):
                 self.add({**other, "replaced": True})
 
     def _of(self, study: str) -> dict[tuple[str, str], tuple[float, Record]]:
