@@ -25,7 +25,6 @@ from deepauc.cli.options import (
 from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
-    from deepauc.metrics.intervals import Estimate
     from deepauc.metrics.pooling import ScorePooling
     from deepauc.reporting.evaluation.findings import LabelEvaluation
     from deepauc.reporting.folds import FoldAuc
@@ -170,6 +169,7 @@ def _external(
     from deepauc.cli.table_report import refuse_table
     from deepauc.data.table.problems import TableError
     from deepauc.reporting.external import HEADER, evaluate_table
+    from deepauc.reporting.figures.label import interval_text
 
     try:
         found = evaluate_table(
@@ -193,7 +193,7 @@ def _external(
         output.say(note)
     output.table(list(HEADER), found.rows(), title=f"{run} on {table}, with 95 % intervals")
     rows = [
-        [one.name, point.name, _share(point.sensitivity), _share(point.specificity)]
+        [one.name, point.name, interval_text(point.sensitivity), interval_text(point.specificity)]
         for one in found.labels
         for point in one.thresholds
     ]
@@ -217,12 +217,6 @@ def _show_folds(output: Output, found: Sequence[FoldAuc]) -> None:
     if output.quiet:
         for row in rows:
             output.result(f"oof  {row[0]}  {row[4]}")
-
-
-def _share(value: Estimate[float]) -> str:
-    from deepauc.reporting.figures.label import interval_text
-
-    return interval_text(value)
 
 
 def all_notes(table: Scores) -> list[str]:
