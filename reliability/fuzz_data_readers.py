@@ -171,7 +171,6 @@ def packed_sets() -> Reader:
         found = open_packed(folder, verify="quick" if name == "manifest.json" else "full")
         found(np.arange(len(found)))
         found.task()
-        found.class_rows(1)
 
     body = json.dumps(json.loads(files["manifest.json"])["manifest"]).encode()
     return Reader(
