@@ -76,7 +76,7 @@ def measure() -> dict[str, Any]:
         "commands": shell.typed,
         "wall_seconds": seconds,
         "busy_before": round(busy, 3),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "hardware": first["hardware"],
         "counts": counts,
         "networks": {name: record["recipe"]["model"] for name, record in records.items()},

@@ -211,4 +211,5 @@ def test_a_gpu_drops_what_a_cpu_drops(dtype, form):
     found = dropped(given, keys.cuda(), 57, 0.3)
     assert torch.equal(found.cpu(), wanted)
     (gradient,) = torch.autograd.grad(found.sum(), given)
-    assert torch.equal(gradient.cpu() != 0, wanted != 0)
+    stays = dropped(torch.ones_like(x), keys, 57, 0.3)  # a normal number of 16 bits may be 0 itself
+    assert torch.equal(gradient.cpu(), stays)

@@ -26,7 +26,12 @@ from deepauc.training.engine.fast.stacked_step import StackedStep
 from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    # of a process whose first product happens to be in a backward pass, on autograd's thread
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
+]
 
 RUNS = 3
 
