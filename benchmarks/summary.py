@@ -129,6 +129,7 @@ def first_stage_table(record: dict[str, Any]) -> list[str]:
 ENGINE = (
     ("fast-step", "A whole training step on one GPU", fast_step_table),
     ("fast-step-tiles", "The same step of ResNet20 with convolutions by tiles", fast_step_table),
+    ("dropout", "DenseNet121 with dropout behind every dense layer", fast_step_table),
     ("objectives-step", "Every objective's step beside cross-entropy's", fast_step_table),
     ("fast-step-history", "The same step on the way there", fast_step_history_table),
     ("throughput", "Beside other people's loops", throughput_table),

@@ -1,7 +1,8 @@
 # Several `deepauc study run` side by side on one GPU until a common end; to be sourced. Run from the repository's root:
 #
-#   LEFT=1600 . experiments/lanes.sh               # seconds until all lanes stop; data in $WORK/data, or set DATA;
-#                                                  # packages of pretrained weights in $WORK/weights, or set WEIGHTS
+#   LEFT=1600 COMMIT=... . experiments/lanes.sh    # seconds until all lanes stop; the commit that records name (git
+#                                                  # rev-parse HEAD); data in $WORK/data, or set DATA; packages of
+#                                                  # pretrained weights in $WORK/weights, or set WEIGHTS
 #   mps                                            # lets several processes share the GPU; without it they take turns
 #   lane d "study experiments/paper.py causes C2-D-1"
 #   lane r "study experiments/paper.py released '*-R-1-untuned-*' --pack 24; study experiments/paper.py notebook"
@@ -15,6 +16,7 @@ export DATA=${DATA:-$WORK/data} WEIGHTS=${WEIGHTS:-$WORK/weights}
 if [ ! -d "$WORK/tree" ]; then
   mkdir "$WORK/tree"
   tar -c --exclude=./.git --exclude=./.venv --exclude=./carry . | tar -x -C "$WORK/tree"
+  [ -z "${COMMIT:-}" ] || { mkdir "$WORK/tree/.git" && echo "$COMMIT" >"$WORK/tree/.git/HEAD"; }  # for the records
   cp -a results/. "$WORK/results"
 fi
 [ -n "${LEFT:-}" ] && echo $(($(date +%s) + LEFT)) >"$WORK/end" && unset LEFT
@@ -33,7 +35,8 @@ mps() {
 }
 
 study() { # FILE NAME [CELLS] [options]
-  local file=$1 name=$2 cells=${3:-}; shift $(($# < 3 ? $# : 3))
+  local file=$1 name=$2 cells=; shift 2
+  case "${1:-}" in -* | "") ;; *) cells=$1 && shift ;; esac
   (cd "$WORK/tree" && PYTHONPATH=src:$WEIGHTS python3 -m deepauc.cli.main study run "$file" "$name" ${cells:+--cells "$cells"} \
     --device "$DEVICE" --data "$DATA" --runs "$WORK/runs" --results "$WORK/results" \
     --max-minutes "$(python3 -c "print(max(.02, $(left) / 60))")" "$@" 2>&1)

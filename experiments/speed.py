@@ -18,7 +18,7 @@ from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.file import read_named
 
 Rows = list[dict[str, Any]]
-STEPS = ("fast-step", "fast-step-tiles", "tile-step", "stacked-resnet", "lanes", "deep-networks")
+STEPS = ("fast-step", "fast-step-tiles", "tile-step", "stacked-resnet", "lanes", "deep-networks", "dropout")
 
 
 def speed_figures(results: Path) -> dict[str, Any]:

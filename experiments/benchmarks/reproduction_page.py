@@ -5,6 +5,7 @@ The claim is that AUC-M ranks better than cross-entropy; a cell confirms or refu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
@@ -38,19 +39,28 @@ def study_of(kind: str, cell: BenchmarkCell, loss: str) -> str:
 def paper_table(set_name: str, kind: str, *, title: str) -> t.Table:
     """Rows and losses as the paper prints them."""
 
-    def lines(books: t.Books) -> Iterator[list[str]]:
+    def cells(books: t.Books) -> Iterator[tuple[BenchmarkCell, dict[str, list[Record]], Estimate[float] | None]]:
         for cell in sorted(PAPER_CELLS, key=lambda one: (one.percent, one.network)):
             finals = {loss: books(set_name).final(study_of(kind, cell, loss)) for loss in LOSSES}
-            if not any(finals.values()):
-                continue
+            if finals["auc_m"]:
+                yield cell, finals, t.between(finals["auc_m"], finals["ce"]) if finals["ce"] else None
+
+    def lines(books: t.Books) -> Iterator[list[str]]:
+        for cell, finals, found in cells(books):
             shown = [text for loss in LOSSES for text in _beside(cell, loss, finals[loss])]
-            found = t.between(finals["auc_m"], finals["ce"]) if finals["auc_m"] and finals["ce"] else None
             verdict = "-" if found is None else t.judged(found)
             yield [cell.name, *shown, _level(cell, finals["auc_m"]), t.interval_text(found), verdict]
 
+    def figures(books: t.Books) -> t.Figures:
+        return t.merged(
+            {"cells": {cell.name: {RECIPE_NAMES[kind]: {"auc_m-ce": t.interval_figures(found)}}}}
+            for cell, _, found in cells(books)
+            if found is not None
+        )
+
     header = [f"{TITLES[loss]}{whose}" for loss in LOSSES for whose in (", paper", ", ours")]
     closing = ("level with the paper", "AUC-M - CE [95 %]", "verdict")
-    return t.Table(title=title, note=BELOW, header=("cell", *header, *closing), lines=lines)
+    return t.Table(title=title, note=BELOW, header=("cell", *header, *closing), lines=lines, figures=figures)
 
 
 def _beside(cell: BenchmarkCell, loss: str, records: Sequence[Record]) -> tuple[str, str]:
@@ -59,8 +69,6 @@ def _beside(cell: BenchmarkCell, loss: str, records: Sequence[Record]) -> tuple[
 
 
 def _level(cell: BenchmarkCell, records: Sequence[Record]) -> str:
-    if not records:
-        return "-"
     mean, sd = cell.published("auc_m")
     reached = fmean(t.by_set(records).values()) >= mean - max(sd, LEAST_MISS.get(cell.benchmark, 0.01))
     return "yes" if reached else "no"
@@ -132,12 +140,15 @@ def released_page() -> t.Page:
     """The paper's two tables, untuned and with what the printed grids give."""
     studies = reproduction.released_set()
 
-    def cross_entropy(books: t.Books) -> t.Figures:
-        """Which has nothing to tune: its untuned runs are those of `released` too."""
-        finals = {cell.name: books("released").final(study_of("tuned", cell, "ce")) for cell in PAPER_CELLS}
-        return t.merged(
-            {"cells": {name: {"released": {"ce": t.figures_of(runs)}}}} for name, runs in finals.items() if runs
-        )
+    def untuned(books: t.Books) -> t.Figures:
+        """`released` of a loss with nothing to tune, or not tuned yet: its untuned runs, whose `settings` are empty."""
+        book = books("released")
+        parts = []
+        for cell, loss in ((cell, loss) for cell in PAPER_CELLS for loss in LOSSES):
+            runs = book.final(cell.study_name("untuned", loss))
+            if runs and not book.final(cell.study_name("tuned", loss)):
+                parts.append({"cells": {cell.name: {"released": {loss: t.figures_of(runs)}}}})
+        return t.merged(parts)
 
     return t.Page(
         name="released",
@@ -153,7 +164,7 @@ def released_page() -> t.Page:
             _all_studies(studies, ("untuned", "tuned")),
             _tried("released", [study.name for study in studies.studies if study.tuned]),
         ),
-        figures=cross_entropy,
+        figures=untuned,
     )
 
 
@@ -243,13 +254,14 @@ def causes_page() -> t.Page:
             t.Table(
                 title="AUC-M minus CE under the same change",
                 header=("cell", "undone", "AUC-M - CE [95 %]", "verdict"),
-                lines=_under_each_cause,
+                lines=_cause_lines,
+                figures=_cause_figures,
             ),
         ),
     )
 
 
-def _under_each_cause(books: t.Books) -> Iterator[list[str]]:
+def _under_each_cause(books: t.Books) -> Iterator[tuple[str, str, Estimate[float]]]:
     """Also AUC-M's base beside the two forms of CE that separate the loss from its weights."""
     pairs = {name: (name, name) for name in reproduction.BOTH_CAUSES}
     pairs |= {"decay": ("decay", "decay"), "CE weighted": ("base", "prior_weights"), "CE at a third": ("base", "third")}
@@ -259,7 +271,20 @@ def _under_each_cause(books: t.Books) -> Iterator[list[str]]:
             finals = [books("causes").final(name) for name in names]
             found = t.between(*finals) if all(finals) else None
             if found is not None:
-                yield [cell, title, t.interval_text(found), t.judged(found)]
+                yield cell, title, found
+
+
+def _cause_lines(books: t.Books) -> Iterator[list[str]]:
+    for cell, title, found in _under_each_cause(books):
+        yield [cell, title, t.interval_text(found), t.judged(found)]
+
+
+def _cause_figures(books: t.Books) -> t.Figures:
+    """causes.CELL.auc_m-ce.CHANGE, with _ for what a path cannot hold."""
+    return t.merged(
+        {"causes": {re.sub(r"\W", "_", cell): {"auc_m-ce": {title.replace(" ", "_"): t.interval_figures(found)}}}}
+        for cell, title, found in _under_each_cause(books)
+    )
 
 
 VERSUS: Mapping[str, str] = {"auc_m": "auc_s", "auc_m_reachable": "auc_s", "l2": "sigmoid", "constrained": "free"}

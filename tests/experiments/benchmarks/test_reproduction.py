@@ -197,6 +197,7 @@ def test_the_page_has_the_papers_figures_beside_ours_and_a_verdict(tmp_path):
         recorded(tmp_path, "released", "C10-D-1-tuned-auc_m", 0.751 + 2 * noise, seed=seed, config={"margin": 0.3})
         recorded(tmp_path, "released", "C2-D-1-untuned-ce", 0.76, seed=seed)
         recorded(tmp_path, "released", "C2-D-1-tuned-auc_m", 0.75 + noise, seed=seed)
+        recorded(tmp_path, "released", "C100-R-1-untuned-focal", 0.6, seed=seed)
     page = PAGES["released"].markdown(tmp_path)
     by_cell = {row["cell"]: row for row in table_of(page, "With m and gamma from the printed grids")}
     tuned = by_cell["C10-D-1"]
@@ -204,14 +205,16 @@ def test_the_page_has_the_papers_figures_beside_ours_and_a_verdict(tmp_path):
     assert (tuned["CE, ours"], tuned["Focal, ours"]) == ("0.702 ± 0.002", "-")  # CE's runs are the untuned ones
     assert (tuned["level with the paper"], tuned["verdict"]) == ("yes", "confirmed")
     assert (by_cell["C2-D-1"]["level with the paper"], by_cell["C2-D-1"]["verdict"]) == ("no", "refuted")
-    (untuned, _) = table_of(page, "Untuned: m 1, gamma 1/500")
+    (untuned,) = table_of(page, "Untuned: m 1, gamma 1/500")
     assert (untuned["cell"], untuned["verdict"]) == ("C10-D-1", "open")
     summary = PAGES["released"].summary(tmp_path)
     cell = summary["cells"]["C10-D-1"]
-    assert cell["released"].keys() == {"auc_m", "ce"}
+    assert cell["released"].keys() == {"auc_m", "ce", "auc_m-ce"}
     assert cell["released"]["ce"] == cell["released-untuned"]["ce"]
     assert cell["released"]["auc_m"]["settings"] == {"margin": 0.3}
     assert len(cell["released"]["auc_m"]["sets"]) == 5
+    assert cell["released-untuned"]["auc_m-ce"]["mean"] == pytest.approx(0.71 - 0.702)
+    assert summary["cells"]["C100-R-1"]["released"]["focal"]["settings"] == {}  # not tuned yet
     over = summary["contrasts"]["released"]["D-1"]["auc_m-ce"]
     assert over["cells"] == 2
     assert over["mean"] == pytest.approx((0.053 - 0.008) / 2)
