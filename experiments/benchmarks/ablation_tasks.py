@@ -99,6 +99,6 @@ def _ranks(found: ImbalancedSet, records: str, study: str, seed: int, place: Pla
         )
     ranking = by_seed[seed]["ranking"]
     if not set(ranking) <= set(found.removed.tolist()):
-        raise ValueError(f"the recorded ranking of set {seed} is of another training set: run {study} again.")
+        raise ValueError(f"the recorded ranking of set {seed} belongs to another training set: run {study} again.")
     score = {row: len(ranking) - place_ for place_, row in enumerate(ranking)}
     return np.array([score.get(row, 0) for row in found.removed.tolist()], dtype=np.float64)

@@ -131,7 +131,7 @@ def _like(own: Any, value: Any, name: str) -> Any:
         return float(value)
     elif isinstance(value, type(own)):
         return value
-    raise ValueError(f"{name} is {own!r} by default: {value!r} is of another kind.")
+    raise ValueError(f"{name} is {own!r} by default: {value!r} has another type.")
 
 
 def _folder_name(changed: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ def pack_of(study: Study) -> int:
     side = 0
     if not source.metadata and source.dataset not in _TABLES:
         # Taken for a table, images whose side nobody has named would be packed by dozens.
-        side = source.size or _OWN_SIDES[valid_name(source.dataset, list(_OWN_SIDES), "data set with a known side")]
+        side = source.size or _OWN_SIDES[valid_name(source.dataset, list(_OWN_SIDES), "data set of known image size")]
     recipe = study.recipe(study.configs[0], "final")
     return side_by_side(recipe, (side, side, 3) if side else (1,))
 

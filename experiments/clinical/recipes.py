@@ -153,7 +153,7 @@ def medical_recipe(
     if augment not in AUGMENTS:
         raise ValueError(f"augment must be one of {', '.join(AUGMENTS)}, not {augment!r}.")
     if cycle and cosine:
-        raise ValueError("cycle and cosine are two schedules: choose one.")
+        raise ValueError("cycle and cosine are two schedules: set one of them.")
     soft = any(choice.startswith("smooth") for choice in _choices(uncertain))
     shared: dict[str, Any] = {"batch_size": batch_size, "augment": AUGMENTS[augment]}
     shared |= {"precision": precision, "accumulate": accumulate}

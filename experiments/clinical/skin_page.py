@@ -56,7 +56,7 @@ def ways(images: Folds, patients: Folds) -> Iterator[Way]:
         return
     for fold in common:
         if not np.array_equal(images[fold].labels, patients[fold].labels):
-            raise ValueError(f"fold {fold}: images and metadata have other test rows; run both on the same data.")
+            raise ValueError(f"fold {fold}: images and metadata have different test rows: run both on the same data.")
     metadata = {fold: patients[fold].plain for fold in common}
     yield Way(what="metadata", key="metadata", scores=metadata)
     for scale in SCALES:

@@ -72,7 +72,7 @@ def root_of(place: Place) -> Path:
     """The folder of the data; an error where nobody has named it."""
     root = data_root(place.data)
     if root is None:
-        raise ValueError("where are the images? Name their folder: --data DIR, or set DEEPAUC_DATA.")
+        raise ValueError("the folder of the images is not known: pass --data DIR, or set DEEPAUC_DATA.")
     return root
 
 
@@ -175,7 +175,7 @@ def _bordered(task: Task, size: int) -> Task:
     if size in (0, side):
         return task
     if size < side:
-        raise ValueError(f"{task.name} is there at {side} pixels and, with a border, above; not at {size}.")
+        raise ValueError(f"{task.name} has {side} pixels, or more with a border, not {size}.")
     before = (size - side) // 2
     border = (before, size - side - before)
     images = np.pad(task.inputs(np.arange(len(task))), ((0, 0), border, border, (0, 0)), mode="edge")
@@ -199,7 +199,7 @@ def _read_ham10000(path: Path, size: int, with_2018: bool) -> Task:
     if not with_2018:
         return task.subset(np.flatnonzero(~np.char.startswith(task.ids, _TEST_2018)))
     if size not in (64, 32):
-        raise ValueError(f"HAM10000 is there at 64 pixels, and at 32 by averaging; not at {size}.")
+        raise ValueError(f"HAM10000 has 64 pixels, or 32 by averaging, not {size}.")
     if size == 64:
         return task
     blocks = task.inputs(np.arange(len(task))).reshape(-1, 32, 2, 32, 2, 3).astype(np.uint16).sum(axis=(2, 4))

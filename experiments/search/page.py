@@ -40,7 +40,7 @@ def _ranks(records: Sequence[Record]) -> tuple[list[Any], Any] | None:
         return None
     labels = kept[0][1]
     if any(not np.array_equal(labels, other) for _, other in kept[1:]):
-        raise ValueError("the records to be averaged are of different test images: delete those of other data.")
+        raise ValueError("the records to average have different test images: delete those of other data.")
     return [ranks for ranks, _ in kept], labels
 
 

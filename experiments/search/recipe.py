@@ -80,7 +80,7 @@ def best(
     if loss not in get_args(Loss):
         raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}.")
     if loss == "ce" and ce_first:
-        raise ValueError("cross-entropy before cross-entropy is a longer one: set epochs, and ce_first=0.")
+        raise ValueError("cross-entropy before cross-entropy is only a longer training: set epochs, and ce_first=0.")
     if not (ce_first >= 0 and positives >= 0):
         raise ValueError(f"ce_first and positives must not be negative, not {ce_first} and {positives}; 0 is none.")
     augment = _augment(affine=affine, colour=colour, cutout=cutout, mixup=mixup)

@@ -27,7 +27,7 @@ class Diverged(ValueError):
 NON_FINITE_SCORES = (
     "scores hold NaN or infinity. If they come from a network in training, it has diverged: bound the scores before "
     "the loss (torch.sigmoid, or BatchScoreNorm), or lower lr; loss_fn.diagnose of scores before that shows when a, b "
-    "and alpha went astray."
+    "and alpha went wrong."
 )
 ONE_CLASS = (
     "{what} needs at least one positive and one negative label{where}; there are {positives} positives and {negatives} "
@@ -78,7 +78,7 @@ def require_plain_tensor(name: str, values: Tensor, *, unsigned: bool = False) -
     if values.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor, not {values.layout}: pass {name}.to_dense().")
     if values.is_meta:
-        raise ValueError(f"{name} are on the device 'meta', where there are no numbers: compute them on a real one.")
+        raise ValueError(f"{name} are on the device 'meta', where there are no numbers: compute them on a real device.")
     if values.is_complex():
         raise ValueError(f"{name} must be real numbers, not {values.dtype}: pass {name}.real.")
     if values.dtype not in (_USUAL_TYPES | _UNSIGNED_TYPES if unsigned else _USUAL_TYPES):
@@ -93,11 +93,11 @@ def shape_message(scores_shape: tuple[int, ...], labels_shape: tuple[int, ...]) 
         return None
     remedy = "give both the same shape, (N,) or (N, L)."
     if len(scores_shape) == 2 and scores_shape[1] == 1 and len(labels_shape) == 1:
-        remedy = "a network's (N, 1) output becomes (N,) with scores.squeeze(1)."
+        remedy = "scores.squeeze(1) turns a network's (N, 1) output into (N,)."
     elif len(labels_shape) == 2 and labels_shape[1] == 1 and len(scores_shape) == 1:
-        remedy = "labels of shape (N, 1) become (N,) with labels.squeeze(1)."
+        remedy = "labels.squeeze(1) turns labels of shape (N, 1) into (N,)."
     elif len(scores_shape) == 2 and len(labels_shape) == 1:
-        remedy = "class numbers become one column a class with torch.nn.functional.one_hot."
+        remedy = "torch.nn.functional.one_hot turns class numbers into one column per class."
     return f"scores have shape {tuple(scores_shape)} but labels have shape {tuple(labels_shape)}: {remedy}"
 
 
@@ -120,7 +120,7 @@ def label_message(bad: npt.NDArray[Any] | None, *, soft: bool, may_be_soft: bool
         return f"labels must be 0 or 1 (NaN where missing), but hold {shown}. {remedy}"
     return (
         f"labels must be 0 or 1 (NaN where missing), but hold {shown}. "
-        "Name the positive class, for example (labels == 3), or give one 0/1 column a class."
+        "Name the positive class, for example (labels == 3), or give one 0/1 column per class."
     )
 
 

@@ -181,10 +181,10 @@ def test_a_run_that_ranks_backwards_or_not_at_all_counts_nothing(predicted, copi
     [
         ({"weak": without_validation}, "weak was trained without a validation part"),
         ({name: few(9) for name in RUNS}, "validation has 9 positives and"),
-        ({"weak": flipped("validation")}, "have other labels in rows of the same name"),
+        ({"weak": flipped("validation")}, "have different labels for the same ids"),
         ({"weak": lambda row: {**row, "part": "train"} if row["id"] == "row-2" else row}, "not trained on the same sp"),
-        ({"weak": lambda row: {**row, "id": row["id"] + "b"}}, "do not call their rows by the same names"),
-        ({"weak": lambda row: {**row, "id": row["id"].replace("row-6", "row-2")}}, "two validation rows are called"),
+        ({"weak": lambda row: {**row, "id": row["id"] + "b"}}, "have different ids"),
+        ({"weak": lambda row: {**row, "id": row["id"].replace("row-6", "row-2")}}, "two validation rows have the id"),
         ({"weak": lambda row: {**row, "score": "x"}}, "scores.csv is damaged"),
         (dict.fromkeys(RUNS, BACKWARDS), "no model's scores rise with the label"),
     ],
@@ -205,7 +205,7 @@ def test_a_validation_part_that_is_missing_or_small_names_the_remedy(predicted, 
     for name in RUNS:
         rewrite(copies / name / "scores.csv", without_validation)
     _, _, errors, _ = predicted("--weight", "learned", folder=copies)
-    assert "train it with one, or say yourself what each run counts (--weight 0.8 --weight 0.2)" in errors
+    assert "train it with one, or give the weight of each run yourself (--weight 0.8 --weight 0.2)" in errors
     (copies / "weak" / "scores.csv").unlink()
     (copies / "strong" / "scores.csv").unlink()
     assert "name the folder of the run itself" in predicted("--weight", "learned", folder=copies)[2]
@@ -214,7 +214,7 @@ def test_a_validation_part_that_is_missing_or_small_names_the_remedy(predicted, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--weight", "learned", "--scale", "rank"), "leave the scale out"),
+        (("--weight", "learned", "--scale", "rank"), "leave scale out"),
         (("--weight", "learned", "--weight", "1"), "--weight learned --weight 1: write one number per run"),
         (("--weight", "half"), "--weight half: write one number per run, in their order, or --weight learned alone"),
     ],
@@ -229,4 +229,4 @@ def test_one_run_has_nothing_to_weigh(clinic, deepauc, tmp_path):
     words = ("--table", clinic / "t.csv", "--id-column", "name", "--weight", "learned", "--out", tmp_path / "s.csv")
     code, _, errors = deepauc("predict", clinic / "strong", *words)
     assert code == 2
-    assert "this is one: leave them out" in errors
+    assert "this is one run: leave them out" in errors

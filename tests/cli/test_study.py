@@ -93,7 +93,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, mess
         ([MEDICAL, "chexpert", "--cells", "densenet122"], "did you mean 'densenet1"),
         ([MEDICAL, "chexpert", "--set", "view=all"], "did you mean 'views'"),
         ([MEDICAL, "chexpert", "--set", "views=lateral"], "views must be 'frontal' or 'all'"),
-        ([MEDICAL, "chest", "--set", "gamma=much"], "of another kind"),
+        ([MEDICAL, "chest", "--set", "gamma=much"], "has another type"),
         ([MEDICAL, "chest", "--seeds", "1,1"], "distinct"),
         ([PAPER, "smoke", "--task-gpus", "1"], "--task-gpus: these options need --cluster"),
         (
@@ -228,7 +228,7 @@ def test_where_nothing_can_be_run_the_exit_code_is_2_and_no_page_is_written(caps
 def test_a_page_is_not_replaced_by_one_without_records(capsys, tmp_path):
     (tmp_path / "smoke.md").write_text("my page")
     code, _, errors = call(capsys, "table", PAPER, "smoke", "--results", tmp_path)
-    assert (code, "is " + str(tmp_path) + " the right folder?" in errors) == (2, True)
+    assert (code, f"{tmp_path} holds no record" in errors) == (2, True)
     assert (tmp_path / "smoke.md").read_text() == "my page"
 
 

@@ -97,7 +97,7 @@ def test_a_file_of_ones_own_with_worker_processes(capsys, tmp_path, monkeypatch)
 @pytest.mark.parametrize("command", ["list", "run", "status", "table"])
 def test_a_file_that_does_not_load_is_one_line_and_exit_code_2(capsys, tmp_path, command):
     (tmp_path / "broken.py").write_text("STUDIES = [\n    undefined,\n]\n")
-    for name, message in (("absent.py", "there is no file"), ("broken.py", "line 2: NameError: name 'undefined'")):
+    for name, message in (("absent.py", "does not exist"), ("broken.py", "line 2: NameError: name 'undefined'")):
         code, out, err = call(capsys, command, tmp_path / name)
         assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
         assert message in err

@@ -62,10 +62,10 @@ def test_to_the_report_and_the_card(deepauc, words, tmp_path):
     out = tmp_path / "run"
     code, text, errors = deepauc(*words, *FIRST, "--epochs", 2, "--out", out)
     assert (code, errors) == (0, "")
-    assert "first stage: contrastive, before the others: batch size 16" in text
-    assert "views: crops of a fifth of the area or more, changes of brightness and contrast, changes of colour" in text
     assert "epochs: 2 + 2 + 2" in text
-    assert "unlabelled rows: 4 of 4 join the self-supervised stage" in text
+    first = record_of(out)["recipe"]["stages"][0]
+    assert (first["batch_size"], first["views"], first["augment"]["flip"]) == (16, 2, False)
+    assert record_of(out)["data"]["unlabelled_rows"]["joined"] == 4
     assert "stage 1 of 3 (Contrastive), epoch 2 of 2" in text
     assert objectives(out) == ["Contrastive", "CrossEntropy", "AUCMargin"]
     assert objectives(out / "baseline") == ["Contrastive", "CrossEntropy"]
@@ -122,7 +122,6 @@ def test_minutes_leave_it_out_or_have_it_by_the_clock(deepauc, words, monkeypatc
         assert (code, errors) == (0, "")
         assert f"# epochs: {epochs}\n" in text
         assert text.count("[[recipe.stages]]") == epochs.count("+") + 1
-        assert ("0.2 minutes would not be enough for 50 epochs of it" in text) == (minutes == 0.2)
     code, text, _ = deepauc(*words, "--minutes", 0.2, *FIRST, "--print-config")
     assert code == 0
     assert "# epochs: 42 + 21\n" in text
@@ -165,13 +164,13 @@ def test_numbers_and_config_files(deepauc, no_report, words, tmp_path, write_tab
     assert "change first_stage in the recipe itself" in errors
     code, text, _ = deepauc(*words, "--config", tmp_path / "plan.toml", "--first-stage", "none", "--print-config")
     assert text.count("[[recipe.stages]]") == 2
-    assert "# first stage: none\n#   You set it.\n" in text
+    assert "# first stage: none\n" in text
 
 
 def test_tuned(deepauc, no_report, words, tmp_path):
-    code, text, errors = deepauc(*words, *FIRST, "--epochs", 1, "--tune", 2, "--out", tmp_path / "run")
+    code, _, errors = deepauc(*words, *FIRST, "--epochs", 1, "--tune", 2, "--out", tmp_path / "run")
     assert (code, errors) == (0, "")
-    assert "Best of 2 pairs on validation" in text
+    assert any(choice["rests_on"].get("tried") == 2 for choice in record_of(tmp_path / "run")["plan"]["choices"])
     with (tmp_path / "run" / "history.csv").open(newline="") as file:
         assert [row["stage"] for row in csv.DictReader(file)] == ["0", "1", "2"]
 

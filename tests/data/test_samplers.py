@@ -126,7 +126,7 @@ def observed_shares(sampler, labels):
         ({"labels": binary(20, 15)}, "smaller batch_size"),
         ({"labels": binary(), "positives_per_batch": 16}, "between 1"),
         ({"labels": binary(), "positives_per_batch": 0}, "between 1"),
-        ({"labels": binary(), "positives_per_batch": 0.25}, "a number of rows, not the share 0.25"),
+        ({"labels": binary(), "positives_per_batch": 0.25}, "a number of rows, not a share such as 0.25"),
         ({"labels": binary() * 0.5}, r"0\.5\. Round them\.$"),
         ({"labels": binary(), "world_size": 3}, "divisible"),
         ({"labels": binary(), "rank": 2, "world_size": 2}, "rank"),
@@ -134,7 +134,7 @@ def observed_shares(sampler, labels):
         ({"labels": binary(), "label": 4}, "label must be"),
         ({"labels": binary(), "seed": -1}, "seed"),
         ({"labels": np.zeros((3, 4, 5))}, "shape"),
-        ({"labels": TensorDataset(torch.zeros(50, 2), torch.zeros(50))}, "labels alone"),
+        ({"labels": TensorDataset(torch.zeros(50, 2), torch.zeros(50))}, "takes labels, not a data set"),
     ],
 )
 def test_bad_input_names_the_remedy(arguments, remedy):

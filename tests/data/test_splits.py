@@ -209,7 +209,7 @@ def test_an_existing_test_part_is_left_alone():
         (lambda: k_fold(make([0] * 9 + [1]), folds=3), "Use fewer folds"),
         (lambda: k_fold(make([0, 1] * 3, np.array(list("ababab"))), folds=3), "at least as many groups"),
         (lambda: k_fold(make([0, 1] * 3, parts={"train": np.arange(3), "validation": np.arange(3, 6)})), "already"),
-        (lambda: k_fold(make([0, 1] * 3), folds=2, outside=np.arange(6)), "no labelled row to hold out"),
+        (lambda: k_fold(make([0, 1] * 3), folds=2, outside=np.arange(6)), "none can be held out"),
         (lambda: k_fold(make([0, 1] * 3, parts={"train": np.arange(3)}), outside=[5]), "not in the training part"),
         (lambda: split_by_fractions(make([0, 1] * 9), fractions={"train": 0.5, "test": 0.4}), "add up to 1"),
         (lambda: split_by_fractions(make([0, 1] * 9), fractions={"train": 1.0}), "at least one of validation"),

@@ -76,7 +76,7 @@ def test_a_task_keeps_its_own_copy():
         ({"groups": ["a", NAN, "b", NAN, "c", "d"]}, "groups are missing in 2 rows"),
         ({"label_names": ("a", "b")}, "one label name"),
         ({"label_names": ()}, "distinct and not empty"),
-        ({"parts": {"train": np.array([0, 1]), "holdout": np.array([2])}}, "'holdout' is no part"),
+        ({"parts": {"train": np.array([0, 1]), "holdout": np.array([2])}}, "'holdout' is not a part"),
         ({"parts": {"train": np.array([0, 6])}}, "outside 0 to 5"),
         ({"parts": {"train": np.array([0, -1])}}, "outside 0 to 5"),
         ({"parts": {"train": np.array([0, 0])}}, "a row twice"),

@@ -65,11 +65,11 @@ def test_certain_labels_are_never_touched():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"labels": RAW, "policy": "half"}, "'half' is no choice"),
-        ({"labels": RAW, "policy": {"a": "ones", "b": "maybe"}, "label_names": ("a", "b")}, "'maybe' is no choice"),
-        ({"labels": RAW, "policy": {"a": "ones"}, "label_names": ("a", "b")}, "not matched: b"),
+        ({"labels": RAW, "policy": "half"}, "'half' is not a choice"),
+        ({"labels": RAW, "policy": {"a": "ones", "b": "maybe"}, "label_names": ("a", "b")}, "'maybe' is not a choice"),
+        ({"labels": RAW, "policy": {"a": "ones"}, "label_names": ("a", "b")}, "Missing or unknown: b"),
         ({"labels": RAW, "policy": {"a": "ones", "b": "ones"}}, "needs label_names"),
-        ({"labels": [0.5], "policy": "ones"}, "smooth them once only"),
+        ({"labels": [0.5], "policy": "ones"}, "smoothed already"),
         ({"labels": RAW, "policy": "ones", "not_mentioned": "ones"}, "'zeros' or 'ignore'"),
         ({"labels": np.zeros((2, 2, 2)), "policy": "ones"}, "must be"),
     ],

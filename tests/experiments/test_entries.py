@@ -31,6 +31,6 @@ def test_every_medical_study_has_its_row_and_every_row_its_studies(entry):
 def test_every_medical_data_set_is_known_to_the_packs():
     assert {*_OWN_SIDES, *_TABLES} == set(DATASETS)
     (study, *_) = MEDICAL[0].studies.studies
-    with pytest.raises(ValueError, match="'spots' is no data set with a known side"):
+    with pytest.raises(ValueError, match="'spots' is not a known data set of"):
         pack_of(replace(study, task=MedicalSource(dataset="spots")))
     assert pack_of(replace(study, task=MedicalSource(dataset="spots", size=64))) >= 1

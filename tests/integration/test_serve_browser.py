@@ -98,7 +98,7 @@ def test_chosen_files_get_score_verdict_position_and_map(open_page, server, imag
     assert shown == pytest.approx(np.atleast_1d(scores[0]).tolist(), abs=1e-5)  # new results stand first
     bad = page.locator(".result.failed")
     assert bad.locator("h3").text_content() == images[2].name
-    assert "This is no picture" in bad.locator("p").text_content()
+    assert "This is not an image" in bad.locator("p").text_content()
     assert len(page.said) == 1  # chromium's own word on the answer 422
     assert "422" in page.said[0]
 

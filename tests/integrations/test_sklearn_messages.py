@@ -28,7 +28,7 @@ def test_devices_that_are_not_there():
     y = np.arange(12) % 2
     with pytest.raises(ValueError, match="device is 'gpu'; write 'cpu'"):
         DeepAUCClassifier(device="gpu", max_iter=10).fit(X, y)
-    with pytest.raises(ValueError, match=r"'mps', whose numbers have 32 bits.* write 'cpu'"):
+    with pytest.raises(ValueError, match=r"device 'mps' has no 64-bit numbers.* write 'cpu'"):
         DeepAUCClassifier(device="mps", max_iter=10).fit(X, y)
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch finds no GPU"):

@@ -127,7 +127,7 @@ def test_nothing_is_left():
         (lambda s, y: learn_weights(s, y * 2 - 1), "labels > 0"),
         (lambda s, y: learn_weights([np.stack(s, 1)], np.stack([y, y], 1)), "one label at a time"),
         (lambda s, y: learn_weights([], y), "at least one model"),
-        (lambda s, y: learn_weights(s, y).score(s[:1]), "scores of 1 models, but the weights are those of 2"),
+        (lambda s, y: learn_weights(s, y).score(s[:1]), "scores of 1 model, but weights of 2"),
     ],
 )  # fmt: skip
 def test_what_is_refused(call, message):

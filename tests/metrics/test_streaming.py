@@ -145,7 +145,7 @@ def test_refusals():
     with pytest.raises(ValueError, match="in column 1; there are 0 positives and 3"):
         in_chunks(np.eye(3)[:, :2], np.array([[1, 0], [0, 0], [1, 0]]), []).compute()
     for bad in (b"", b"x" * 40, stream.state()[:-1], stream.state()[:9]):
-        with pytest.raises(ValueError, match="no state"):
+        with pytest.raises(ValueError, match="not the state"):
             StreamingAUROC.from_state(bad)
 
 

@@ -214,7 +214,7 @@ def test_the_classifier_is_the_images_and_specs_become_plain_and_back():
         ({"pooling": "median"}, "pooling must be one of mean"),
         ({"tau": 0.0}, "tau must be positive"),
         ({"attention_width": 0}, "attention_width"),
-        ({"image": BagSpec(image=MLPSpec())}, "no bags"),
+        ({"image": BagSpec(image=MLPSpec())}, "not another BagSpec"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -223,5 +223,5 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_an_empty_bag_is_refused():
-    with pytest.raises(ValueError, match="without an image"):
+    with pytest.raises(ValueError, match="without images"):
         in_grid(drawn(1), (11, 0))

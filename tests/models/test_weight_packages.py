@@ -106,7 +106,7 @@ def test_another_content_is_refused(install, tmp_path):
 
 def test_another_version_is_refused(install):
     install(b"", version="2.0")
-    with pytest.raises(ValueError, match=r"version 2.0, and deepauc knows 1.0"):
+    with pytest.raises(ValueError, match=r"version 2.0, but deepauc needs 1.0"):
         packaged_file(NAME)
 
 

@@ -261,7 +261,7 @@ def test_a_restored_loss_goes_on_to_the_bit(told):
 def test_another_number_of_labels_is_refused():
     loss_fn = PartialAUCLoss(min_tpr=0.8)
     loss_fn(torch.rand(4, 2), torch.tensor([[0, 1], [1, 0], [0, 0], [1, 1]]))
-    with pytest.raises(ValueError, match="2 labels, and got 1"):
+    with pytest.raises(ValueError, match="2 labels but got 1"):
         loss_fn(torch.rand(4), torch.tensor([0, 1, 0, 1]))
 
 

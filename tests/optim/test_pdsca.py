@@ -214,7 +214,7 @@ def test_groups_may_have_options_of_their_own():
     before = model[0].weight.detach().clone()
     train(model, optimizer, batches(5))
     assert torch.equal(model[0].weight, before)
-    with pytest.raises(RuntimeError, match="between an inner and an outer step"):
+    with pytest.raises(RuntimeError, match="between its inner and its outer step"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
 
 

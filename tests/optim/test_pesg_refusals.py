@@ -57,12 +57,12 @@ def test_gradients_that_overflowed_skip_the_step(make, where):
 
 def test_maximize_is_refused():
     model, objective = nn.Linear(3, 1), AUCMarginLoss(prior=0.3)
-    with pytest.raises(ValueError, match="PESG has no maximize"):
+    with pytest.raises(ValueError, match="PESG does not take maximize"):
         PESG([{"params": model.parameters(), "maximize": True}], objective)
     optimizer = PESG([{"params": model.parameters(), "maximize": False}], objective)
     state = optimizer.state_dict()
     state["param_groups"][0]["maximize"] = True
-    with pytest.raises(ValueError, match="PESG has no maximize"):
+    with pytest.raises(ValueError, match="PESG does not take maximize"):
         optimizer.load_state_dict(state)
 
 

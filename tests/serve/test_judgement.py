@@ -149,7 +149,7 @@ def test_a_run_on_numbers_is_refused(spots_task, tmp_path):
 
 
 def test_what_is_no_image_is_an_image_error(served):
-    with pytest.raises(ImageError, match="no picture that can be read"):
+    with pytest.raises(ImageError, match="not an image that can be read"):
         served.judge(b"%PDF-1.7 a letter")
 
 

@@ -105,5 +105,5 @@ def test_a_set_knows_also_the_studies_that_stand_in_for_another():
     assert after.inherits.sources == ("b", "a")
     whole = StudySet(name="s", title="", studies=(first, second, after))
     assert [study.name for study in whole.parents([after])] == ["a", "b"]
-    with pytest.raises(ValueError, match="'a' is no study of the set s, named by c"):
+    with pytest.raises(ValueError, match="'a' is not a known study of the set s, named by c"):
         StudySet(name="s", title="", studies=(second, after))

@@ -128,12 +128,12 @@ def test_every_spec_can_be_named_in_a_file():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sed = 3", "sed: 'sed' is no section or option; did you mean 'seed'?"),
+        ("sed = 3", "sed: 'sed' is not a known section or option; did you mean 'seed'?"),
         ("[data]\nlable_columns = ['x']", "data.lable_columns: .* did you mean 'label_columns'?"),
         (RECIPE.replace("epochs", "epoch"), r"recipe.stages\[0\].epoch: .* did you mean 'epochs'?"),
         (RECIPE.replace("margin", "margn"), r"recipe.stages\[0\].objective.margn: .* did you mean 'margin'?"),
         (RECIPE.replace("AUCMargin", "AUCMagin"), r"objective.type: .* did you mean 'AUCMargin'?"),
-        (RECIPE.replace("MLPSpec", "PESGSpec"), r"recipe.model.type: 'PESGSpec' is no type that fits here"),
+        (RECIPE.replace("MLPSpec", "PESGSpec"), r"recipe.model.type: 'PESGSpec' is not a known type for this entry"),
         (RECIPE.replace('type = "MLPSpec"', "hidden = [3]"), "recipe.model must be a table with a type: .*MLPSpec"),
         (RECIPE.replace("epochs = 2", "epochs = 'two'"), r"stages\[0\].epochs must be a whole number, not 'two'"),
         (RECIPE.replace("epochs = 2", "epochs = 2.5"), r"stages\[0\].epochs must be a whole number, not 2.5"),
@@ -160,7 +160,7 @@ def test_every_spec_can_be_named_in_a_file():
         ("[data]\nskip_bad = 'yes'", "data.skip_bad must be true or false, not 'yes'"),
         ("seed = -1", "seed must not be negative"),
         ('tune = 2\n[plan]\nauc_stage = "none"', "auc_stage none leaves it out: give one"),
-        ("seed = = 3", "is no TOML file"),
+        ("seed = = 3", "is not a valid TOML file"),
     ],
 )
 def test_every_fault_is_named_with_its_place(tmp_path, text, message):
@@ -171,10 +171,10 @@ def test_every_fault_is_named_with_its_place(tmp_path, text, message):
 
 
 def test_no_such_file_and_no_text(tmp_path):
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match="does not exist"):
         read_settings(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xff")
-    with pytest.raises(ValueError, match="no TOML file"):
+    with pytest.raises(ValueError, match="not a valid TOML file"):
         read_settings(tmp_path / "bytes.toml")
 
 

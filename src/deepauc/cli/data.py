@@ -216,7 +216,7 @@ def pack(
         if size is not None and image_column is None:
             raise ValueError("--size needs --image-column: without it there are no images to resize.")
         if root is not None:
-            raise ValueError("--root is the folder of named data sets, and this is a table: leave it out.")
+            raise ValueError("--root is the folder of named data sets, and this is a table: leave --root out.")
         _require_use_of(seed, imratio=imratio)
         try:
             with output.progress(f"Checking {Path(source).name}") as advance:
@@ -245,7 +245,7 @@ def pack(
     else:
         columns = (label_column, image_column, feature_column, group_column, id_column, split_column, weight_column)
         if any((*columns, metadata_column, size, positive, skip_bad, allow_outside)):
-            raise ValueError(f"options about columns need a table, and there is no file {source}.")
+            raise ValueError(f"options about columns need a table, and {source} is not a file.")
         task = _named_task(source, root=root, imratio=imratio, seed=seed)
     with output.progress(f"Packing {counted(len(task), 'row')}") as advance:
         packed = pack_task(task, out, overwrite=overwrite, progress=advance)

@@ -21,8 +21,8 @@ TABLE_FOLDER, RUN_FOLDER = "digits-table", "first-run"
 MARK = "  # by deepauc demo"  # a comment to the shell; tells the demo's own run from a user's
 PARTS = ("validation", "test")
 KEPT = (
-    "The last network is kept unless it is worse on validation; the test part has no say. Both parts hold few "
-    "positives: read the intervals before the ranking."
+    "The last network is kept unless it is worse on validation; the test part is not used for this. Both parts hold "
+    "few positives: read the intervals before the ranking."
 )
 _NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
 # All that a run and its report leave behind: a run folder with any other file in it is not removed.
@@ -127,8 +127,8 @@ def section(result: FirstRun, out: Path) -> str:
             "",
             markdown_table(["part", "positives", "negatives"], counts),
             "",
-            f"The demo ran this on it; with other paths and column names it runs on any such table. `--epochs "
-            f"{result.settings.epochs}` (of each stage) keeps the demo short: leave it out, and the plan chooses.",
+            f"The demo ran this command. For a table of your own, change paths and column names, and leave out "
+            f"`--epochs {result.settings.epochs}`, which only keeps the demo short.",
             "",
             f"```\n{result.command}\n```",
             "",

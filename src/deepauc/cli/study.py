@@ -276,7 +276,7 @@ def _write_page(entry: Entry, results: Path, output: Output) -> dict[str, Any]:
     path = results / f"{entry.name}.md"
     endings = ("", ".json", ".jsonl")
     if path.exists() and not any((results / f"{entry.name}{ending}").exists() for ending in endings):
-        raise ValueError(f"{path} exists, but there is no record to make it from: is {results} the right folder?")
+        raise ValueError(f"{path} exists, but {results} holds no record to make it from: is it the right folder?")
     pictures = entry.pictures(results)  # first: the page shows those that are there
     text = entry.markdown(results)
     results.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ class BagInputs:
         self.members, self.starts = np.asarray(members, dtype=np.int64), np.asarray(starts, dtype=np.int64)
         self.sizes = np.diff(self.starts)
         if not len(self.sizes) or (self.sizes < 1).any() or self.starts[-1] != len(self.members):
-            raise ValueError("each bag needs at least one image: leave out the bags without any.")
+            raise ValueError("each bag needs at least one image: leave out empty bags.")
         self.window = getattr(images, "window", None)
         self.feature_columns = feature_columns(images)
 
@@ -137,7 +137,7 @@ def bag_task(task: Task, bags: npt.ArrayLike, *, column: str = "bag") -> Task:
     """
     names = np.asarray(bags)
     if names.shape != (len(task),):
-        raise ValueError(f"bags of shape {names.shape} for {len(task)} rows: name one for each.")
+        raise ValueError(f"bags of shape {names.shape} for {len(task)} rows: name the bag of each row.")
     ids = task.ids
     of = BagColumn(names, column=column, row_name=lambda row: str(row if ids is None else ids[row]))
     part_of = np.full(len(task), "", dtype="U10")

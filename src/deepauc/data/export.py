@@ -92,7 +92,7 @@ def _require_pictures(task: Task, rows: Indices) -> None:
     labels = task.labels[rows]
     if not (np.isnan(labels) | np.isin(labels, (0, 1))).all():
         raise ValueError(
-            "uncertain (-1) and soft labels have no place in a table of 0 and 1. Resolve them first, with "
+            "uncertain (-1) and soft labels cannot be written to a table of 0 and 1. Resolve them first, with "
             "deepauc.data.uncertain.resolve."
         )
 

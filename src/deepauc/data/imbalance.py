@@ -36,7 +36,7 @@ class ImbalancedSet:
     def task(self, task: Task) -> Task:
         """`task` with this set as its training part; removed positives are in no part, for no stage."""
         if task.kind != "binary":
-            raise ValueError("an imbalanced set is made of binary labels; this task is multi-label.")
+            raise ValueError("an imbalanced set needs a binary task, and this one is multi-label: choose one label.")
         labels = task.labels.copy()
         labels[self.rows] = self.labels
         return task.with_labels(labels).with_parts({**task.parts, "train": self.rows})
@@ -58,7 +58,7 @@ def binarise(classes: npt.NDArray[Any], positive: Collection[int]) -> Floats:
 def positives_for(negatives: int, imratio: float) -> int:
     """How many positives make #pos / #all = imratio beside so many negatives, to the nearest integer, at least 1."""
     if not 0 < imratio < 1:
-        raise ValueError(f"imratio is #positives / #all, between 0 and 1, not {imratio}.")
+        raise ValueError(f"imratio is the share of positives, between 0 and 1, not {imratio}.")
     return max(1, math.floor(negatives * imratio / (1 - imratio) + 0.5))
 
 
@@ -76,8 +76,8 @@ def make_imbalanced(labels: npt.ArrayLike, *, imratio: float, seed: int, rows: I
     wanted = positives_for(len(negatives), imratio)
     if wanted > len(positives):
         raise ValueError(
-            f"imratio {imratio:g} beside {len(negatives)} negatives takes {wanted} positives; there are "
-            f"{len(positives)}. Positives are only ever removed: choose a smaller imratio."
+            f"imratio {imratio:g} with {len(negatives)} negatives needs {wanted} positives, but there are only "
+            f"{len(positives)}. Positives are only removed, never added: choose a smaller imratio."
         )
     order = positives[fixed_permutation(len(positives), seed=seed, stream="imbalance")]
     kept = np.sort(np.concatenate([negatives, order[:wanted]]))

@@ -50,7 +50,7 @@ def read_npy_header(file: IO[bytes]) -> NpyHeader:
         else:
             raise ValueError(f"its format version {version} is unknown")
     except Exception as error:  # a hostile header reaches the tokenizer and meets nearly any exception there is
-        raise ValueError(f"no readable .npy header ({one_line(error)})") from None
+        raise ValueError(f"its .npy header cannot be read ({one_line(error)})") from None
     if dtype.hasobject:
         raise ValueError("it holds pickled objects, which are never loaded. Save plain arrays")
     if dtype.kind not in "biufSU" or dtype.itemsize == 0:
@@ -65,12 +65,12 @@ def read_npz(
 ) -> dict[str, Array]:
     """All arrays of an .npz file, or those of these names; ValueError for anything else, or for over `max_bytes`."""
     if not os.path.isfile(path):  # opening a pipe would wait for ever
-        raise ValueError(f"{path}: there is no such file.")
+        raise ValueError(f"{path} does not exist.")
     try:
         with zipfile.ZipFile(path) as archive:
             return _read_members(archive, names, max_bytes=max_bytes)
     except Exception as error:  # zipfile and zlib meet a broken file with a dozen kinds of exception
-        raise ValueError(f"{path} is no readable .npz file: {one_line(error)}.") from None
+        raise ValueError(f"{path} is not a readable .npz file: {one_line(error)}.") from None
 
 
 def _read_members(archive: zipfile.ZipFile, names: Collection[str] | None, *, max_bytes: int) -> dict[str, Array]:
@@ -85,7 +85,7 @@ def _read_members(archive: zipfile.ZipFile, names: Collection[str] | None, *, ma
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name == member.filename or len(name) > _MAX_NAME or name in arrays:
-            raise ValueError(f"{member.filename[:_MAX_NAME]!r} in it is no array, or is there twice")
+            raise ValueError(f"{member.filename[:_MAX_NAME]!r} in it is not an array, or occurs twice")
         with archive.open(member) as file:
             try:
                 arrays[name] = _read_array(file, member.file_size)
@@ -97,7 +97,7 @@ def _read_members(archive: zipfile.ZipFile, names: Collection[str] | None, *, ma
 def _read_array(file: IO[bytes], size: int) -> Array:
     header = read_npy_header(file)
     if header.file_bytes != size:
-        raise ValueError(f"{header.dtype} of shape {header.shape} takes {header.file_bytes} bytes, it has {size}")
+        raise ValueError(f"{header.dtype} of shape {header.shape} takes {header.file_bytes} bytes, but has {size}")
     content = file.read(size - header.head_bytes)
     if len(content) != size - header.head_bytes:
         raise ValueError("it is cut off")
@@ -112,7 +112,7 @@ def require_unicode(array: Array) -> None:
     if array.dtype.kind == "U" and array.size:
         points = np.ascontiguousarray(array).reshape(-1).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if int(points.max()) > sys.maxunicode:
-            raise ValueError("a string in it has a character that does not exist")
+            raise ValueError("a string in it holds an invalid character")
 
 
 def one_line(error: Exception) -> str:

@@ -43,7 +43,7 @@ class ClassQuotaSampler(Sampler[list[int]]):
     ) -> None:
         columns = _as_columns(labels)
         if positives_per_batch != int(positives_per_batch):
-            raise ValueError(f"positives_per_batch is a number of rows, not the share {positives_per_batch}.")
+            raise ValueError(f"positives_per_batch is a number of rows, not a share such as {positives_per_batch}.")
         if batch_size != int(batch_size):
             raise ValueError(f"batch_size must be a whole number, not {batch_size}.")
         batch_size, positives_per_batch = int(batch_size), int(positives_per_batch)  # a quarter of 16 is 4.0
@@ -58,7 +58,7 @@ class ClassQuotaSampler(Sampler[list[int]]):
             raise ValueError(f"rank must be one of 0 to world_size - 1 = {world_size - 1}, not {rank}.")
         if batch_size % world_size or positives_per_batch % world_size:
             raise ValueError(
-                f"batch_size {batch_size} and positives_per_batch {positives_per_batch} are global: "
+                f"batch_size {batch_size} and positives_per_batch {positives_per_batch} count the rows of all ranks: "
                 f"both must be divisible by the {world_size} ranks."
             )
         if label is not None and not 0 <= label < columns.shape[1]:
@@ -164,7 +164,7 @@ class ClassQuotaSampler(Sampler[list[int]]):
 
 def _as_columns(labels: Labels) -> npt.NDArray[np.float64]:
     if isinstance(labels, Dataset):
-        raise ValueError("ClassQuotaSampler draws by the labels alone: pass those of the data set, in its order.")
+        raise ValueError("ClassQuotaSampler takes labels, not a data set: pass its labels, in its order.")
     array = np.asarray(labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels)
     if (message := shape_message(array.shape, array.shape)) is not None:
         raise ValueError(message.replace("scores", "labels"))

@@ -145,7 +145,7 @@ def pool_rows(task: Task, outside: npt.ArrayLike, *, taken: Iterable[str]) -> tu
     """Rows of the training part that may be held out, and those that may not."""
     for name in taken:
         if name in task.parts:
-            raise ValueError(f"task {task.name!r} has a {name} part already; drop it from the parts to split again.")
+            raise ValueError(f"task {task.name!r} has a {name} part already: remove it from the parts to split again.")
     train = task.part("train")
     outside_rows = np.asarray(outside, dtype=np.int64).reshape(-1)
     if not np.isin(outside_rows, train).all():
@@ -153,7 +153,7 @@ def pool_rows(task: Task, outside: npt.ArrayLike, *, taken: Iterable[str]) -> tu
     labelled = task.labelled("train")
     pool = np.sort(labelled[~np.isin(labelled, outside_rows)])
     if not len(pool):
-        raise ValueError("there is no labelled row to hold out.")
+        raise ValueError("no row has a label, so none can be held out: label some rows.")
     return pool, np.sort(train[~np.isin(train, pool)])
 
 

@@ -68,7 +68,7 @@ class ArrayInputs:
                 "nor features, float32 (N, F)."
             )
         if feature_columns and (array.ndim != 2 or len(feature_columns) != array.shape[1]):
-            raise ValueError(f"{len(feature_columns)} feature columns are named for inputs of shape {array.shape}.")
+            raise ValueError(f"{len(feature_columns)} feature columns do not fit inputs of shape {array.shape}.")
         self.array = array
         self.feature_columns = tuple(feature_columns)
 
@@ -197,7 +197,7 @@ class Task:
                 )
             soft = self.labels[rows]
             if ((soft > 0) & (soft < 1)).any():
-                raise ValueError(f"the {part} part holds soft labels. Only the training part may; keep 0 and 1 here.")
+                raise ValueError(f"the {part} part holds soft labels. Only the training part may; use 0 and 1 here.")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -253,7 +253,7 @@ class Task:
         position = np.full(len(self), -1, dtype=np.int64)
         position[kept] = np.arange(len(kept))
         if len(np.unique(kept)) != len(kept):
-            raise ValueError("subset: a row is given twice.")
+            raise ValueError("subset: a row is given twice. Name each row once.")
         parts = {name: np.sort(position[part][position[part] >= 0]) for name, part in self.parts.items()}
         source = self.source
         return replace(
@@ -346,7 +346,7 @@ def _checked_parts(parts: Mapping[str, Array], *, rows: int) -> dict[str, Indice
     checked: dict[str, Indices] = {}
     for name, indices in parts.items():
         if name not in PART_NAMES:
-            raise ValueError(f"{name!r} is no part; the parts are {', '.join(PART_NAMES)}.")
+            raise ValueError(f"{name!r} is not a part; the parts are {', '.join(PART_NAMES)}.")
         part = np.asarray(indices)
         if part.ndim != 1 or not (np.issubdtype(part.dtype, np.integer) or part.size == 0):
             raise ValueError(f"the {name} part must be a flat array of row numbers.")

@@ -43,7 +43,7 @@ def resolve(
     if values.ndim not in (1, 2):
         raise ValueError(f"labels have shape {values.shape}; they must be (N,) or (N, L).")
     if not (np.isnan(values) | np.isin(values, (0, 1, UNCERTAIN))).all():
-        raise ValueError("labels must be 1, 0, -1 (uncertain) or NaN (not mentioned); smooth them once only.")
+        raise ValueError("labels must be 1, 0, -1 (uncertain) or NaN (not mentioned). Were they smoothed already?")
     if not_mentioned not in get_args(NotMentioned):
         raise ValueError(f"not_mentioned must be 'zeros' or 'ignore', not {not_mentioned!r}.")
     columns = values.reshape(len(values), values.shape[1] if values.ndim == 2 else 1)
@@ -81,13 +81,13 @@ def _choices(policy: Policy, num_labels: int, label_names: Sequence[str] | None)
         raise ValueError(f"a choice per label needs label_names, one for each of the {num_labels} labels.")
     if set(policy) != set(label_names):
         wrong = ", ".join(sorted(set(policy) ^ set(label_names)))
-        raise ValueError(f"name a choice for each label and for nothing else; not matched: {wrong}.")
+        raise ValueError(f"name a choice for each label and for nothing else. Missing or unknown: {wrong}.")
     return [_known(policy[name]) for name in label_names]
 
 
 def _known(choice: Choice) -> Choice:
     if choice not in get_args(Choice):
-        raise ValueError(f"{choice!r} is no choice for uncertain labels; there are {', '.join(get_args(Choice))}.")
+        raise ValueError(f"{choice!r} is not a choice for uncertain labels; choose from {', '.join(get_args(Choice))}.")
     return choice
 
 

@@ -47,19 +47,19 @@ def section(result: DigitsResult, *, picture: str) -> str:
     settings = result.settings
     lines = [
         f"Classes 5 to 9 are positive. Training: {result.train_negatives} negatives and {result.train_positives} "
-        f"positives (imratio {settings.imratio:.0%}; every seed draws other positives). Test, untouched: "
-        f"{result.test_positives} positives, {result.test_negatives} negatives. Same small CNN, initial weights, "
-        f"batches (`ClassQuotaSampler`, {settings.positives_per_batch} positives of {settings.batch_size}) and "
-        f"{settings.epochs} epochs for all losses; settings fixed beforehand on images of the training part.",
+        f"positives ({settings.imratio:.0%}; each seed draws other positives). Test: {result.test_positives} positives "
+        f"and {result.test_negatives} negatives. All losses have the same small CNN, initial weights, batches "
+        f"(`ClassQuotaSampler`, {settings.positives_per_batch} positives of {settings.batch_size}) and "
+        f"{settings.epochs} epochs. Their settings were chosen before on images of the training part.",
         "",
         markdown_table(["loss", "optimizer", "settings"], [_settings_row(m) for m in settings.methods]),
         "",
         "Test AUC with DeLong's 95 % interval, last epoch. The paired difference has a 95 % t-interval over the "
-        "training sets: where it holds 0, the two losses cannot be told apart.",
+        "training sets: if it includes 0, the two losses do not differ significantly.",
         "",
         markdown_table(header(result), rows(result)),
         "",
-        f"![Test AUC by loss; one dot a training set, bars are DeLong intervals, lines are means]({picture})",
+        f"![Test AUC by loss; one dot per training set, bars are DeLong intervals, lines are means]({picture})",
     ]
     return "\n".join(lines)
 

@@ -16,16 +16,15 @@ from deepauc.text_tables import markdown_table, percent_text
 
 HEADER = ("added", "m", "AUC-S moved", "AUC-M moved", "AUC-S minus AUC-M, paired", "AUC-M", "steps with alpha = 0")
 CLAIM = (
-    "The paper claims that AUC-S's boundary moves and AUC-M's hardly. Where the table says `less`, "
-    "AUC-M's boundary moved less than AUC-S's and the claim holds; `undecided`: the interval of the paired difference "
-    "holds 0."
+    "The paper says that AUC-S's boundary moves and AUC-M's hardly does. `less`: AUC-M's boundary moved less than "
+    "AUC-S's, so the claim holds. `undecided`: the interval of the paired difference includes 0."
 )
 EXPLANATION = (
-    "Why the two part: the pre-trained scores lie much further apart than 1, so every point is an easy one, the added "
-    "ones or not. AUC-S's alpha turns negative and pushes the classes together; AUC-M's stays at 0, and only the "
-    "spread within the classes shrinks. Given time the difference should go: raw scores can be scaled at will, so both "
-    "losses have the same minimisers up to the factor m. On the way, flipped labels act the longer the smaller m is, "
-    "since nothing holds the classes apart until their gap is down to m."
+    "Why do the two losses differ? The scores after pre-training are much further apart than 1, so every point is "
+    "easy. AUC-S's alpha turns negative and pushes the classes together. AUC-M's alpha stays at 0, and only the spread "
+    "within the classes shrinks. The difference should vanish in time: raw scores can be scaled freely, so both losses "
+    "have the same minimisers up to the factor m. Until then flipped labels do more harm the smaller m is, because "
+    "nothing keeps the classes apart until their distance is m."
 )
 
 
@@ -100,20 +99,21 @@ def section(raw: ToyResult, bounded: ToyResult, *, boundaries_picture: str, path
     """The part of a markdown report: the run on raw scores with its pictures, the one behind a sigmoid beside it."""
     settings = raw.settings
     lines = [
-        f"Two clouds of {settings.points} points, a two-layer ELU network ({settings.hidden} hidden units) pre-trained "
-        f"with cross-entropy, then retrained by AUC-S or AUC-M: same start, lr {settings.lr:g} and steps for both, raw "
-        f"scores. Added: {settings.easy} easy positives, or {settings.flipped} points of each class with the other's "
-        "label. The boundary is where the score equals (a + b)/2. Measured: the share of the window below that changes "
-        f"side, {settings.seeds} seeds, 95 % t-intervals.",
+        f"A two-layer ELU network ({settings.hidden} hidden units) is trained on two clouds of {settings.points} "
+        f"points with cross-entropy, then retrained with AUC-S or AUC-M: same start, learning rate ({settings.lr:g}) "
+        f"and number of steps, raw scores. Before that, {settings.easy} easy positives are added, or "
+        f"{settings.flipped} points of each class with the other's label. The boundary is where the score equals "
+        f"(a + b)/2. The table shows the share of the window below that changes side ({settings.seeds} seeds, 95 % "
+        "t-intervals).",
         "",
         f"![Boundaries of seed {settings.first_seed} after {settings.shown_step} steps]({boundaries_picture})",
         "",
-        f"The picture is taken after {settings.shown_step} steps. The whole path, bands are 95 % intervals over seeds:",
+        f"The picture shows {settings.shown_step} steps. All steps, with 95 % intervals over seeds:",
         "",
         f"![Share of the window that changed side against the retraining step]({paths_picture})",
         "",
-        f"Raw scores and a start from cross-entropy are where the claim has a chance. With scores behind a sigmoid "
-        f"(lr {bounded.settings.lr:g}), as this package recommends, the same was run again.",
+        f"The claim has the best chance with raw scores and a start from cross-entropy. The same was run again with "
+        f"scores behind a sigmoid (learning rate {bounded.settings.lr:g}), as this package recommends.",
         "",
     ]
     for result in (raw, bounded):

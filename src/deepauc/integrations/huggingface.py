@@ -76,7 +76,7 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         _require_pesg_decides(args)
         labels = np.asarray(train_labels.detach().cpu() if isinstance(train_labels, Tensor) else train_labels)
         if len(labels) != len(train_dataset):  # type: ignore[arg-type]
-            raise ValueError(f"train_labels has {len(labels)} rows, train_dataset {len(train_dataset)}.")  # type: ignore[arg-type]
+            raise ValueError(f"train_labels has {len(labels)} rows, but train_dataset has {len(train_dataset)}.")  # type: ignore[arg-type]
         _require_same_order(labels, train_dataset)
         self._quota: ClassQuotaSampler | None = None
         if positives_per_batch is not None:

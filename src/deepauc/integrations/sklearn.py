@@ -354,5 +354,5 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {name!r}, but torch finds no GPU on this machine; write 'cpu'.")
     if device.type == "mps":
-        raise ValueError("device is 'mps', whose numbers have 32 bits, and a table is trained in 64: write 'cpu'.")
+        raise ValueError("device 'mps' has no 64-bit numbers, which this classifier needs: write 'cpu'.")
     return device

@@ -81,9 +81,9 @@ def available(device: int) -> bool:
         _loaded(_compiled(PROBE, capability), "probe", 0, device)
     except (OSError, RuntimeError, AttributeError) as problem:  # no library; it fails; it lacks a function
         warnings.warn(
-            f"small convolutions take their slower kernels on GPU {device}, since CUDA C++ cannot be compiled for it: "
-            f"{str(problem).strip()} The package nvidia-cuda-nvrtc of CUDA {torch.version.cuda}, torch's own, is "
-            "what compiles it.",
+            f"small convolutions use their slower kernels on GPU {device}, because CUDA C++ cannot be compiled for it: "
+            f"{str(problem).strip()} The compiler is in the package nvidia-cuda-nvrtc: install that of CUDA "
+            f"{torch.version.cuda}, which torch uses.",
             RuntimeWarning,
             stacklevel=2,
         )

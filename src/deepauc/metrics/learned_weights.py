@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_columns, to_numpy
+from deepauc.names import counted
 
 NEWTON_STEPS = 100
 HALVINGS = 40
@@ -53,7 +54,9 @@ class LearnedWeights:
 
     def _standardised(self, members: Sequence[ArrayLike]) -> Floats:
         if len(members) != len(self.slopes):
-            raise ValueError(f"scores of {len(members)} models, but the weights are those of {len(self.slopes)}.")
+            raise ValueError(
+                f"there are scores of {counted(len(members), 'model')}, but weights of {len(self.slopes)}."
+            )
         raw = np.stack([to_numpy(scores).astype(np.float64) for scores in members])
         return (raw - np.array(self.centres)[:, None]) / np.array(self.spreads)[:, None]
 

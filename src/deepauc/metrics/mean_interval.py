@@ -18,7 +18,7 @@ def mean_interval(values: npt.ArrayLike) -> Estimate[float]:
 
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) < 2:
-        raise ValueError(f"an interval needs at least two values in a row, not shape {array.shape}.")
+        raise ValueError(f"an interval needs a flat array of at least two values, not shape {array.shape}.")
     half = float(stats.t.ppf(0.975, len(array) - 1)) * float(array.std(ddof=1)) / math.sqrt(len(array))
     mean = float(array.mean())
     return Estimate(mean, mean - half, mean + half)

@@ -115,7 +115,7 @@ class StreamingAUROC:
             for j, counts in enumerate(stream._counts):
                 counts.add_counts(*(arrays[f"{name} {j}"] for name in ("values", "negatives", "positives")))
         except (SafetensorError, KeyError, TypeError) as error:
-            raise ValueError(f"these bytes are no state of a StreamingAUROC ({error}).") from None
+            raise ValueError(f"these bytes are not the state of a StreamingAUROC ({error}).") from None
         return stream
 
     def _agree(self, labels: int, dtype: np.dtype[Any], *, weighted: bool) -> None:

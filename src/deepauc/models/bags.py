@@ -34,7 +34,7 @@ class Bags:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(int(size) for size in self.sizes))
         if sum(self.sizes) != len(self.images):
-            raise ValueError(f"bags of {sum(self.sizes)} images in all, but {len(self.images)} are there.")
+            raise ValueError(f"the bags have {sum(self.sizes)} images in all, but {len(self.images)} are given.")
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -62,7 +62,7 @@ class Bags:
 def in_grid(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Values of images, (n, K), one bag after the other -> (B, M, K), 0 where there is none, and present (B, M)."""
     if not sizes or min(sizes) < 1:
-        raise ValueError("a bag without an image has no score: leave it out.")
+        raise ValueError("a bag without images has no score: leave it out.")
     counts = torch.tensor(sizes, device=values.device)
     present = torch.arange(max(sizes), device=values.device) < counts[:, None]
     grid = values.new_zeros(*present.shape, values.shape[1])
@@ -201,7 +201,7 @@ class BagSpec:
 
     def __post_init__(self) -> None:
         if isinstance(self.image, BagSpec):
-            raise ValueError("image is the network of one image: a bag holds images, no bags.")
+            raise ValueError("image must be the network of a single image, not another BagSpec.")
         if self.pooling not in get_args(Pooling):
             raise ValueError(f"pooling must be one of {', '.join(get_args(Pooling))}, not {self.pooling!r}.")
         if not 0 < self.tau < math.inf:

@@ -55,7 +55,7 @@ def require_permitted(factory: str) -> None:
     permitted = {name.strip() for name in os.environ.get(PERMITTED, "").split(",")}
     if factory not in _named_here and factory not in permitted:
         raise ValueError(
-            f"it would call {factory!r} to build its network, and a file from others could name any code there. "
+            f"its network is built by {factory!r}, and a file from others could name any code there. "
             f"If you trust it, set {PERMITTED}={factory}"
         )
 

@@ -112,7 +112,7 @@ class MetadataEncoder:
     def transform(self, columns: Mapping[str, Array]) -> npt.NDArray[np.float32]:
         """The features (N, F) of these rows; columns the encoder does not know are left out."""
         if absent := [column.name for column in self.columns if column.name not in columns]:
-            raise ValueError(f"metadata column(s) {absent} are missing; a column without values is one of NaN or ''.")
+            raise ValueError(f"metadata column(s) {absent} are missing; for a column without values pass NaN or ''.")
         known = {column.name: columns[column.name] for column in self.columns}
         _require_rows(known)
         features = np.hstack([column.encode(known[column.name]) for column in self.columns])

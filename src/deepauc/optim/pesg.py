@@ -310,7 +310,7 @@ def norms_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
-_NO_MAXIMIZE = "PESG has no maximize: it descends in the network and ascends in alpha by itself."
+_NO_MAXIMIZE = "PESG does not take maximize: it descends in the network and ascends in alpha already."
 
 
 def _require_own_state(state_dict: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ class Model:
         self.path = path
         self._run = Run(path)  # refused, where it is none
         if not (path / "scores.csv").exists():
-            raise ValueError(f"{path} has trained features and no classifier: there is no model in it.")
+            raise ValueError(f"{path} trained features but no classifier, so it holds no model.")
 
     @property
     def report(self) -> Path:
@@ -115,7 +115,7 @@ class Model:
 
         part = "oof" if self._record.folds is not None else "validation"
         if part not in self._scores.part_names:
-            raise ValueError(f"{self.path} was trained without a validation part: it has no such scores.")
+            raise ValueError(f"{self.path} was trained without a validation part, so it has no such scores.")
         rows = self._scores.part(part)
         blocks = []
         for j, name in enumerate(rows.label_names):

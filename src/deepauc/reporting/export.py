@@ -99,7 +99,7 @@ def export_onnx(
         if not difference <= tolerance:
             raise ValueError(
                 f"the ONNX file's scores differ from torch's by {difference:.2g}, more than {tolerance:.2g}: "
-                "it was not kept. Is the network one that the exporter knows?"
+                "it was not kept. The exporter may not support this network."
             )
         write_output(path, draft.read_bytes())
     return OnnxExport(

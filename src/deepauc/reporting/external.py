@@ -136,7 +136,7 @@ def evaluate_table(
         raise ValueError(f"the run has {len(names)} labels ({', '.join(names)}): name as many columns, in this order.")
     calibrated = all(name in bundle.calibration for name in bundle.label_names)
     if recalibrate and not calibrated:
-        raise ValueError(f"{run.path} gives no probabilities to recalibrate: it was trained without a validation part.")
+        raise ValueError(f"{run.path} has no probabilities to recalibrate: it was trained without a validation part.")
     group_column = group_column if group_column is not None else _there(data.group_column, table)
     found = predict_table(
         [run.path],

@@ -57,7 +57,7 @@ class Guard:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return PlainTextResponse("This address is not the one that deepauc serve has printed.", 403)
+            return PlainTextResponse("Open the address that deepauc serve has printed, not another one.", 403)
         if scope["method"] not in ("GET", "HEAD") and not _from_this_page(headers, hosts[0]):
             return PlainTextResponse("Only the page itself may send images.", 403)
         offered = parse_qs(scope["query_string"].decode("latin-1")).get("token")

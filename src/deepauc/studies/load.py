@@ -89,9 +89,9 @@ def _module(path: Path) -> ModuleType:
     In a package (a folder with an __init__.py) it is the package's module, and the folder above can be imported from.
     """
     if not path.is_file():
-        raise ValueError(f"there is no file {path}: name a Python file that defines STUDIES.")
+        raise ValueError(f"{path} does not exist: name a Python file that defines STUDIES.")
     if path.suffix != ".py":
-        raise ValueError(f"{path} is no Python file: its name must end in .py.")
+        raise ValueError(f"{path} is not a Python file: its name must end in .py.")
     path = path.resolve()
     top, package = path.parent, list[str]()
     while (top / "__init__.py").is_file():

@@ -109,13 +109,13 @@ def read_settings(path: str | Path) -> Settings:
     """A TOML file as Settings. Every fault is a ValueError with the place in the file and the nearest valid name."""
     path = Path(path)
     if not path.is_file():  # opening a pipe would wait for ever
-        raise ValueError(f"{path}: there is no such file.")
+        raise ValueError(f"{path} does not exist.")
     if (size := path.stat().st_size) > MAX_BYTES:
         raise ValueError(f"{path} has {size:,} bytes, too large for a file of settings.")
     try:
         content = tomllib.loads(_text(path))
     except (ValueError, RecursionError, OSError) as error:
-        raise ValueError(f"{path} is no TOML file: {error}.") from None
+        raise ValueError(f"{path} is not a valid TOML file: {error}.") from None
     try:
         return build(Settings, content)
     except ValueError as error:
@@ -236,7 +236,7 @@ def _spec(kinds: tuple[type, ...], value: Any, where: str) -> Any:
     if not isinstance(value, Mapping) or "type" not in value:
         raise ValueError(f"{where} must be a table with a type: {', '.join(names)}.")
     try:
-        cls = names[valid_name(str(value["type"]), list(names), "type that fits here")]
+        cls = names[valid_name(str(value["type"]), list(names), "type for this entry")]
     except ValueError as error:
         raise ValueError(f"{where}.type: {error}") from None
     return _table(cls, value, where)

@@ -16,7 +16,7 @@ def checked_device(name: str | None, *, option: str = "device") -> torch.device:
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise ValueError(
             f"{option} {name}: there is no such GPU on this machine ({torch.cuda.device_count()} found); "
-            f"without {option} it takes what there is."
+            f"leave {option} out to use what is there."
         )
     if device.type not in ("cpu", "cuda") and not (device.type == "mps" and torch.backends.mps.is_available()):
         raise ValueError(f"{option} {name}: there is no such device on this machine; write cpu, or cuda for a GPU.")

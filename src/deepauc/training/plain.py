@@ -131,4 +131,4 @@ def valid_name(name: str, names: list[str], what: str) -> str:
         return name
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}."
-    raise ValueError(f"{name!r} is no {what}; {hint}")
+    raise ValueError(f"{name!r} is not a known {what}; {hint}")

@@ -308,7 +308,7 @@ class Recipe:
         if copies is None or self.stages[-1].on_views:
             raise ValueError("tta changes copies of an image as in training: give the last stage an augment, or tta=0.")
         if any(augment is None or replace(augment, mixup=0.0) != copies.augment for augment in scored):
-            raise ValueError("tta: stages that give scores must have the same augment, but for mixup.")
+            raise ValueError("tta needs the same augment (mixup aside) in all stages that give scores.")
         object.__setattr__(self, "tta", copies.number)
 
     @property

@@ -203,7 +203,7 @@ def test_the_message_is_a_plain_table(tmp_path):
     assert lines[0].endswith("2 problems (unknown label value 1, missing file 1)")
     assert lines[1].split() == ["row", "column", "kind", "message"]
     assert lines[2].startswith("4    target  unknown label value  'maybe': write 1 for")
-    assert lines[3] == "4    file    missing file         'x.png': there is no such file"
+    assert lines[3] == "4    file    missing file         'x.png': the file does not exist"
 
 
 def test_images_are_called_by_one_form_of_their_names_and_opened_by_the_true_one(tmp_path):
@@ -349,7 +349,7 @@ def test_hints_for_missing_files(tmp_path):
     assert [p.kind for p in problems] == ["missing file"] * 5
     assert "there is one that ends in .png" in problems[0].message
     assert "write / between folders" in problems[1].message
-    assert "this is no file" in problems[2].message
+    assert "this is not a file" in problems[2].message
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
@@ -381,7 +381,7 @@ def test_a_file_that_vanishes_after_the_check_is_named(tmp_path):
     pictures(tmp_path, 2)
     task, _ = read_table(write(tmp_path, "file,target\n0.png,0\n1.png,1\n"), **IMAGES)
     (tmp_path / "1.png").unlink()
-    with pytest.raises(ValueError, match=r"1\.png: there is no such file"):
+    with pytest.raises(ValueError, match=r"1\.png: the file does not exist"):
         task.inputs([0, 1])
 
 
@@ -424,7 +424,7 @@ def test_files_that_are_no_table(tmp_path, name, content, message):
 
 
 def test_no_such_table(tmp_path):
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match="does not exist"):
         check_table(tmp_path / "none.csv", **NUMBERS)
     with pytest.raises(ValueError, match=r"is a folder: name the table in it\.$"):
         check_table(tmp_path, **NUMBERS)
@@ -539,9 +539,9 @@ def test_parquet(tmp_path):
         ({"label_columns": "target", "kind": "binary", "feature_columns": ["f"]}, "as a list"),
         ({"label_columns": ["target"], "kind": "binary"}, "an image column or feature columns"),
         ({**NUMBERS, "image_column": "f"}, "an image column or feature columns"),
-        ({**NUMBERS, "feature_columns": ["f", "target"]}, "'target' cannot have two meanings"),
-        ({**NUMBERS, "id_column": "f"}, "'f' cannot have two meanings"),
-        ({**NUMBERS, "feature_columns": [], "image_column": "f", "id_column": "g"}, "identified by their files"),
+        ({**NUMBERS, "feature_columns": ["f", "target"]}, "'target' is named for two purposes"),
+        ({**NUMBERS, "id_column": "f"}, "'f' is named for two purposes"),
+        ({**NUMBERS, "feature_columns": [], "image_column": "f", "id_column": "g"}, "identified by their file names"),
         ({**NUMBERS, "metadata_columns": ["target"]}, "give the answer away"),
         ({**NUMBERS, "kind": "multiclass"}, "'binary' or 'multilabel'"),
     ],
@@ -563,7 +563,7 @@ def test_inputs_without_labels(tmp_path):
     with pytest.raises(TableError):
         read_inputs(bad, image_column="file")
     assert read_inputs(bad, image_column="file", skip_bad=True).report.skipped == (3,)
-    with pytest.raises(ValueError, match="no row is left"):
+    with pytest.raises(ValueError, match="nothing to predict"):
         read_inputs(write(tmp_path, "file\ngone.png\n", "gone.csv"), image_column="file", skip_bad=True)
 
 

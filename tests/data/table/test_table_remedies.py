@@ -108,7 +108,7 @@ def test_decimal_commas_where_semicolons_separate(tmp_path):
 )
 def test_a_point_between_thousands_is_no_decimal_point(tmp_path, rows, columns):
     path = table(tmp_path, "f;target;g", rows)
-    with pytest.raises(ValueError, match="is the point one between thousands"):
+    with pytest.raises(ValueError, match="is the point a thousands separator"):
         check_table(path, **{**NUMBERS, **columns})
     path = table(tmp_path, "f;target;g", [row.replace(",", ".") for row in rows[:1]] + ["1.5;0;1"])
     assert check_table(path, **{**NUMBERS, **columns}).ok  # no comma says which point it is

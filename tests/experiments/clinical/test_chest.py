@@ -340,19 +340,19 @@ def test_settings_that_the_study_takes():
     for given, message in (
         ({"view": "all"}, "did you mean 'views'"),
         ({"views": "lateral"}, "views must be"),
-        ({"losses": "ce,mse"}, "no loss"),
-        ({"losses": ""}, "another kind"),
-        ({"epochs": 1.5}, "another kind"),
-        ({"epochs": True}, "another kind"),
-        ({"gamma": "small"}, "another kind"),
-        ({"milestones": "52,late"}, "another kind"),
-        ({"pretrained": 0}, "another kind"),
+        ({"losses": "ce,mse"}, "not a known loss"),
+        ({"losses": ""}, "another type"),
+        ({"epochs": 1.5}, "another type"),
+        ({"epochs": True}, "another type"),
+        ({"gamma": "small"}, "another type"),
+        ({"milestones": "52,late"}, "another type"),
+        ({"pretrained": 0}, "another type"),
     ):
         with pytest.raises(ValueError, match=message):
             with_settings(real, given)
     assert with_settings(STAND_IN, {"networks": "R,S"}).masked
     assert not with_settings(STAND_IN, {"networks": "S"}).masked  # its policies would take the place of ResNet20's
-    with pytest.raises(ValueError, match="no setting of chest"):
+    with pytest.raises(ValueError, match="not a known setting of chest"):
         with_settings(STAND_IN, {"views": "all"})
 
 

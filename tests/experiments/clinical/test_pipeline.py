@@ -151,7 +151,7 @@ def test_fusion_refuses_other_test_rows(done, tmp_path):
     for record in RecordBook(place.results / "melanoma").final("melanoma-meta-auc_m"):
         scores = record["test_scores"]
         book.add({**record, "test_scores": {**scores, "truth": 1 - np.asarray(scores["truth"])}})
-    with pytest.raises(ValueError, match="other test rows"):
+    with pytest.raises(ValueError, match="different test rows"):
         list(ways(folds_of(book, "melanoma-B5-384-auc_m"), folds_of(book, "melanoma-meta-auc_m")))
 
 

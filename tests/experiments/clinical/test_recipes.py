@@ -176,7 +176,7 @@ def test_networks_by_name():
         network_of("R", pretrained=True)
     with pytest.raises(ValueError, match="augment must be one of"):
         ce(augment="chests")
-    with pytest.raises(ValueError, match="choose one"):
+    with pytest.raises(ValueError, match="set one of them"):
         ce(cycle=8, cosine=True)
 
 

@@ -150,7 +150,7 @@ def test_a_border_repeats_the_outermost_pixels(data_root, dataset):
     at = np.clip(np.arange(-2, 30), 0, 27)
     assert np.array_equal(wide.inputs(rows), own.inputs(rows)[:, at][:, :, at])
     assert wide.parts["train"].tolist() == own.parts["train"].tolist()
-    with pytest.raises(ValueError, match="at 28 pixels and, with a border, above; not at 20"):
+    with pytest.raises(ValueError, match="28 pixels, or more with a border, not 20"):
         MedicalSource(dataset=dataset, size=20).load(1, tuning=False, place=place)
 
 

@@ -68,7 +68,7 @@ def test_every_loss_takes_every_lever(loss):
     ("given", "message"),
     [
         ({"loss": "mse"}, "loss must be"),
-        ({"loss": "ce", "ce_first": 2}, "longer one"),
+        ({"loss": "ce", "ce_first": 2}, "longer training"),
         ({"positives": -1}, "negative"),
         ({"first_stage": "byol"}, "first_stage must be"),
         ({"schedule": "linear"}, "schedule must be"),

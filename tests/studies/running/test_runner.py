@@ -675,7 +675,7 @@ def test_records_from_before_a_study_had_measures_are_made_again_once(done, tmp_
 def test_a_measure_has_a_name_of_its_own_and_is_declared():
     with pytest.raises(ValueError, match="records have the AUC anyway"):
         a_study(measures={"auc": auroc})
-    with pytest.raises(ValueError, match="'aq' is no measure of study m; there are ap, auc, tpr"):
+    with pytest.raises(ValueError, match="'aq' is not a known measure of study m; there are ap, auc, tpr"):
         a_study(measures=measures(), chosen_by="aq")
 
 

@@ -222,7 +222,7 @@ def test_the_head_is_in_the_checkpoint_and_nowhere_else(image_task, tmp_path, mo
     backbone = load_file(alone.path / "model.safetensors")
     assert backbone.keys() == {name for name in network if not name.startswith(head)}
     assert {p.name for p in alone.path.iterdir()} == {"run.json", "history.csv", "model.safetensors", "DONE"}
-    with pytest.raises(ValueError, match="trained features and no classifier"):
+    with pytest.raises(ValueError, match="trained features but no classifier"):
         predict(alone.path, image_task.inputs(np.arange(3)))
 
 
@@ -438,7 +438,9 @@ def test_features_cannot_be_viewed(tmp_path):
 
 def test_who_wants_scores_of_features_alone_is_told_what_is_missing(image_task, tmp_path):
     run = train(recipe(views(epochs=1)), image_task, seed=0, run_dir=tmp_path / "features")
-    message = r"features has trained features and no classifier, .*: train one on them, in a stage with start_from set"
+    message = (
+        r"features trained features but no classifier, .*: train a classifier on them, in a stage with start_from set"
+    )
     with pytest.raises(ValueError, match=message):
         predict([run.path], image_task)
     with pytest.raises(ValueError, match=message):

@@ -323,7 +323,7 @@ def test_copies_are_made_where_they_are_asked_for(minutes):
         assert plan.without_auc is None or plan.without_auc.recipe.tta == number
     numbers = make_plan(fingerprint(shape=(30,)), PlanOptions(tta=0), "cpu")
     assert "test-time augmentation" not in {one.name for one in numbers.decisions}
-    with pytest.raises(ValueError, match="these are numbers: leave it out"):
+    with pytest.raises(ValueError, match="these inputs are numbers: leave it out"):
         make_plan(fingerprint(shape=(30,)), PlanOptions(tta=8), "cpu")
     with pytest.raises(ValueError, match="tta must be at least 0, not -1"):
         PlanOptions(tta=-1)

@@ -77,7 +77,7 @@ def test_what_the_options_start_from(options, model):
     [
         ({"pretrained": "w.safetensors"}, "name its network too"),
         ({"pretrained": "resnet50", "model": "densenet121"}, "leave one of them out"),
-        ({"pretrained": True, "model": "resnet20"}, "nobody publishes weights for resnet20"),
+        ({"pretrained": True, "model": "resnet20"}, "no weights are published for resnet20"),
         ({"pretrained": True, "tta": 4}, "leave out tta"),
         ({"pretrained": True, "first_stage": "contrastive"}, "which is frozen"),
     ],

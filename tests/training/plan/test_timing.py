@@ -151,7 +151,7 @@ def test_not_even_one_epoch_is_an_error_that_names_the_remedy(image_task):
     plan = three_stages(image_task)
     with pytest.raises(ValueError, match=r"0\.05 minutes are not enough.*Allow 0\.\d minutes.*smaller image size"):
         fit_into(plan, image_task, PACE, minutes=0.05)
-    with pytest.raises(ValueError, match="says nothing of a recipe of 3"):
+    with pytest.raises(ValueError, match="stages: 1 and 3"):
         fit_into(plan, image_task, replace(PACE, step=(1.0,)), minutes=1)
 
 

@@ -151,11 +151,11 @@ def test_one_run_has_nothing_to_average(runs, image_task, monkeypatch, scale, on
     monkeypatch.setattr(
         "deepauc.training.predict.predict.score_copies", lambda *a, **k: pytest.fail("rows were scored")
     )
-    with pytest.raises(ValueError, match=r"scale says how several runs are averaged.*leave it out, or name more runs"):
+    with pytest.raises(ValueError, match=r"scale is for the average of several runs.*leave it out, or name more runs"):
         predict(one(runs[0]), image_task, scale=scale)
-    with pytest.raises(ValueError, match=r"weights say how much each of several runs counts.*leave them out"):
+    with pytest.raises(ValueError, match=r"weights are for the average of several runs.*leave them out"):
         predict(one(runs[0]), image_task, weights=[1.0])
-    with pytest.raises(ValueError, match="scale says"):
+    with pytest.raises(ValueError, match="scale is for"):
         predict_table([runs[0].path], "never-read.csv", scale=scale)
 
 
@@ -303,8 +303,8 @@ def test_a_guarded_run_compares_and_tells_of_copies(image_task, tmp_path):
     [
         ((ce(),), "give the last stage an augment"),
         ((ce(augment=Augment(crop_padding=1)), auc()), "give the last stage an augment"),
-        ((ce(), auc(augment=Augment(crop_padding=1))), "must have the same augment"),
-        ((ce(augment=Augment(crop_padding=1)), auc(augment=Augment(crop_padding=2))), "must have the same augment"),
+        ((ce(), auc(augment=Augment(crop_padding=1))), "needs the same augment"),
+        ((ce(augment=Augment(crop_padding=1)), auc(augment=Augment(crop_padding=2))), "needs the same augment"),
         ((views(),), "give the last stage an augment"),
     ],
 )

@@ -59,8 +59,8 @@ def test_a_bag_whose_rows_are_in_two_parts_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"metadata_columns": ("age",), "image_column": None}, "metadata are of one row"),
-        ({"split_of": "runs/other"}, "rows are bags"),
+        ({"metadata_columns": ("age",), "image_column": None}, "cannot be used together"),
+        ({"split_of": "runs/other"}, "cannot be used with --bag-column"),
         ({"bag_column": "file", "category_columns": ()}, None),
     ],
 )

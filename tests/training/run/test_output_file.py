@@ -95,7 +95,7 @@ def test_a_file_that_is_protected_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="cannot be written to: name another file"):
         require_output(tmp_path / "f", "--out")
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
-    with pytest.raises(ValueError, match="cannot be written to: choose another one"):
+    with pytest.raises(ValueError, match="cannot be written to: choose another folder"):
         require_output(tmp_path / "new", "--out")
 
 

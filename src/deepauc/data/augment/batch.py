@@ -111,13 +111,13 @@ class Augment:
                 raise ValueError(f"{name} must be a whole number, not {getattr(self, name)}.")
         if not 0 < self.enlarged_crop <= 1:
             raise ValueError(
-                f"enlarged_crop must lie in (0, 1], not {self.enlarged_crop}: it is a share of the side, 30 of 32 "
-                "pixels being 0.9375; 1 switches it off."
+                f"enlarged_crop must lie in (0, 1], not {self.enlarged_crop}: it is a share of the side, and 30 of 32 "
+                "pixels are 0.9375; 1 switches it off."
             )
         if self.enlarged_crop < 1 and (self.crop_padding or self._windowed):
-            raise ValueError("enlarged_crop is a crop by itself: set crop_padding=0, and leave resized_crop out.")
+            raise ValueError("enlarged_crop is a crop of its own: set crop_padding=0, and leave resized_crop out.")
         if self.resized_crop[1] > 1:
-            raise ValueError(f"resized_crop takes shares of the area, at most 1, not {self.resized_crop}.")
+            raise ValueError(f"resized_crop gives shares of the area, at most 1, not {self.resized_crop}.")
         limits = {"hue": 0.5, "greyscale": 1, "fill": 1, "hole_size": 1, "shear": 89, "coarse_dropout": MOST_HOLES}
         for name, limit in limits.items():
             if getattr(self, name) > limit:
@@ -301,7 +301,7 @@ class Augment:
         if not self.mixup:
             return images, labels
         if not images.is_floating_point():
-            raise ValueError("mixup needs floating images: apply the augmentation first.")
+            raise ValueError("mixup needs floating-point images: apply the augmentation first.")
         weights = parameters[:, self.columns.index("mixup_weight")]
         partner = mixup.partners(parameters[:, self.columns.index("mixup_key")])
         soft = labels if labels.is_floating_point() else labels.float()

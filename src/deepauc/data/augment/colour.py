@@ -15,7 +15,7 @@ def to_unit(images: Tensor) -> Tensor:
     if images.dtype == torch.uint8:
         return images.float().mul_(1 / 255)  # a division by 255 rounds differently on a GPU and on a CPU
     if not images.is_floating_point():
-        raise ValueError(f"images must be uint8, or floating in [0, 1], not {images.dtype}.")
+        raise ValueError(f"images must be uint8, or floating-point in [0, 1], not {images.dtype}.")
     return images
 
 

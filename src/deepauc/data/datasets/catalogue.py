@@ -330,12 +330,12 @@ def load_named(name: str, *, root: Root = None) -> Task:
         near = difflib.get_close_matches(name.lower(), [one.lower() for one in CATALOGUE], n=1)
         hint = f"Did you mean {next(one for one in CATALOGUE if one.lower() == near[0])}? " if near else ""
         raise ValueError(
-            f"{name!r} is neither a named data set nor the folder of a packed set. {hint}There are "
+            f"{name!r} is neither a named data set nor the folder of a packed set. {hint}Data sets: "
             f"{', '.join(CATALOGUE)}."
         )
     known, place = CATALOGUE[name], data_root(root)
     if place is None:
-        raise ValueError(f"pass root, or set DEEPAUC_DATA: the folder that holds {known.title}.")
+        raise ValueError(f"the folder of {known.title} is not known: pass root, or set DEEPAUC_DATA.")
     if not known.found(place):
         raise ValueError(f"{place} does not hold {known.title}. To get it: {known.get}.")
     return known.read(place)

@@ -39,7 +39,7 @@ class Sheets:
     def column(self, name: str) -> Array:
         """An array with one entry an image; ValueError where it is missing or of another length."""
         if name not in self.arrays or self.arrays[name].shape[:1] != self.images.shape[:1]:
-            raise ValueError(f"there is no array {name!r} with one entry for each of the {len(self.images)} images.")
+            raise ValueError(f"no array {name!r} has one entry for each of the {len(self.images)} images.")
         return self.arrays[name]
 
 
@@ -52,7 +52,7 @@ def read_sheets(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> 
     try:
         return _decode_sheets(arrays, max_bytes=max_bytes)
     except ValueError as error:
-        raise ValueError(f"{path} is no readable sheet file: {error}") from None
+        raise ValueError(f"{path} is not a readable sheet file: {error}") from None
 
 
 def _decode_sheets(arrays: dict[str, Array], *, max_bytes: int) -> Sheets:
@@ -65,7 +65,7 @@ def _decode_sheets(arrays: dict[str, Array], *, max_bytes: int) -> Sheets:
     if picture_format is None:
         raise ValueError(f"codec must be webp-... or avif-..., not {codec!r}.")
     if picture_format == "AVIF" and not features.check("avif"):
-        raise ValueError("it needs Pillow 11.3 or newer, built with AVIF.")
+        raise ValueError("its images are AVIF, which needs Pillow 11.3 or newer, built with AVIF.")
     contents = _cut(_required(arrays, "data"), _required(arrays, "offsets"))
 
     # All sizes first, from the pictures' headers: nothing is decoded before the whole is known to fit.
@@ -73,7 +73,7 @@ def _decode_sheets(arrays: dict[str, Array], *, max_bytes: int) -> Sheets:
     shape = (sum(counts), height, width, _CHANNELS[mode])
     if int(np.prod(shape, dtype=object)) > max_bytes:
         raise ValueError(
-            f"decoded images of shape {shape} take more than {max_bytes:,} bytes; pass a larger max_bytes."
+            f"decoded images of shape {shape} take more than {max_bytes:,} bytes. Pass a larger max_bytes."
         )
     if "labels" in arrays and arrays["labels"].shape[:1] != shape[:1]:
         raise ValueError(f"it has {shape[0]} images but labels of shape {arrays['labels'].shape}.")
@@ -120,7 +120,7 @@ def _cut(data: Array, offsets: Array) -> list[bytes]:
 def _images_in(content: bytes, picture_format: str, *, height: int, width: int) -> int:
     size = _opened(content, picture_format).size
     if size[0] != width or size[1] % height or size[1] == 0:
-        raise ValueError(f"a picture of {size[0]} x {size[1]} is no column of images of {width} x {height}.")
+        raise ValueError(f"a sheet of {size[0]} x {size[1]} pixels is not a column of images of {width} x {height}.")
     return int(size[1] // height)
 
 
@@ -129,7 +129,7 @@ def _pixels(content: bytes, picture_format: str, mode: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(picture.convert(mode))
     except Exception as error:  # decoders meet a broken picture with nearly any exception there is
-        raise ValueError(f"a picture cannot be decoded ({type(error).__name__}).") from None
+        raise ValueError(f"a sheet cannot be decoded ({type(error).__name__}).") from None
 
 
 def _opened(content: bytes, picture_format: str) -> Image.Image:
@@ -138,6 +138,6 @@ def _opened(content: bytes, picture_format: str) -> Image.Image:
         try:
             return Image.open(io.BytesIO(content), formats=[picture_format])
         except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-            raise ValueError("a picture has too many pixels to be opened.") from None
+            raise ValueError("a sheet has too many pixels to be opened.") from None
         except Exception as error:
-            raise ValueError(f"a picture is not {picture_format}, or broken ({type(error).__name__}).") from None
+            raise ValueError(f"a sheet is damaged, or not {picture_format} ({type(error).__name__}).") from None

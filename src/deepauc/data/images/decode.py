@@ -117,14 +117,14 @@ def read_image_file(path: str) -> bytes:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
-            raise ImageError("missing file", "this is no file")
+            raise ImageError("missing file", "this is not a file")
         if status.st_size > MAX_FILE_BYTES:
-            raise ImageError("decompression bomb", f"the file has {status.st_size:,} bytes, over {MAX_FILE_BYTES:,}")
+            raise ImageError("decompression bomb", f"the file has more than {MAX_FILE_BYTES:,} bytes")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
         if error.errno in _NO_SUCH_FILE:
-            raise ImageError("missing file", "there is no such file") from None
+            raise ImageError("missing file", "the file does not exist") from None
         raise ImageError("unreadable image", error.strerror or str(error)) from None
 
 
@@ -182,7 +182,7 @@ class ImageFileInputs:
         window: Window | None = None,
     ) -> None:
         if file_digests is not None and len(paths) != len(file_digests):
-            raise ValueError(f"{len(paths)} paths need as many file digests, not {len(file_digests)}.")
+            raise ValueError(f"there are {len(file_digests)} file digests for {len(paths)} paths.")
         self.paths = tuple(paths)
         self.shape = shape
         self.file_digests = None if file_digests is None else tuple(file_digests)
@@ -250,7 +250,7 @@ def files_at(paths: Sequence[str], *, size: int | tuple[int, int], channels: int
     """These files, all of which must be there and none of which is opened; `where` names the download in messages."""
     if missing := [path for path in paths if not os.path.isfile(path)]:
         raise ValueError(
-            f"{where} misses {len(missing):,} of {len(paths):,} image files, the first is {missing[0]}. "
+            f"{where} lacks {len(missing):,} of {len(paths):,} image files (first: {missing[0]}). "
             "Unpack the whole download there."
         )
     return ImageFileInputs(paths, shape=(*as_size(size), channels))
@@ -291,7 +291,7 @@ def _decode(
         raise ImageError("unreadable image", str(error)) from None
     except UnidentifiedImageError:
         kinds = "jpg, png, tif, bmp, webp, jp2 or DICOM"
-        raise ImageError("unreadable image", f"this is no picture that can be read ({kinds})") from None
+        raise ImageError("unreadable image", f"this is not an image that can be read ({kinds})") from None
     except Exception as error:  # decoders meet a broken file with nearly any exception there is
         # Pillow's own words help (how many bytes are missing); pydicom's, and those of Python, do not.
         told = isinstance(error, OSError | SyntaxError) and not is_dicom(content)
@@ -309,7 +309,7 @@ def _decode_picture(
             raise ImageError("decompression bomb", f"{width} x {height} pixels are more than {MAX_PIXELS:,}")
         frames = getattr(picture, "n_frames", 1)
         if frames > 1 and picture.format != "MPO":  # a camera's MPO holds the picture first, then its preview
-            raise ImageError("unreadable image", f"the file holds {frames} pictures; give each a file of its own")
+            raise ImageError("unreadable image", f"the file holds {frames} images; save each in a file of its own")
         if at_least is not None:
             picture.draft(None, (at_least, at_least))
         reserve(_decoding_bytes(picture))

@@ -37,7 +37,7 @@ def decode_dicom(
         import pydicom
         from pydicom.pixels import apply_color_lut, pixel_array
     except ModuleNotFoundError:
-        raise MissingPydicom("DICOM files need pydicom: pip install 'deepauc[dicom]'") from None
+        raise MissingPydicom("reading DICOM files needs pydicom: pip install 'deepauc[dicom]'") from None
 
     if _DEFLATED in content:  # the whole file inflates before its size can be seen
         raise OverflowError("deflated DICOM is refused; save the file uncompressed")
@@ -50,7 +50,7 @@ def decode_dicom(
     if (pixels := int(dataset.Rows) * int(dataset.Columns)) > max_pixels:
         raise OverflowError(f"{dataset.Columns} x {dataset.Rows} = {pixels:,} pixels are more than {max_pixels:,}")
     if (frames := int(dataset.get("NumberOfFrames") or 1)) > 1:
-        raise Unusable(f"the file holds {frames} frames; give each a file of its own")
+        raise Unusable(f"the file holds {frames} frames; save each in a file of its own")
     photometric = str(dataset.PhotometricInterpretation)
     stored_bytes = int(dataset.get("SamplesPerPixel") or 1) * max(1, int(dataset.BitsAllocated) // 8)
     reserve(pixels * (3 * stored_bytes + 8))  # the file's bytes, their decoding, the array; a palette's colours
@@ -90,7 +90,7 @@ def _window_of(dataset: Any, window: tuple[float, float] | None, low: float, hig
         if width is None or not (0 < width < math.inf and math.isfinite(centre)):
             said = "missing" if width is None else f"{width:g}"
             raise Unusable(
-                f"WindowCenter is {centre:g} and WindowWidth is {said}; a width is a positive number: correct these "
+                f"WindowCenter is {centre:g} and WindowWidth is {said}; the width must be positive: correct these "
                 "tags, or remove both to show all values"
             )
         function = str(dataset.get("VOILUTFunction") or "LINEAR")

@@ -49,7 +49,7 @@ def linear(low: float, high: float) -> Show:
     """From `low`, shown as 0, to `high`, shown as 1; all black where nothing lies between."""
     span = high - low
     if not math.isfinite(span):
-        raise Unusable(f"pixels from {low:g} to {high:g} span more than can be shown; scale the values down")
+        raise Unusable(f"pixels from {low:g} to {high:g} span too wide a range to be shown; scale the values down")
     return np.zeros_like if span <= 0 else lambda values: (values - low) / span
 
 
@@ -75,4 +75,4 @@ def require_light(pixels: Pixels, lost: Callable[[], int], remedy: str) -> None:
     lost: how far apart the lower bytes are; where 8 bits were scaled up to 16, no farther than the upper ones.
     """
     if pixels.max() < DARK <= lost():
-        raise Unusable(f"all pixels come out below {DARK} of 255, and what tells them apart is lost: {remedy}")
+        raise Unusable(f"all pixels come out below {DARK} of 255, so their differences are lost: {remedy}")

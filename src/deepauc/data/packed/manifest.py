@@ -141,7 +141,7 @@ def read_manifest(folder: Path) -> Manifest:
         if whole["sha256"] != _hash_of(body):
             raise ValueError("its own checksum is wrong")
         if (body["format"], body["chunk_bytes"]) != (FORMAT, CHUNK_BYTES) or body["version"] not in (VERSION, SHARDED):
-            raise ValueError(f"it is of version {body['version']!r}, and this package reads up to version {SHARDED}")
+            raise ValueError(f"it has version {body['version']!r}, and this deepauc reads versions up to {SHARDED}")
         return _parse(body)
     except (ValueError, KeyError, OSError, RecursionError, MemoryError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
@@ -232,7 +232,7 @@ def _parse_file(entry: object) -> PackedFile:
     name = _is(fields["name"], str)
     sound = name.isascii() and len(name) <= _MAX_NAME and "\\" not in name and "\0" not in name
     if not sound or Path(name).name != name or not name.endswith(".npy"):
-        raise ValueError(f"{name[:80]!r} is no file of this folder")
+        raise ValueError(f"{name[:80]!r} is not a file of this folder")
     file = PackedFile(
         name=name,
         size=_whole(fields["size"]),

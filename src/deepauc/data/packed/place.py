@@ -22,7 +22,7 @@ def require_free(place: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(place):
         return
     if not (place / MANIFEST_NAME).is_file():
-        raise ValueError(f"{place} exists and is not a packed set. Choose another folder.")
+        raise ValueError(f"{place} exists and is not a packed set: choose another folder.")
     if not overwrite:
         raise ValueError(f"{place} exists already. Open it with open_packed, or pass overwrite=True.")
     others = sorted(one.name for one in place.iterdir() if one.name != MANIFEST_NAME and one.suffix != ".npy")

@@ -111,7 +111,7 @@ def pack(
     place = Path(os.path.realpath(folder))  # a link stays, and leads to what was written
     inputs = source.source if isinstance(source, Task) else source
     if len(inputs) == 0:
-        raise ValueError("there are no inputs to pack.")
+        raise ValueError("the task has no rows, so there is nothing to pack.")
     if shard_bytes is not None and shard_bytes < 1:
         raise ValueError(f"shard_bytes must be at least 1, not {shard_bytes}.")
     require_free(place, overwrite=overwrite)
@@ -238,7 +238,7 @@ class Shards:
             return self._arrays[0][indices]
         rows = np.asarray(indices, dtype=np.int64)
         if rows.size and not -len(self) <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"row numbers {rows.min()} to {rows.max()} are not all among {len(self)} rows.")
+            raise IndexError(f"row numbers {rows.min()} to {rows.max()} are outside 0 to {len(self) - 1}.")
         rows = np.where(rows < 0, rows + len(self), rows)
         found = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
         shard = np.searchsorted(self._starts, rows, side="right") - 1

@@ -15,7 +15,7 @@ def table_header(path: Path, *, latin_1: bool = False) -> list[str]:
         hint = f"the file in it, {inside}" if inside.is_file() else "a file of scores"
         raise ValueError(f"{path} is a folder: name {hint}.")
     if not path.is_file():
-        raise ValueError(f"{path}: there is no such file.")
+        raise ValueError(f"{path} does not exist.")
     if path.suffix.lower() in (".parquet", ".pq"):
         try:
             import pyarrow  # type: ignore[import-untyped]

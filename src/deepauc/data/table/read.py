@@ -206,7 +206,7 @@ def read_inputs(
     )
     keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
     if not keep.any():
-        raise ValueError(f"{scan.name}: no row is left to predict.")
+        raise ValueError(f"{scan.name}: all rows were left out because of problems, so there is nothing to predict.")
     if fatal or (scan.problems and not skip_bad):
         raise TableError(scan.name, [*scan.problems, *fatal], every_row=scan.all_bad)
     rows = np.flatnonzero(keep)

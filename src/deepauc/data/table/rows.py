@@ -103,8 +103,8 @@ class _Points:
         if self.comma is not None and self.thousands is not None:
             (name, cell), (other, number) = self.thousands, self.comma
             raise ValueError(
-                f"column {name!r} has {cell.strip()!r}, and column {other!r} has {number.strip()!r}: is the point one "
-                f"between thousands? Write {cell.strip().replace('.', '')}, or {cell.strip().replace('.', ',')}."
+                f"column {name!r} has {cell.strip()!r}, and column {other!r} has {number.strip()!r}: is the point a "
+                f"thousands separator? Then write {cell.strip().replace('.', '')}, or {cell.strip().replace('.', ',')}."
             )
 
 
@@ -127,7 +127,7 @@ def _read_file(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> T
         remedy = packed if (path / "manifest.json").exists() else ""
         raise ValueError(f"{path} is a folder: name the table in it.{remedy}")
     if not path.is_file():
-        raise ValueError(f"{path}: there is no such file.")
+        raise ValueError(f"{path} does not exist.")
     read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
     try:
         return read(path, wanted, numbers)

@@ -61,16 +61,18 @@ class TableColumns:
 
     def __post_init__(self) -> None:
         if (self.image is not None and self.features) or not (self.image or self.features or self.all_metadata):
-            raise ValueError("name an image column or feature columns, not both.")
+            raise ValueError("name either an image column or feature columns, not both.")
         if self.image is not None and self.id is not None:
-            raise ValueError("rows of images are identified by their files: leave out the id column.")
+            raise ValueError("rows of images are identified by their file names: leave out the id column.")
         single = [name for name in (self.image, self.group, self.id, self.split, self.weight) if name is not None]
         inputs = self.all_metadata if self.metadata_only else self.features
         counts = Counter([*inputs, *single, *self.labels])
         if twice := [name for name, count in counts.items() if count > 1]:
-            raise ValueError(f"column {twice[0]!r} cannot have two meanings at once.")
+            raise ValueError(f"column {twice[0]!r} is named for two purposes: name it for one.")
         if answers := set(self.labels) & set(self.all_metadata):
-            raise ValueError(f"column {min(answers)!r} is a label; as metadata it would give the answer away.")
+            raise ValueError(
+                f"column {min(answers)!r} is a label, which would give the answer away: leave it out of the metadata."
+            )
 
     @property
     def all_metadata(self) -> tuple[str, ...]:

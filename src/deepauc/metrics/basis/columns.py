@@ -165,7 +165,7 @@ def to_numpy(values: ArrayLike, name: str = "values") -> npt.NDArray[Any]:
         return values.cpu().numpy()
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         if values.dtype.kind not in "biuf":
-            raise ValueError(f"masked entries of type {values.dtype} cannot be left out: drop those rows beforehand.")
+            raise ValueError(f"masked entries of type {values.dtype} cannot be skipped: drop those rows first.")
         precise = np.promote_types(values.dtype, np.float32)
         values = np.where(np.ma.getmaskarray(values), np.nan, values.data).astype(precise)
     array = np.asarray(values)

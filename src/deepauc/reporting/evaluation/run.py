@@ -251,7 +251,7 @@ def _baseline(
     if record.tta != their_record.tta:
         cautions.append(
             f"Scores are means over copies of an image ({record.tta:,} here, {their_record.tta:,} there; 0: no "
-            "augmentation). Part of the difference comes from this, not from what the networks have learnt."
+            "augmentation). Part of the difference comes from this, not from the training."
         )
     objective = ", then ".join(their_record.objectives[: their_record.kept_stage + 1])
     return _compared(table, theirs, part, region, name=path.resolve().name, objective=objective, cautions=cautions)

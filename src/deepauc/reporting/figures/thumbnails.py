@@ -96,7 +96,7 @@ def case_images(
     """The images of these rows, found in the table by id, beside their Grad-CAM. table: None is the run's own."""
     bundle = Bundle.load(folder)
     if len(bundle.shape) != 3 or not bundle.preprocessing.images:
-        raise ValueError(f"{folder} was not trained on images: there are none to show.")
+        raise ValueError(f"{folder} was not trained on images, so there are none to show.")
     remarks: list[Block] = [Caution(_PRIVACY), Paragraph(_READING)]
     if not cases:
         return CaseImages(images=(), remarks=tuple(remarks))
@@ -190,8 +190,8 @@ def _files_in_bags(folder: Path, bags: Sequence[str], table: ImageTable) -> dict
             files[name].append(one_form(cell))
     if missing := [bag for bag in bags if not files[bag]]:
         raise ValueError(
-            f"{len(missing)} of {len(bags)} bags are not in column {of_bag!r} of {table.path}, the first "
-            f"{shown(missing[0])!r}. Name the table that the run was trained on."
+            f"{len(missing)} of {len(bags)} bags are not in column {of_bag!r} of {table.path} (first: "
+            f"{shown(missing[0])!r}). Name the table that the run was trained on."
         )
     return files
 
@@ -279,8 +279,8 @@ def _image_source(
     names = list(dict.fromkeys(wanted))
     if missing := [name for name in names if name not in files]:
         raise ValueError(
-            f"ids that are not in column {column!r} of {table.path}: {len(missing):,} of {len(names):,}, the first "
-            f"{shown(missing[0])!r}. Name the table that the run was trained on."
+            f"ids that are not in column {column!r} of {table.path}: {len(missing):,} of {len(names):,} (first: "
+            f"{shown(missing[0])!r}). Name the table that the run was trained on."
         )
     # Only these files are opened, however long the table is.
     found = examine_column(

@@ -133,7 +133,7 @@ def parsed(text: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{where} is damaged ({error}). Delete what does not read as JSON.") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{where} is damaged: it is no record.")
+        raise ValueError(f"{where} is damaged: it is not a record.")
     return found
 
 

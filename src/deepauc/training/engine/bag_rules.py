@@ -16,9 +16,9 @@ def require_bags(recipe: Recipe, task: Task) -> None:
             "the rows of this task are bags of images: make the network a BagSpec(image=..., pooling=...)."
         )
     if not of_bags and is_of_bags(recipe.model):
-        raise ValueError("a BagSpec scores bags of images, and the rows of this task are none: name the bag column.")
+        raise ValueError("a BagSpec scores bags of images, and this task has none: name the bag column.")
     if not of_bags and any(stage.images_per_bag is not None for stage in recipe.stages):
-        raise ValueError("images_per_bag is for bags of images, and the rows of this task are none: leave it out.")
+        raise ValueError("images_per_bag is for bags of images, and this task has none: leave it out.")
     if not of_bags:
         return
     if recipe.frozen:
@@ -31,4 +31,4 @@ def require_bags(recipe: Recipe, task: Task) -> None:
                 "a stage on views compares images, and these rows are bags: leave it out (first stage none)."
             )
         if stage.augment is not None and stage.augment.mixup:
-            raise ValueError("mixup mixes two images with their labels, and here bags have labels: leave mixup out.")
+            raise ValueError("mixup mixes images with their labels, but here bags have the labels: leave mixup out.")

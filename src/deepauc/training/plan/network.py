@@ -99,4 +99,4 @@ def _median(sizes: Sizes, side: int) -> int:
         seen += lengths[length]
         if seen >= half:
             return length
-    raise ValueError("there are no images.")
+    raise ValueError("the table holds no images.")

@@ -131,7 +131,7 @@ def weights_decision(model: TimmSpec, found: FoundWeights) -> Decision:
 
 def _published(name: str) -> str:
     if name in NOT_PUBLISHED:
-        raise ValueError(f"nobody publishes weights for {name}: leave out the model or pretrained, or name another "
+        raise ValueError(f"no weights are published for {name}: leave out the model or pretrained, or name another "
                          "network of timm, such as densenet121.")  # fmt: skip
     return name
 

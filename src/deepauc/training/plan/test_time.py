@@ -11,7 +11,7 @@ def plan_copies(fingerprint: Fingerprint, options: PlanOptions) -> tuple[int, li
     number = options.tta or 0
     if len(fingerprint.shape) != 3:
         if number:
-            raise ValueError("tta scores augmented copies of an image, and these are numbers: leave it out.")
+            raise ValueError("tta averages augmented copies of an image, and these inputs are numbers: leave it out.")
         return 0, []
     reason = ("slower",) if options.tta is None else ASKED
     return number, [Decision(name="test-time augmentation", value=number, reason=reason)]

@@ -233,7 +233,9 @@ def _seconds_a_row(trainer: Trainer, augment: Augment | None = None) -> float:
 
 def _epoch_seconds(recipe: Recipe, pace: Pace) -> list[float]:
     if len(pace.step) != len(recipe.stages):
-        raise ValueError(f"the pace of {len(pace.step)} stages says nothing of a recipe of {len(recipe.stages)}.")
+        raise ValueError(
+            f"the measured speed does not fit this recipe (stages: {len(pace.step)} and {len(recipe.stages)})."
+        )
     return [n * step + end for n, step, end in zip(pace.per_epoch, pace.step, pace.end, strict=True)]
 
 

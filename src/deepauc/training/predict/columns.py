@@ -65,8 +65,8 @@ def require_own_inputs(
     if images != (image_column is not None):
         theirs = "images: name their column, --image-column" if images else "numbers: name them, --feature-column"
         raise ValueError(
-            f"{folder} was trained on {theirs}. Runs on images and runs on numbers go one by one; "
-            "beside images train on metadata (--metadata-column)."
+            f"{folder} was trained on {theirs}. Score runs on images and runs on numbers one by one; "
+            "images and metadata can be averaged (--metadata-column)."
         )
     known = _recorded_features(folder, bundle)
     if not images and not known and not named:

@@ -27,7 +27,7 @@ def known_parts(run: Path) -> dict[str, str]:
 def part_by_id(scores: Scores) -> dict[str, str]:
     """The part of each row; of an id that stands in several, the first."""
     if scores.ids is None or scores.parts is None:
-        raise ValueError(f"{scores.source} has no columns 'id' and 'part': nothing says which rows these are.")
+        raise ValueError(f"{scores.source} has no columns 'id' and 'part', so its rows cannot be recognised.")
     known: dict[str, str] = {}
     for name, part in zip(scores.ids.tolist(), scores.parts.tolist(), strict=True):
         known.setdefault(name, part)  # train comes before the other parts
@@ -60,9 +60,9 @@ class KnownRows:
             raise ValueError(f"{self.conflict}. Train one with the split of the other: --split-of.")
         if self.unaware:
             raise ValueError(
-                f"{self.unaware[0]} knows none of these rows by name, so nothing says which of them it has learnt "
-                "from. Name the folder of the run itself; rows of images are called by their files, so train a run on "
-                "numbers with --id-column and that column."
+                f"{self.unaware[0]} knows none of these rows by name, so its training rows cannot be found. Name the "
+                "folder of the run itself. The ids of images are their file names, so train a run on numbers with "
+                "--id-column and that column."
             )
         return self.parts
 
@@ -91,7 +91,7 @@ def _conflict(runs: Sequence[Path], found: Sequence[dict[str, str]], name: str, 
     where = ", ".join(f"{parts[name]} of {run}" for run, parts in zip(runs, found, strict=True) if name in parts)
     return (
         f"the runs were not trained on the same split; rows in different parts: {count:,} (the first, {name}: "
-        f"{where}). So a mean over the runs was trained on rows that it would be judged on"
+        f"{where}). So their average was trained on rows that it would be judged on"
     )
 
 
@@ -101,13 +101,13 @@ def split_like(task: Task, run: Path) -> tuple[Task, Decision]:
     RunFolder(run).require_classifier()
     require_own(run, SCORES, force=None)
     if task.ids is None or not names_rows(run):
-        raise ValueError(f"--split-of {run}: its rows are called by their lines. Train it with --id-column.")
+        raise ValueError(f"--split-of {run}: its rows have no ids, only line numbers. Train that run with --id-column.")
     known = known_parts(run)
     parts = np.array([known.get(name, NO_PART) for name in task.ids.tolist()])
     if not (parts != NO_PART).any():
         raise ValueError(
-            f"--split-of {run}: it knows none of these rows by name. Rows of images are called by their files: for a "
-            "run on numbers name that column, --id-column."
+            f"--split-of {run}: it knows none of these rows by name. The ids of images are their file names: for "
+            "a run on numbers name that column, --id-column."
         )
     unlabelled = np.isnan(task.labels.reshape(len(task), -1)).all(axis=1)
     if (lost := unlabelled & np.isin(parts, ("validation", "test"))).any():

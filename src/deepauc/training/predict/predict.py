@@ -103,20 +103,20 @@ def averaging_scale(scale: Scale | None, *, runs: int, weights: Sequence[float] 
         raise ValueError(f"scale must be 'sigmoid' or 'rank', not {scale!r}.")
     if scale is not None and runs == 1:
         raise ValueError(
-            "scale says how several runs are averaged, and one gives its raw scores: leave it out, or name more runs "
-            "(for probabilities: predict_table with probability=True, deepauc predict --probability)."
+            "scale is for the average of several runs, and one run gives its raw scores: leave it out, or name more "
+            "runs (for probabilities: predict_table with probability=True, deepauc predict --probability)."
         )
     if weights is not None and runs == 1:
-        raise ValueError("weights say how much each of several runs counts, and this is one: leave them out.")
+        raise ValueError("weights are for the average of several runs, and this is one run: leave them out.")
     if scale is not None and isinstance(weights, str):
-        raise ValueError("learned weights are those of scores standardised on validation: leave the scale out.")
+        raise ValueError("learned weights have their own scale (scores standardised on validation): leave scale out.")
     return scale or "sigmoid"
 
 
 def require_images_for(tta: int | None, bundles: Sequence[Bundle]) -> None:
     """Beside a run on images one on metadata has no copies, as it should be; alone it could not do as asked."""
     if tta and not any(bundle.preprocessing.images for bundle in bundles):
-        raise ValueError("tta scores augmented copies of an image, and these are numbers: leave it out.")
+        raise ValueError("tta averages augmented copies of an image, and these inputs are numbers: leave it out.")
 
 
 def wanted_copies(folder: Path, bundle: Bundle, tta: int | None, augment: Augment | None = None) -> Copies | None:
@@ -167,8 +167,8 @@ def kept_augment(folder: Path) -> Augment | None:
     """
     if not (folder / "run.json").exists():
         raise ValueError(
-            f"{folder} holds a network and no record of how its images were changed in training: for tta name the run "
-            "it comes from, or pass augment=Augment(...)."
+            f"{folder} does not record how images were changed in training: for tta name the run it comes from, or "
+            "pass augment=Augment(...)."
         )
     record = Run(folder).record
     stage = record.stages[record.kept_stage] if record.stages else None

@@ -222,7 +222,7 @@ def predict_table(
             "seed chooses the augmented copies of --tta, and there are none: leave out the seed, or set tta."
         )
     if per_group is not None and group_column is None:
-        raise ValueError("--per-group pools the scores of a group's rows: name the column of groups, --group-column.")
+        raise ValueError("--per-group needs the column of groups: add --group-column.")
     bag_column = bag_column_of(folders, bundles, bag_column)
     each = [passes(some) for some in copies]
     named = bool(feature_columns)
@@ -231,8 +231,8 @@ def predict_table(
         image_column, feature_columns = input_columns(*others[0], image_column, feature_columns)
     elif image_column is not None or feature_columns:
         raise ValueError(
-            "a run on metadata finds its columns by their names: leave --image-column and --feature-column out "
-            "(--id-column says what the rows are called)."
+            "a run on metadata finds its columns by name: leave out --image-column and --feature-column (--id-column "
+            "names the column of ids)."
         )
     for folder, bundle in others:
         require_own_inputs(folder, bundle, image_column, tuple(feature_columns), named=named)

@@ -18,7 +18,7 @@ from deepauc.training.run.scores import Scores, read_run_scores
 Floats = npt.NDArray[np.float64]
 LEAST_ROWS = 10
 """Of each class in validation, for each label: fewer say little about a weight."""
-BY_HAND = "or say yourself what each run counts (--weight 0.8 --weight 0.2)"
+BY_HAND = "or give the weight of each run yourself (--weight 0.8 --weight 0.2)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]
     for folder, one in zip(folders, parts, strict=True):
         if "validation" not in one.values():
             raise ValueError(
-                f"{folder} was trained without a validation part, and weights are learned on nothing else: train it "
-                f"with one, {BY_HAND}."
+                f"{folder} was trained without a validation part, which learned weights need: train it with one, "
+                f"{BY_HAND}."
             )
     _require_one_split(folders, parts)
     shared = set.intersection(*({name for name, part in one.items() if part == "validation"} for one in parts))
@@ -89,7 +89,7 @@ def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]
     for folder, truth in zip(folders, truths, strict=True):
         if not np.array_equal(truth, truths[0], equal_nan=True):
             raise ValueError(
-                f"{folders[0]} and {folder} have other labels in rows of the same name: no weights can be learned. "
+                f"{folders[0]} and {folder} have different labels for the same ids, so no weights can be learned. "
                 "Train both on the same table."
             )
     labels = np.where(np.isin(truths[0], (0, 1)), truths[0], np.nan)  # an uncertain label is neither
@@ -111,8 +111,8 @@ def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]
 def _scores(folder: Path) -> Scores:
     if not (folder / SCORES).is_file():
         raise ValueError(
-            f"{folder} has no scores.csv that can be read, and weights are learned from its scores on validation: name "
-            f"the folder of the run itself, {BY_HAND}."
+            f"{folder} has no readable scores.csv, and weights are learned from its scores on validation: name the "
+            f"folder of the run itself, {BY_HAND}."
         )
     try:
         return read_run_scores(folder, other_labels="kept")
@@ -126,15 +126,14 @@ def _require_one_split(folders: Sequence[Path], parts: Sequence[Mapping[str, str
         both = parts[0].keys() & other.keys()
         if any(parts[0][row] != other[row] for row in both if "validation" in (parts[0][row], other[row])):
             raise ValueError(
-                f"{folders[0]} and {folder} were not trained on the same split, so that a run has learnt from rows "
-                "that weights would be learned on. Train one with the split of the other: --split-of."
+                f"{folders[0]} and {folder} were not trained on the same split, so weights would be learned on rows "
+                "that one of them was trained on. Train one with the split of the other: --split-of."
             )
         named = all(names_rows(run) for run in (folders[0], folder)) or not all(row.isdigit() for row in both)
         if not any(parts[0][row] == "validation" for row in both) or not (named or parts[0] == other):
             raise ValueError(
-                f"{folders[0]} and {folder} do not call their rows by the same names, so nothing says which belong "
-                "together. Rows of images are called by their files: train a run on numbers with --id-column and that "
-                "column."
+                f"{folders[0]} and {folder} have different ids, so their rows cannot be matched. The ids of images are "
+                "their file names: train a run on numbers with --id-column and that column."
             )
 
 
@@ -142,12 +141,12 @@ def _validation_rows(scores: Scores, names: Sequence[str], shared: set[str]) -> 
     """id -> labels (L,) and scores (L,)."""
     table = scores.part("validation")
     if len(table.label_names) > 1 and not set(names) <= set(table.label_names):
-        raise ValueError(f"{table.source} is damaged: it has not all of the labels {', '.join(names)}.")
+        raise ValueError(f"{table.source} is damaged: it lacks some of the labels {', '.join(names)}.")
     order = [0] if len(table.label_names) == 1 else [table.label_names.index(name) for name in names]
     found: dict[str, tuple[Floats, Floats]] = {}
     for row, name in enumerate([] if table.ids is None else table.ids.tolist()):
         if name in found:
-            raise ValueError(f"{table.source}: two validation rows are called {name}: no weights can be learned.")
+            raise ValueError(f"{table.source}: two validation rows have the id {name}, so no weights can be learned.")
         if name in shared:
             found[name] = table.labels[row, order], table.scores[row, order]
     return found

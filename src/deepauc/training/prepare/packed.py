@@ -35,12 +35,12 @@ class PackedRecord:
         """ValueError where the parts of a run cannot be this task's."""
         if split_asked or set(task.parts) != {"train"}:
             raise ValueError(
-                "--split-of takes the parts of a run: leave out [split], and pack the table without its split column."
+                "--split-of takes its split from a run: leave out [split], and pack the table without its split column."
             )
         if not self.named_rows:
             raise ValueError(
-                f"--split-of finds rows by their names, and those of {self.path} have none, or numbers that may be "
-                "lines of a table: pack it with a column of names, --id-column."
+                f"--split-of finds rows by id, and those of {self.path} have none, or numbers that may be lines of a "
+                "table: pack it with a column of ids, --id-column."
             )
 
 
@@ -55,7 +55,7 @@ def require_only_packed(data: DataSettings) -> None:
     ]
     if of_a_table:
         raise ValueError(
-            f"--packed: labels, groups, parts, weights and the size of images are as they were packed. Leave out "
+            f"--packed: labels, groups, parts, weights and image size were fixed when the set was packed. Leave out "
             f"{', '.join(of_a_table)}."
         )
 

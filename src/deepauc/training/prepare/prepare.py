@@ -155,7 +155,9 @@ def read_rows(
     if data.bag_column is not None:
         own = (*data.metadata_columns, *data.category_columns, *data.feature_columns)
         if data.bag_column in own:
-            raise ValueError(f"--bag-column {data.bag_column} names bags, and is no input: leave it out of the others.")
+            raise ValueError(
+                f"--bag-column {data.bag_column} names bags and is not an input: do not name it as another column too."
+            )
         data = replace(data, category_columns=(*data.category_columns, data.bag_column))
     if isinstance(settings.folds, str) and settings.folds != AUTO:
         return _with_folds(settings.folds, data, device_kind, frame, progress, pretrained=pretrained)
@@ -293,20 +295,18 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
     if table is None:
         raise ValueError("--table is required, for example --table data.csv, or --packed DIR for a packed set.")
     if data.table is not None and (Path(data.table) / MANIFEST_NAME).is_file():
-        raise ValueError(f"{data.table} is a packed set: name it with --packed, and no columns.")
+        raise ValueError(f"{data.table} is a packed set: name it with --packed, without any columns.")
     if not data.label_columns:
         raise ValueError("--label-column is required, for example --label-column target.")
     metadata = has_metadata(data)
     if data.bag_column is not None and metadata:
-        raise ValueError(
-            "--bag-column holds images or rows of numbers together, and metadata are of one row: leave one of them out."
-        )
+        raise ValueError("--bag-column and --metadata-column cannot be used together: leave one of them out.")
     if data.bag_column is not None and data.split_of is not None:
-        raise ValueError("--split-of finds rows by their names, and with --bag-column rows are bags: leave it out.")
+        raise ValueError("--split-of cannot be used with --bag-column: leave it out.")
     if data.feature_columns and (data.image_column is not None or metadata):
         other = "--metadata-column" if metadata else "--image-column"
         raise ValueError(
-            f"--feature-column and {other} are two kinds of inputs, and a run has one: leave one of them out"
+            f"--feature-column and {other} cannot be used together: leave one of them out"
             + (" (--metadata-column takes numbers too)." if metadata else ", or train on metadata beside the images.")
         )
     if not (data.image_column or data.feature_columns or metadata):
@@ -315,11 +315,11 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
             "(--feature-column), or of numbers and words (--metadata-column)."
         )
     if data.image_column is not None and data.id_column is not None:
-        raise ValueError("--id-column goes with --feature-column: rows of images are called by their files.")
+        raise ValueError("--id-column is for --feature-column: the ids of images are their file names.")
     if data.image_column is None and data.image_size is not None:
-        raise ValueError("--image-size goes with --image-column: there are no images to resize.")
+        raise ValueError("--image-size needs --image-column: without it there are no images to resize.")
     if data.image_column is None and data.image_root is not None:
-        raise ValueError("--image-root goes with --image-column: there are no image files to find.")
+        raise ValueError("--image-root needs --image-column: without it there are no image files to find.")
 
 
 def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedRecord | None) -> tuple[Task, Decision]:
@@ -328,9 +328,9 @@ def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedReco
         packed.require_split_of(task, settings.split != SplitSettings())
         return split_like(task, run)
     if data.split_column is not None or settings.split != SplitSettings():
-        raise ValueError("--split-of takes the parts of a run: leave out the split column and [split].")
+        raise ValueError("--split-of takes its split from a run: leave out the split column and [split].")
     if data.image_column is None and data.id_column is None:
-        raise ValueError("--split-of finds rows by their names: name their column, --id-column.")
+        raise ValueError("--split-of finds rows by id: name the column of ids, --id-column.")
     return split_like(task, run)
 
 
@@ -345,7 +345,7 @@ def _with_parts(task: Task, settings: Settings, digests: Array | None) -> tuple[
     if nowhere and not {"validation", "test"} & set(task.parts):
         raise ValueError(
             f"the {whose} puts {nowhere:,} rows into validation and test, and none of them has a label: label some, or "
-            "leave out the split column, and the labelled rows are cut anew."
+            "leave out the split column, and a new split of the labelled rows is drawn."
         )
     left_out = ("unlabelled left out",) if nowhere else ()
     facts: dict[str, Fact] = {"source": whose, "left_out": nowhere}

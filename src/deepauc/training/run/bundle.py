@@ -187,8 +187,8 @@ class Bundle:
         """
         if missing := [name for name in self.label_names if name not in self.calibration]:
             raise ValueError(
-                f"there is no recalibration of {', '.join(missing)}, which takes a validation part with positives and "
-                "negatives. Train with such a part, or do without probabilities: the scores rank."
+                f"probabilities for {', '.join(missing)} need a validation part with positives and negatives. "
+                "Train with such a part, or use the raw scores, which rank."
             )
         entries = [self.calibration[name] for name in self.label_names]
         try:
@@ -208,13 +208,13 @@ class Bundle:
             state = self._built(spec).state_dict()
         needed = sum(entry.numel() * entry.element_size() for entry in state.values())
         if needed > available:
-            raise ValueError(f"it takes {needed:,} bytes, and model.safetensors has {available:,}")
+            raise ValueError(f"it takes {needed:,} bytes, but model.safetensors has {available:,}")
 
     def _fault(self) -> str | None:
         """What is wrong with the fields of a file that could be read, in words."""
         networks = member_specs(self.model) if isinstance(self.model, ModelSpec) else ()
         if not networks or not all(isinstance(one, ModelSpec) for one in networks):
-            return "model is no network"
+            return "model is not a network"
         lists = [value for one in networks for value in vars(one).values() if isinstance(value, tuple | list)]
         lists.append(networks)
         names, each = self.label_names, self.preprocessing
@@ -229,8 +229,8 @@ class Bundle:
             "mean and standard deviation do not fit the inputs": fits
             and len(each.mean) == len(each.std) == self.shape[-1],
             "a mean or standard deviation that no input can be standardised by": each.sound,
-            "thresholds, calibration or metadata are no tables": all(isinstance(table, dict) for table in tables),
-            "a threshold that is no finite number": not isinstance(self.thresholds, dict)
+            "thresholds, calibration or metadata are not tables": all(isinstance(table, dict) for table in tables),
+            "a threshold that is not a finite number": not isinstance(self.thresholds, dict)
             or all(map(_finite, self.thresholds.values())),
             "metadata do not fit the inputs": self.metadata is None or self._encodes(),
             "a picture without metadata": self.picture is None or self.metadata is not None,

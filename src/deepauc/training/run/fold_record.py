@@ -81,7 +81,7 @@ class FoldsRecord:
                 choice=None if choice is None else _kept(choice),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise ValueError(f"run.json is damaged: what it says of folds cannot be read ({error!r}).") from None
+            raise ValueError(f"run.json is damaged: its entry on folds cannot be read ({error!r}).") from None
 
     def to_plain(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}

@@ -78,8 +78,8 @@ class RunFolder:
         """Said where scores are wanted: a run that ended with a stage on views is finished, and gives none."""
         if self.done and self.model_path.exists() and not (self.path / "bundle.json").exists():
             raise ValueError(
-                f"{self.path} has trained features and no classifier, as its last stage compares views: train one on "
-                "them, in a stage with start_from set to this folder."
+                f"{self.path} trained features but no classifier, because its last stage compares views: train a "
+                "classifier on them, in a stage with start_from set to this folder."
             )
 
     def record(self) -> RunRecord:

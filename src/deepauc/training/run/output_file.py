@@ -33,7 +33,7 @@ def require_output(path: Path, option: str) -> None:
     if target is not None and not target.parent.is_dir():
         raise ValueError(f"{option} {path} is a link to {target}: name a file in an existing folder.")
     if target is not None and not os.access(target.parent, os.W_OK):
-        raise ValueError(f"{option} {path}: the folder {target.parent} cannot be written to: choose another one.")
+        raise ValueError(f"{option} {path}: the folder {target.parent} cannot be written to: choose another folder.")
 
 
 def require_output_folder(path: Path, named: str) -> None:

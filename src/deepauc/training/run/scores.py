@@ -129,7 +129,7 @@ def read_scores(
     lines = np.array(cells.lines, dtype=np.int64)
     notes: list[str] = []
     if not asked and (alone := [c for c in header if c.startswith("score:") and c not in score_columns]):
-        notes.append(f"{', '.join(alone)}: there is no column of labels for it, so it is not judged.")
+        notes.append(f"{', '.join(alone)}: it has no column of labels, so it is not judged.")
     labels = [_labels(path, c, cells.columns[c], lines, positive, other_labels, notes) for c in label_columns]
     scores = [_scores(path, c, cells.numbers(c), lines) for c in score_columns]
     columns = {name: None if column is None else cells.columns[column].names() for name, column in extra.items()}
@@ -288,8 +288,8 @@ def _require_positives(
         )
     if alike := [text for text in negatives if loose_form(text) == loose_form(positive)]:
         raise ValueError(
-            f"{path}: column {column!r} has {alike[0]!r} too, which is --positive {positive!r} but for capitals or "
-            "letters that look alike, and would count as negative: write them alike."
+            f"{path}: column {column!r} has {alike[0]!r} too, which differs from --positive {positive!r} only in "
+            "capitals or look-alike letters and would count as negative: write them alike."
         )
     if len(negatives) > 1:
         notes.append(f"{column}: all but {positive!r} counts as negative: {there}.")

@@ -118,9 +118,9 @@ IMAGE = bytes(299 * 299)
         (b"not records at all, but text", "checksum of its length is wrong"),
         (b"", "holds no records"),
         (record(1, 1, IMAGE[:-1]), "record 0: its image has 89,400 bytes, not 299 x 299"),
-        (record(5, 1, IMAGE), "label 5 and label_normal 1 do not go together"),
-        (record(2, 0, IMAGE), "label 2 and label_normal 0 do not go together"),
-        (record(0, 1, IMAGE), "do not go together"),
+        (record(5, 1, IMAGE), "label 5 contradicts label_normal 1"),
+        (record(2, 0, IMAGE), "label 2 contradicts label_normal 0"),
+        (record(0, 1, IMAGE), "contradicts"),
     ],
 )
 def test_hostile_records(ddsm, content, message):
@@ -146,17 +146,17 @@ def test_files_that_are_missing_or_there_twice(ddsm):
         load_ddsm(ddsm)
     copy.unlink()
     (ddsm / "training10_4" / "training10_4.tfrecords").unlink()
-    with pytest.raises(ValueError, match=r"has no training10_4.tfrecords"):
+    with pytest.raises(ValueError, match=r"training10_4.tfrecords is not in"):
         load_ddsm(ddsm)
-    with pytest.raises(ValueError, match="no such folder"):
+    with pytest.raises(ValueError, match="does not exist"):
         load_ddsm(ddsm / "nothing")
 
 
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("test10_labels.npy", np.array([0, 2, 4, 5]), "labels other than 0 to 4"),
-        ("test10_labels.npy", np.array([0.0, 2, 4, 0]), "no whole-number labels"),
+        ("test10_labels.npy", np.array([0, 2, 4, 5]), "labels outside 0 to 4"),
+        ("test10_labels.npy", np.array([0.0, 2, 4, 0]), "not whole numbers"),
         ("test10_labels.npy", np.array([0, 2, 4]), "has 4 tiles, but .* 3 labels"),
         ("test10_data/test10_data.npy", np.zeros((4, 298, 299, 1), dtype=np.uint8), "not uint8"),
         ("test10_data/test10_data.npy", np.zeros((4, 299, 299, 1), dtype=np.float32), "not uint8"),

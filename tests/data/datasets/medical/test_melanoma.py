@@ -175,7 +175,7 @@ def test_outside_sets_in_the_resized_layout(competition, tmp_path, write_csv, wr
     [
         (("ISIC_0001000", "b"), "ISIC_0001000 is in the competition's table"),
         (("a", "../../secret"), r"truth.csv, line 3, image"),
-        (("a", "a"), r"line 3, image: 'a': it is there twice"),
+        (("a", "a"), r"line 3, image: 'a': it occurs twice"),
     ],
 )
 def test_hostile_outside_sets(competition, outside, names, message):
@@ -208,7 +208,7 @@ def changed(place, column, value):
         (changed(1, 7, "2"), r"train.csv, line 3, target: '2': expected"),
         (changed(1, 7, ""), r"line 3, target: ''"),
         (changed(1, 0, "../ISIC_1"), "line 3, image_name"),
-        (changed(1, 0, "ISIC_0001000"), "line 3, image_name: 'ISIC_0001000': it is there twice"),
+        (changed(1, 0, "ISIC_0001000"), "line 3, image_name: 'ISIC_0001000': it occurs twice"),
         (changed(1, 1, ""), "line 3, patient_id"),
         (changed(1, 2, "m"), "line 3, sex: 'm': expected 'male', 'female', nothing"),
         (changed(1, 3, "-5"), "line 3, age_approx"),
@@ -232,7 +232,7 @@ def test_a_patient_in_two_folds(resized, write_csv):
 def test_files_that_are_missing(competition, tmp_path):
     folder = competition()
     (folder / "jpeg/train/ISIC_0001001.jpg").unlink()
-    with pytest.raises(ValueError, match=r"misses 1 of 60 image files.*ISIC_0001001.jpg"):
+    with pytest.raises(ValueError, match=r"lacks 1 of 60 image files.*ISIC_0001001.jpg"):
         load_melanoma(folder)
     with pytest.raises(ValueError, match="neither jpeg/train/"):
         load_melanoma(tmp_path)

@@ -67,7 +67,7 @@ def pool_positions(classes: Classes) -> npt.NDArray[np.int64]:
 
 def _check_positions(positions: npt.NDArray[Any], *, where: str) -> None:
     if hashlib.sha256(positions.astype("<u2").tobytes()).hexdigest() != C100_INDEX_SHA256:
-        raise ValueError(f"{where} is not CIFAR-100's pool of positives: the hash of its positions is another one.")
+        raise ValueError(f"{where} is not CIFAR-100's pool of positives: the hash of its positions differs.")
 
 
 def _cifar100(
@@ -106,5 +106,5 @@ def _read_public(root: Path, name: str, *, train: bool, download: bool) -> tuple
     try:
         found = getattr(datasets, name)(str(root), train=train, download=download)
     except (RuntimeError, OSError) as error:
-        raise ValueError(f"{root}: torchvision finds no complete {name} there ({error}).") from None
+        raise ValueError(f"torchvision finds no complete {name} in {root} ({error}). Download it again.") from None
     return np.ascontiguousarray(found.data), np.asarray(found.targets, dtype=np.int64)

@@ -145,4 +145,4 @@ def require_counts(classes: npt.NDArray[np.int64], expected: npt.ArrayLike, *, w
     counts = np.asarray(expected)
     found = np.bincount(classes, minlength=len(counts))
     if len(found) != len(counts) or (found != counts).any():
-        raise ValueError(f"{where} does not hold the images it should: its classes have {found.tolist()[:12]} images.")
+        raise ValueError(f"{where} does not hold the expected images: its classes have {found.tolist()[:12]} of them.")

@@ -57,20 +57,20 @@ def load_balanced(
     download: fetch the public download with torchvision if it is not there (C10, C100, S10). Nothing else downloads.
     """
     if name not in BENCHMARKS:
-        raise ValueError(f"{name!r} is no benchmark; there are {', '.join(BENCHMARKS)}.")
+        raise ValueError(f"{name!r} is not a benchmark; the benchmarks are {', '.join(BENCHMARKS)}.")
     benchmark = BENCHMARKS[name]
     upper = positive_classes(benchmark.num_classes)
     chosen = upper if positive is None else tuple(sorted(set(positive)))
     if not chosen or len(chosen) >= benchmark.num_classes or not set(chosen) <= set(range(benchmark.num_classes)):
-        raise ValueError(f"positive must be some, not all, of the class ids 0 to {benchmark.num_classes - 1}.")
+        raise ValueError(f"positive must name some, but not all, of the class ids 0 to {benchmark.num_classes - 1}.")
     folder = data_root(root)
     if folder is None:
-        raise ValueError("pass root, or set DEEPAUC_DATA: the folder that holds the benchmark's images.")
+        raise ValueError("the folder of the benchmark's images is not known: pass root, or set DEEPAUC_DATA.")
     found = _choose(benchmark, folder, source, download=download)
     if name == "C100" and chosen != upper and found == "files":
         raise ValueError(
-            "the files of C100 hold only some images of the classes 50 to 99, so these must be the positive ones. "
-            "For another split use the public download: source='public'."
+            "the sheet files of C100 hold only some images of the classes 50 to 99, so these must be the positive "
+            "classes. For other classes use the public download: source='public'."
         )
     if download and name == "C2":
         raise ValueError("C2 cannot be downloaded: unpack Kaggle's Dogs vs. Cats train.zip into `root`.")
@@ -115,7 +115,7 @@ def _choose(benchmark: Benchmark, root: Path, source: Source, *, download: bool)
     missing = [file for file in benchmark.files if not (root / file).is_file()]
     if source == "files":
         if missing:
-            raise ValueError(f"{root} misses {', '.join(missing)}.")
+            raise ValueError(f"these files are missing in {root}: {', '.join(missing)}.")
         return "files"
     if source == "public" or download:
         return "public"
@@ -124,7 +124,7 @@ def _choose(benchmark: Benchmark, root: Path, source: Source, *, download: bool)
     if benchmark.public_at(root) is not None:
         return "public"
     sheets = ", ".join(benchmark.files)
-    raise ValueError(f"{root} does not hold {benchmark.title}: expected {sheets}, or {benchmark.public}.")
+    raise ValueError(f"{root} does not hold {benchmark.title}. It needs {sheets}, or {benchmark.public}.")
 
 
 def _label_name(benchmark: Benchmark, positive: tuple[int, ...]) -> str:

@@ -51,9 +51,7 @@ def read_stl10_part(
     height, width, channels = BENCHMARKS["S10"].shape
     for path, size in ((images_path, count * height * width * channels), (labels_path, count)):
         if not path.is_file():
-            raise ValueError(
-                f"{path}: there is no such file. S10 needs STL-10's binary release; download=True fetches it."
-            )
+            raise ValueError(f"{path} does not exist. S10 needs STL-10's binary release; download=True fetches it.")
         if path.stat().st_size != size:
             raise ValueError(f"{path} has {path.stat().st_size} bytes instead of {size}. Download it again.")
     labels = np.fromfile(labels_path, dtype=np.uint8)

@@ -72,7 +72,7 @@ def load_chexpert(
         raise ValueError(f"valid_part must be 'validation' or 'test', not {valid_part!r}.")
     names = tuple(labels)
     if not names or isinstance(labels, str) or not set(names) <= set(OBSERVATIONS):
-        raise ValueError(f"labels must be some of CheXpert's observations: {', '.join(OBSERVATIONS)}.")
+        raise ValueError(f"labels must be among CheXpert's observations: {', '.join(OBSERVATIONS)}.")
     folder = Path(os.path.abspath(root))
     _require_edition(folder)
     train, valid = (_read_table(folder, part, names, views) for part in ("train", "valid"))
@@ -104,7 +104,7 @@ def _require_edition(folder: Path) -> None:
     if (folder / "train.csv").is_file():
         return
     inside = min(folder.glob("CheXpert-v1.0*/train.csv"), default=None)
-    hint = "the edition's folder, unpacked: it holds train.csv, valid.csv, train/ and valid/"
+    hint = "the unpacked folder, which holds train.csv, valid.csv, train/ and valid/"
     raise ValueError(f"{folder} has no train.csv. Name {hint if inside is None else inside.parent}.")
 
 
@@ -124,12 +124,12 @@ def _read_table(folder: Path, part: str, names: Sequence[str], views: Views) -> 
     table.require_distinct("Path")
     table.one_of("Frontal/Lateral", ("Frontal", "Lateral"))
     paths = table.matching("Path", _PATH)
-    table.require([match[2] == part for match in paths], "Path", f"{part}.csv holds images of {part}/ only")
+    table.require([match[2] == part for match in paths], "Path", f"{part}.csv may only list images in {part}/")
     agree = [match[4] == cell.lower() for match, cell in zip(paths, table["Frontal/Lateral"], strict=True)]
-    table.require(agree, "Path", "the file's name and the column Frontal/Lateral disagree")
+    table.require(agree, "Path", "the file name and the column Frontal/Lateral disagree")
     keep = np.array([views == "all" or match[4] == "frontal" for match in paths], dtype=bool)
     if not keep.any():
-        raise ValueError(f"{table.path} has no frontal view.")
+        raise ValueError(f"{table.path} has no frontal view. Use views='all'.")
     table = table.select(keep)
     kept = [match for match, wanted in zip(paths, keep, strict=True) if wanted]
     # valid.csv is the radiologists' consensus: nothing in it is uncertain or empty.

@@ -58,7 +58,7 @@ class CsvColumns:
     def matching(self, name: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
         """Every cell as a full match of the pattern: what names a file can then not lead anywhere else."""
         found = [pattern.fullmatch(cell) for cell in self.columns[name]]
-        self.require([match is not None for match in found], name, "this is not how the published table writes it")
+        self.require([match is not None for match in found], name, "the published table has no such value")
         return [match for match in found if match is not None]
 
     def ages(self, name: str) -> npt.NDArray[np.float64]:
@@ -69,7 +69,7 @@ class CsvColumns:
                 years[row] = int(match[1]) * _YEARS[match[2]]
             else:
                 good[row] = not cell
-        self.require(good, name, "expected an age in years, or nothing")
+        self.require(good, name, "it must be an age in years, or empty")
         # NIH's table has a few ages above 400, typing errors of the clinic: they count as missing.
         return np.where(years > _OLDEST, math.nan, years)
 
@@ -77,7 +77,7 @@ class CsvColumns:
         """No cell of the column may occur twice."""
         first: dict[str, int] = {}
         good = [first.setdefault(cell, row) == row for row, cell in enumerate(self.columns[name])]
-        self.require(good, name, "it is there twice")
+        self.require(good, name, "it occurs twice")
 
     def require(self, good: Sequence[bool] | npt.NDArray[np.bool_], name: str, message: str) -> None:
         """ValueError naming the first line where `good` is false."""
@@ -105,7 +105,7 @@ def one_part_each(groups: Array, parts: Mapping[str, npt.NDArray[np.int64]], *, 
     for part, rows in parts.items():
         for group in np.unique(groups[rows]).tolist():
             if (other := owner.setdefault(group, part)) != part:
-                raise ValueError(f"{where}: {what} {shown(group)} is in {other} and in {part}; it may be in one only.")
+                raise ValueError(f"{where}: {what} {shown(group)} is in {other} and in {part}. Keep it in one part.")
 
 
 def _listed(words: Mapping[str, float] | Sequence[str]) -> str:

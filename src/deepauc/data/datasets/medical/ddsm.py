@@ -50,7 +50,7 @@ def load_ddsm(
     """
     folder = Path(os.path.abspath(root))
     if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder.")
+        raise ValueError(f"{folder} does not exist. Name the unpacked download.")
     training = [_find(folder, name) for name in TRAINING_FILES]
     held_out = [(_find(folder, images), _find(folder, labels)) for images, labels in TEST_FILES]
     tiles, total = _Tiles(), len(training) + len(held_out)
@@ -154,9 +154,9 @@ class _Tiles:
 def _find(folder: Path, name: str) -> Path:
     found = sorted(path for path in folder.rglob(name) if path.is_file())
     if not found:
-        raise ValueError(f"{folder} has no {name}, nor has any folder in it. Unpack the whole download there.")
+        raise ValueError(f"{name} is not in {folder} or a folder in it. Unpack the whole download there.")
     if len(found) > 1:
-        raise ValueError(f"{folder} has {name} {len(found)} times: {found[0]}, {found[1]}. Keep one.")
+        raise ValueError(f"{folder} holds {name} {len(found)} times: {found[0]}, {found[1]}. Keep one of them.")
     return found[0]
 
 
@@ -173,13 +173,13 @@ def _index_records(path: Path, tiles: _Tiles) -> None:
             if stop - start != _TILE_BYTES:
                 raise ValueError(f"its image has {stop - start:,} bytes, not {SIDE} x {SIDE}")
             if label not in _CLASSES or lesion != (label != 0):
-                raise ValueError(f"label {label} and label_normal {lesion} do not go together")
+                raise ValueError(f"label {label} contradicts label_normal {lesion}")
         except ValueError as error:
             raise ValueError(f"{path}, record {number}: {error}.") from None
         tile = memoryview(record.content)[start:stop]
         tiles.add(tile, offset=record.offset + start, label=label, name=f"{path.stem}/{number}")
     if number < 0:
-        raise ValueError(f"{path} holds no records.")
+        raise ValueError(f"{path} holds no records. Download it again.")
 
 
 def _only(values: Sequence[Value], what: str) -> Value:
@@ -193,7 +193,7 @@ def _index_arrays(images: Path, labels: Path, tiles: _Tiles) -> None:
         header = _tile_header(images, file)
         classes = _read_classes(labels)
         if header.shape[0] != len(classes):
-            raise ValueError(f"{images} has {header.shape[0]:,} tiles, but {labels} {len(classes):,} labels.")
+            raise ValueError(f"{images} has {header.shape[0]:,} tiles, but {labels} has {len(classes):,} labels.")
         tiles.files.append(str(images))
         for row, label in enumerate(classes.tolist()):
             offset = header.head_bytes + row * _TILE_BYTES
@@ -205,7 +205,7 @@ def _tile_header(path: Path, file: IO[bytes]) -> NpyHeader:
     if header.dtype != np.uint8 or header.fortran_order or header.shape[1:] not in ((SIDE, SIDE), (SIDE, SIDE, 1)):
         raise ValueError(f"{path} holds {header.dtype} of shape {header.shape}, not uint8 (N, {SIDE}, {SIDE}, 1).")
     if os.fstat(file.fileno()).st_size != header.file_bytes:
-        raise ValueError(f"{path} is cut off or altered; download it again.")
+        raise ValueError(f"{path} is cut off or altered. Download it again.")
     return header
 
 
@@ -221,8 +221,8 @@ def _read_classes(path: Path) -> npt.NDArray[np.int64]:
         header = _header(path, file)
         content = file.read(min(header.file_bytes, 1 << 26))
     if header.dtype.kind not in "iu" or len(content) != header.file_bytes - header.head_bytes:
-        raise ValueError(f"{path} holds no whole-number labels, or is cut off.")
+        raise ValueError(f"{path} is cut off, or its labels are not whole numbers. Download it again.")
     classes = np.frombuffer(content, dtype=header.dtype).astype(np.int64)
     if not np.isin(classes, _CLASSES).all():
-        raise ValueError(f"{path} holds labels other than 0 to 4.")
+        raise ValueError(f"{path} holds labels outside 0 to 4. Download it again.")
     return classes

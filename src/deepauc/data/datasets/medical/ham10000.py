@@ -43,7 +43,7 @@ def load_ham10000(
     folder = Path(os.path.abspath(root))
     table_path = next((folder / name for name in TABLES if (folder / name).is_file()), None)
     if table_path is None:
-        raise ValueError(f"{folder} has no {TABLES[0]}.")
+        raise ValueError(f"{folder} has no {TABLES[0]}. Download the whole data set there.")
     table = read_columns(table_path, ["lesion_id", "image_id", "dx", "age", "sex", "localization"])
     table.matching("image_id", _IMAGE_ID)
     table.matching("lesion_id", _LESION_ID)
@@ -93,7 +93,7 @@ def load_ham10000_sheets(
         raise ValueError(f"{path} does not hold the 7 diagnoses of HAM10000.")
     known = ("train", "val", "test", _TEST_2018)
     if not (np.isin(split, known).all() and all(_IMAGE_ID.fullmatch(name) for name in images.tolist())):
-        raise ValueError(f"{path} holds other parts than {', '.join(known)}, or other names than ISIC_<7 digits>.")
+        raise ValueError(f"{path} must hold the parts {', '.join(known)} and names of the form ISIC_<7 digits>.")
     lesions = sheets.column("lesion_id")
     task = Task(
         name="HAM10000, 64 px",

@@ -38,7 +38,7 @@ def load_medmnist(path: str | os.PathLike[str], *, positive: int | None = None, 
         zipped = ZippedImages(path, [f"{part}_images" for part in _PARTS])
         source, counts = zipped, zipped.counts
     if source.shape[2] not in (1, 3):
-        raise ValueError(f"{path} holds volumes of shape {source.shape}; MedMNIST's 3-D files are no images.")
+        raise ValueError(f"{path} holds 3-D volumes (shape {source.shape}). Use one of MedMNIST's 2-D files.")
     values, names = _labels([arrays[f"{part}_labels"] for part in _PARTS], counts, positive, path)
     ends = np.cumsum(counts)
     return Task(
@@ -62,17 +62,17 @@ def _labels(
     for labels, count in zip(by_part, counts, strict=True):
         if labels.dtype.kind not in "iu" or labels.ndim not in (1, 2) or len(labels) != count:
             raise ValueError(
-                f"{path} is no MedMNIST file: labels of shape {labels.shape}, {labels.dtype}, for {count} images."
+                f"{path} is not a MedMNIST file: it has {count} images but labels {labels.shape}, {labels.dtype}."
             )
     columns = {1 if labels.ndim == 1 else labels.shape[1] for labels in by_part}
     if len(columns) != 1:
-        raise ValueError(f"{path} is no MedMNIST file: only some of its parts have several labels per image.")
+        raise ValueError(f"{path} is not a MedMNIST file: only some of its parts have several labels per image.")
     (count,) = columns
     together = np.concatenate([labels.reshape(len(labels), count).astype(np.int64) for labels in by_part])
     if count == 1:
         there = np.unique(together).tolist()
         if positive is None or positive not in there or len(there) < 2:
-            raise ValueError(f"{path} has the classes {there[:20]}: positive must be one of several, not {positive}.")
+            raise ValueError(f"{path} has the classes {there[:20]}: positive must be one of them, not {positive}.")
         return together[:, 0] == positive, (f"class {positive}",)
     if not np.isin(together, (0, 1)).all():
         raise ValueError(f"{path} has {count} labels per image, and they are not all 0 or 1.")
@@ -88,15 +88,15 @@ def _labels(
 def _pictures(arrays: dict[str, Array], path: str | os.PathLike[str]) -> list[Array]:
     pictures = [arrays[f"{part}_images"] for part in _PARTS]
     if any(one.dtype != np.uint8 or one.ndim not in (3, 4) for one in pictures):
-        raise ValueError(f"{path} is no MedMNIST file: its images are of another kind.")
+        raise ValueError(f"{path} is not a MedMNIST file: its images must be uint8, grey or colour.")
     if len({one.shape[1:] for one in pictures}) != 1:
-        raise ValueError(f"{path} is no MedMNIST file: its parts hold images of several sizes.")
+        raise ValueError(f"{path} is not a MedMNIST file: its parts hold images of several sizes.")
     return pictures
 
 
 def _require_keys(there: Collection[str], path: str | os.PathLike[str]) -> None:
     if missing := [key for key in _KEYS if key not in there]:
-        raise ValueError(f"{path} is no MedMNIST file: the array {missing[0]!r} is missing.")
+        raise ValueError(f"{path} is not a MedMNIST file: the array {missing[0]!r} is missing.")
 
 
 def _sizes(path: str | os.PathLike[str]) -> dict[str, int]:

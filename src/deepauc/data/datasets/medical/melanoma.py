@@ -121,7 +121,7 @@ def load_isic2020_table(path: str | os.PathLike[str]) -> Task:
 def outside_rows(task: Task) -> Indices:
     """The rows of a melanoma task that came from outside collections."""
     if task.ids is None:
-        raise ValueError(f"task {task.name!r} has no row ids, which tell outside images from the others.")
+        raise ValueError(f"task {task.name!r} has no row ids, so outside images cannot be recognised.")
     return np.flatnonzero(np.char.find(task.ids, "/") >= 0)
 
 
@@ -170,7 +170,7 @@ class _Rows:
 
 def _read_outside(one: OutsideImages) -> _Rows:
     if not _OUTSIDE_NAME.fullmatch(one.name):
-        raise ValueError(f"the name of an outside set is letters, digits, '.', '_' and '-', not {one.name!r}.")
+        raise ValueError(f"the name of an outside set may hold letters, digits, '.', '_' and '-', not {one.name!r}.")
     table = read_columns(
         Path(one.table), [one.image_column, one.target_column], optional=[PATIENT, SEX, AGE, SITE, FOLD]
     )
@@ -208,6 +208,6 @@ def _require_new(names: Sequence[str], own: set[str]) -> None:
         if name in seen:
             raise ValueError(
                 f"the outside image {name} is in the competition's table, or in another outside set, already. "
-                "Remove it from the outside table: held out here, it would be trained on there."
+                "Remove it from the outside table: otherwise a held-out image could be trained on."
             )
         seen.add(name)

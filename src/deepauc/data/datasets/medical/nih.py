@@ -64,7 +64,7 @@ def load_nih_cxr14(
             raise ValueError(f"{folder} has none of the images of {table_path.name} in images/ or images_*/images/.")
     findings = [set(cell.split("|")) for cell in table["Finding Labels"]]
     known = [found == {"No Finding"} or (bool(found) and found <= set(FINDINGS)) for found in findings]
-    table.require(known, "Finding Labels", "expected 'No Finding', or findings with | between them")
+    table.require(known, "Finding Labels", "it must be 'No Finding', or findings separated by |")
     values = np.array([[name in found for name in names] for found in findings], dtype=np.float32)
     metadata = {
         "age": table.ages("Patient Age"),
@@ -102,7 +102,7 @@ def load_nih_sheets(path: str | os.PathLike[str], *, labels: Sequence[str] = FIN
     values = found[:, [FINDINGS.index(name) for name in names]].astype(np.float32)
     split, groups = sheets.column("split"), sheets.column("patient_id").astype(str)
     if unknown := set(np.unique(split).tolist()) - set(_SHEET_PARTS):
-        raise ValueError(f"{path}: {shown(min(unknown))} is no part; expected {', '.join(_SHEET_PARTS)}.")
+        raise ValueError(f"{path}: the part {shown(min(unknown))} is unknown; it must be {' or '.join(_SHEET_PARTS)}.")
     parts = {part: np.flatnonzero(split == name) for name, part in _SHEET_PARTS.items() if name in split}
     one_part_each(groups, parts, where=str(path), what="patient")
     return Task(
@@ -125,7 +125,7 @@ def load_nih_sheets(path: str | os.PathLike[str], *, labels: Sequence[str] = FIN
 def _wanted(labels: Sequence[str]) -> tuple[str, ...]:
     names = tuple(labels)
     if not names or isinstance(labels, str) or not set(names) <= set(FINDINGS):
-        raise ValueError(f"labels must be some of NIH's findings: {', '.join(FINDINGS)}.")
+        raise ValueError(f"labels must be among NIH's findings: {', '.join(FINDINGS)}.")
     return names
 
 
@@ -150,18 +150,18 @@ def _listed_parts(folder: Path, names: Sequence[str], *, partial: bool) -> dict[
     for part, file in LISTS.items():
         path = folder / file
         if not path.is_file() or path.stat().st_size > _MAX_LIST_BYTES:
-            raise ValueError(f"{path}: there is no such list; it comes with the images.")
+            raise ValueError(f"{path} does not exist. Download this list with the images.")
         try:
             entries = path.read_text(encoding="utf-8").split()
         except UnicodeDecodeError:
-            raise ValueError(f"{path} is no list of file names.") from None
+            raise ValueError(f"{path} is not a text file of file names. Download it again.") from None
         for entry in entries:
             if entry in listed:
-                raise ValueError(f"{path}: {shown(entry)} is listed twice; each image is in train or in test, once.")
+                raise ValueError(f"{path}: {shown(entry)} is listed twice. Each image must be in one list, once.")
             if entry not in row_of and not (partial and _FILE_NAME.fullmatch(entry)):
                 raise ValueError(f"{path}: {shown(entry)} is not in the table of labels.")
             listed.add(entry)
         parts[part] = np.array(sorted(row_of[entry] for entry in entries if entry in row_of), dtype=np.int64)
     if unlisted := [name for name in names if name not in listed]:
-        raise ValueError(f"{folder}: {len(unlisted):,} images are in neither list, {unlisted[0]} the first.")
+        raise ValueError(f"{folder}: images in neither list: {len(unlisted):,}, such as {unlisted[0]}.")
     return {part: rows for part, rows in parts.items() if len(rows)}

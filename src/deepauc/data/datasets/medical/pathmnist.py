@@ -20,7 +20,7 @@ def load_pathmnist_subset(path: str | os.PathLike[str]) -> Task:
     if classes.shape != split.shape or classes.dtype.kind not in "iu" or not np.isin(classes, range(9)).all():
         raise ValueError(f"{path} does not hold the 9 classes of PathMNIST.")
     if not np.isin(split, list(_PARTS)).all():
-        raise ValueError(f"{path} holds other parts than {', '.join(_PARTS)}.")
+        raise ValueError(f"{path} must hold only the parts {', '.join(_PARTS)}.")
     return Task(
         name="PathMNIST subset",
         kind="binary",

@@ -123,13 +123,13 @@ def open_dataset(path: Path, name: str, shape: tuple[int, ...]) -> Any:
     try:
         import h5py  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ModuleNotFoundError:
-        raise ValueError("PatchCamelyon's files need h5py: pip install 'deepauc[pcam]'") from None
+        raise ValueError("reading PatchCamelyon needs h5py: pip install 'deepauc[pcam]'") from None
     try:
         file = h5py.File(path, "r")
         dataset = file[name]
         found = (tuple(dataset.shape[1:]), np.dtype(dataset.dtype))
     except (OSError, KeyError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{path} is no h5 file with a dataset {name!r}, or damaged: {one_line(error)}.") from None
+        raise ValueError(f"{path} is damaged, or not an h5 file with a dataset {name!r}: {one_line(error)}.") from None
     if found != (shape, np.uint8):
         raise ValueError(f"{path}: {name!r} holds {found[1]} of shape (N, {found[0]}), not uint8 (N, {shape}).")
     return dataset
@@ -141,7 +141,7 @@ def _read_labels(path: Path) -> Array:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {one_line(error)}. Download it again.") from None
     if not np.isin(labels, (0, 1)).all():
-        raise ValueError(f"{path} holds labels other than 0 and 1.")
+        raise ValueError(f"{path} holds labels other than 0 and 1. Download it again.")
     return labels
 
 
@@ -150,7 +150,7 @@ def _file(folder: Path, part: str, what: str) -> Path:
     if path.is_file():
         return path
     remedy = "Unpack it: gunzip." if path.with_suffix(".h5.gz").is_file() else "Download all six files."
-    raise ValueError(f"{path}: there is no such file. {remedy}")
+    raise ValueError(f"{path} does not exist. {remedy}")
 
 
 def _slides(folder: Path, counts: Sequence[int]) -> Array | None:
@@ -162,6 +162,6 @@ def _slides(folder: Path, counts: Sequence[int]) -> Array | None:
         table = read_columns(path, ["wsi"])
         table.require([bool(cell) for cell in table["wsi"]], "wsi", "the cell is empty")
         if len(table) != count:
-            raise ValueError(f"{path} has {len(table):,} rows for {count:,} images.")
+            raise ValueError(f"{path} has {len(table):,} rows for {count:,} images. Download it again.")
         slides.append(table.text("wsi"))
     return np.concatenate(slides)

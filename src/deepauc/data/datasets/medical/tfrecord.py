@@ -39,7 +39,7 @@ class Feature:
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """The records of a file, one at a time; ValueError, naming the file and record, for a bad length or checksum."""
     if not Path(path).is_file():  # opening a pipe would wait for ever
-        raise ValueError(f"{path}: there is no such file.")
+        raise ValueError(f"{path} does not exist.")
     size, number = os.path.getsize(path), 0
     with open(path, "rb") as file:
         while (start := file.tell()) < size:
@@ -49,7 +49,9 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
                 raise ValueError(f"{where} is cut off; download the file again.")
             length, length_crc = struct.unpack("<QI", head)
             if masked_crc32c(head[:8]) != length_crc:
-                raise ValueError(f"{where}: the checksum of its length is wrong. This is no TFRecord file, or damaged.")
+                raise ValueError(
+                    f"{where}: the checksum of its length is wrong. It is damaged, or not a TFRecord file."
+                )
             if length > MAX_RECORD_BYTES:
                 raise ValueError(f"{where} claims {length:,} bytes, more than {MAX_RECORD_BYTES:,}.")
             if offset + length + _TAIL_BYTES > size:
@@ -57,7 +59,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
             content = file.read(length)
             (content_crc,) = struct.unpack("<I", file.read(_TAIL_BYTES))
             if masked_crc32c(content) != content_crc:
-                raise ValueError(f"{where}: its checksum is wrong; the file is damaged, download it again.")
+                raise ValueError(f"{where}: its checksum is wrong. The file is damaged: download it again.")
             yield Record(content=content, offset=offset)
             number += 1
 
@@ -77,7 +79,7 @@ def parse_example(content: bytes) -> dict[str, Feature]:
     try:
         return _parse_example(content)
     except (_Malformed, UnicodeDecodeError) as error:
-        raise ValueError(f"no readable tf.train.Example ({error})") from None
+        raise ValueError(f"it is not a readable tf.train.Example ({error})") from None
 
 
 class _Malformed(Exception):
@@ -114,7 +116,7 @@ def _parse_integers(content: bytes, start: int, stop: int) -> tuple[int, ...]:
         if field != 1:
             continue
         if wire not in (_BYTES, _VARINT):
-            raise _Malformed("integers of another kind")
+            raise _Malformed("its integers have an unknown encoding")
         position = low
         while position < high:
             number, position = _varint(content, position, high)
@@ -127,7 +129,7 @@ def _fields(content: bytes, start: int, stop: int, *, number: int | None, wire: 
     for field, kind, low, high in _all_fields(content, start, stop):
         if number is None or field == number:
             if kind != wire:
-                raise _Malformed(f"field {field} is of another kind")
+                raise _Malformed(f"field {field} has the wrong type")
             yield field, low, high
 
 
@@ -145,9 +147,9 @@ def _all_fields(content: bytes, start: int, stop: int) -> Iterator[tuple[int, in
         elif wire in (_FIXED64, _FIXED32):
             position += 8 if wire == _FIXED64 else 4
         else:
-            raise _Malformed(f"wire type {wire}")
+            raise _Malformed(f"unknown wire type {wire}")
         if field == 0 or position > stop:
-            raise _Malformed("a field runs over its end")
+            raise _Malformed("a field is longer than its message")
         yield field, wire, low, position
 
 

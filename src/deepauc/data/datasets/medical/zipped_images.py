@@ -90,7 +90,7 @@ class ZippedImages:
         if header.dtype != np.uint8 or header.fortran_order or len(header.shape) not in (3, 4):
             raise ValueError(f"{self.path}: {member} holds no uint8 images.")
         if header.file_bytes != size:
-            raise ValueError(f"{self.path}: {member} is cut off or altered.")
+            raise ValueError(f"{self.path}: {member} is cut off or altered. Download the file again.")
         return header
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,5 +139,5 @@ class Member:
         except Exception as error:  # zipfile and zlib meet a broken file with a dozen kinds of exception
             raise ValueError(f"{self.path}: {self.member} cannot be unpacked ({type(error).__name__}).") from None
         if len(content) != count:
-            raise ValueError(f"{self.path}: {self.member} is cut off.")
+            raise ValueError(f"{self.path}: {self.member} is cut off. Download the file again.")
         return content
