@@ -19,7 +19,7 @@ FACTS = {
     "~sum": [31, 11], "~time": 40.0, "~pace": [0.2], "~shares": {"train": 1.0}, "~size_of": (8, 8), "~or": ["--tta"],
     "~numbers": [0.5], "~trials": [(1.0, 0.1, 0.9)],
 }  # fmt: skip
-LIMITS = {"most": 16, "least": 16, "side": 32}  # never 1
+LIMITS = {"most": 16, "least": 16, "side": 32, "below": 200}  # never 1
 
 
 def texts(source: str, *, with_docstrings: bool) -> list[str]:

@@ -8,7 +8,9 @@ import pytest
 
 from deepauc.cli.main import run
 from deepauc.metrics.comparison import compare_auroc
-from deepauc.metrics.intervals import auroc_interval
+from deepauc.metrics.intervals import Estimate, auroc_interval
+from deepauc.reporting import external
+from deepauc.reporting.external import External, ExternalLabel
 from deepauc.reporting.report import write_report
 
 
@@ -402,3 +404,15 @@ def test_too_little_memory_is_one_line(deepauc, tmp_path, monkeypatch):
     (tmp_path / "s.csv").write_text("label,score\n0,1\n1,2\n")
     code, _, err = deepauc("evaluate", tmp_path / "s.csv")
     assert (code, err) == (2, "deepauc: there is not enough memory: Unable to allocate 9.69 GiB\n")
+
+
+def test_each_label_of_new_rows_has_its_own_line(deepauc, tmp_path, monkeypatch):
+    def label(name, value, part):
+        auc = Estimate(value, value - 0.1, value + 0.1)
+        return ExternalLabel(name=name, rows=40, positives=9, auc=auc, training=auc, part=part)
+
+    found = External(table="t.csv", labels=(label("ill", 0.7, "oof"), label("tired", 0.6, "test")))
+    monkeypatch.setattr(external, "evaluate_table", lambda *_, **__: found)
+    code, out, _ = deepauc("evaluate", tmp_path, "--table", tmp_path / "t.csv", "--quiet")
+    assert (code, out) == (0, "ill  0.700 [0.600, 0.800]\ntired  0.600 [0.500, 0.700]\n")
+    assert [row[4].partition("(")[2] for row in found.rows()] == ["the held-out rows of all folds)", "the test part)"]

@@ -68,6 +68,7 @@ def images(tmp_path_factory):
         "data": {
             "table": str(folder / "table.csv"),
             "image_column": "file",
+            "positive": "malignant",
             "feature_columns": [],
             "groups": 7,
             "positives": {NASTY: int(labels.sum())},
@@ -242,6 +243,7 @@ def test_the_card_holds_the_records_figures_and_how_to_make_them_again(deepauc, 
     assert "network: small-cnn (it is small)" in card
     assert "`deepauc train --table x.csv`" in card
     assert "2 identical images" in card
+    assert "more likely positive (malignant)" in card
     assert trained.record.plain["identity"]["data"] in card
     front = card.split("---")[1]
     assert "library_name: deepauc" in front

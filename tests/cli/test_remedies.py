@@ -277,3 +277,16 @@ def test_a_damaged_file_of_scores_withholds_no_prediction(deepauc, trained, tmp_
     assert text.count("Caution") == 1
     assert "scores.csv is not the file that this run wrote" in text
     assert len((tmp_path / "s.csv").read_text().splitlines()) == 41
+
+
+def test_another_hospitals_columns_have_other_names(deepauc, trained, clinic, tmp_path, write_table):
+    _, out = trained
+    folder, rows = clinic
+    there = [{"path": row["file"], "diagnosis": row["target"]} for row in rows]
+    table = write_table(folder / "south.csv", there)
+    for command in (("evaluate", out, "--table", table), ("predict", out, "--table", table, "--out", tmp_path / "s")):
+        code, _, errors = deepauc(*command)
+        assert code == 2
+        assert "--image-column" in errors
+    words = ("--image-column", "path", "--label-column", "diagnosis")
+    assert deepauc("evaluate", out, "--table", table, *words)[0] == 0

@@ -158,9 +158,10 @@ def test_impossible_milestones(milestones):
         NewStage(milestones=milestones)
 
 
-def test_impossible_factor():
+@pytest.mark.parametrize("factor", [0, 10])
+def test_impossible_factor(factor):
     with pytest.raises(ValueError, match="lr_factor"):
-        NewStage(milestones=[1], lr_factor=0)
+        NewStage(milestones=[1], lr_factor=factor)
 
 
 def test_each_rank_draws_its_share_of_the_global_batch():

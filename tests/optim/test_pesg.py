@@ -295,6 +295,8 @@ def test_other_bad_input_names_the_remedy():
         PESG([], objective)
     with pytest.raises(ValueError, match="lr_factor"):
         PESG(parameters(), objective).new_stage(0)
+    with pytest.raises(ValueError, match="decay_factor"):
+        PESG(parameters(), objective).new_stage(10)
     table = nn.Embedding(3, 2, sparse=True)
     optimizer = PESG(table.parameters(), objective)
     table(torch.tensor([1])).sum().backward()

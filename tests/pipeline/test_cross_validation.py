@@ -339,7 +339,7 @@ def test_auto_asks_for_folds_where_the_rows_are_few(people, tmp_path):
     rows = read(settings, device=CPU)
     dealt = dealt_folds(settings, rows)
     assert len(dealt.folds) == 5
-    assert dealt.decision.reason[0] == "few"
+    assert dealt.decision.reason[0] == "few groups"
     one_split = [
         replace(settings, folds=0),
         replace(settings, tune=2),

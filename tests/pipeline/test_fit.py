@@ -200,6 +200,7 @@ def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, c
         ({"folds": 80}, "80 folds"),
         ({"device": "quantum"}, "device quantum"),
         ({"objective": "auc"}, "objective must be one of"),
+        ({"objective": deepauc.Focal()}, r"deepauc\.train with a Recipe"),
         ({"label": "tired"}, "tired"),
     ],
 )
@@ -207,6 +208,15 @@ def test_bad_input_is_one_error_and_leaves_no_folder(frame, tmp_path, options, m
     with pytest.raises((ValueError, TableError), match=match):
         deepauc.fit(frame, out=tmp_path / "run", **{**OPTIONS, **options})
     assert not (tmp_path / "run").exists()
+
+
+def test_bad_rows_are_left_out_if_asked(frame, short, tmp_path):
+    frame = frame.assign(x=[np.nan, *frame["x"][1:]])
+    with pytest.raises(TableError) as error:
+        deepauc.fit(frame, out=tmp_path / "run", **OPTIONS)
+    assert "skip_bad=True" in error.value.__notes__[0]
+    model = deepauc.fit(frame, out=tmp_path / "run", config=short(0), skip_bad=True, **OPTIONS)
+    assert deepauc.Run(model.path).record.data.skipped_rows == 1
 
 
 def test_what_is_no_table_or_no_run(frame, tmp_path):

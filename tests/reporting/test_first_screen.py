@@ -86,6 +86,15 @@ def test_a_label_with_too_few_is_left_out_of_the_mean_and_named(rare):
     assert any(f"spot: {findings.labels[0].too_few}" in text for text in headline.details)
 
 
+def test_the_value_that_counts_as_positive_is_named(run_folders, copy_to_edit, tmp_path):
+    folder = copy_to_edit(run_folders / "auc", tmp_path / "auc")
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    record["data"] = {**(record.get("data") or {}), "positive": "malignant"}
+    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    headline = run_document(evaluate_run(folder), command=None).sections[0].blocks[0]
+    assert any("positive (malignant) and" in text for text in headline.details)
+
+
 def test_what_was_kept_is_information_and_no_caution(written_reports):
     blocks = run_document(written_reports["auc"].findings, command=None).sections[0].blocks
     assert any("AUCMargin" in block.text for block in blocks if isinstance(block, Paragraph))

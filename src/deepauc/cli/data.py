@@ -175,7 +175,8 @@ def check(
     show_summary(output, report if split_column else replace(report, parts={}))
     output.record(report_record(report))
     if report.problems:
-        refuse_table(output, report.problems)
+        every_row = len({one.row for one in report.problems} - {None}) == report.rows
+        refuse_table(output, report.problems, may_skip=True, every_row=every_row, skip="train --skip-bad")
 
 
 @app.command(cls=ShortHelp)

@@ -166,8 +166,9 @@ def _external(
     """A finished run on new labelled rows, beside its figures in training."""
     from dataclasses import asdict
 
-    from deepauc.cli.table_report import refuse_table
+    from deepauc.cli.table_report import OTHER_NAMES, refuse_table
     from deepauc.data.table.problems import TableError
+    from deepauc.data.table.rows import MissingColumnError
     from deepauc.reporting.external import HEADER, evaluate_table
     from deepauc.reporting.figures.label import interval_text
 
@@ -186,6 +187,8 @@ def _external(
             device=checked_device(device),
             force=force,
         )
+    except MissingColumnError as error:
+        raise ValueError(f"{error} {OTHER_NAMES}") from None
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
         refuse_table(output, error.problems, may_skip=False, every_row=error.every_row)
@@ -202,7 +205,7 @@ def _external(
         output.table(header, rows, title="At the thresholds of training")
     for one in found.labels:
         if output.quiet:
-            output.result(f"{one.name}  {found.rows()[0][3]}")
+            output.result(f"{one.name}  {_share(one.auc)}")
         if one.shift is not None:
             output.say(f"{one.name}: recalibrated by adding {one.shift:+.3f} to the log odds of each probability.")
     output.record({"run": str(run), **asdict(found)})

@@ -69,6 +69,10 @@ def export(
         for name, cost in costs.items():
             output.say(f"The {name}: {cost.text}")
         record |= {"cost": {name: asdict(cost) for name, cost in costs.items()}} if costs else {}
+        if bundle is not None:
+            files = copy_bundle(source, bundle, force=force)
+            output.result(f"Bundle: {', '.join(map(str, files))}")
+            record["bundle"] = [str(path) for path in files]
         if onnx is not None:
             found = export_onnx(source, onnx, force=force, images_of=run)
             difference = f"max difference to torch {found.max_difference:.2g}, allowed {found.tolerance:.2g}"
@@ -83,10 +87,6 @@ def export(
             }
             if found.copies:
                 output.say(f"As in the run, a score is the mean over {found.copies:,} augmented copies of an image.")
-        if bundle is not None:
-            files = copy_bundle(source, bundle, force=force)
-            output.result(f"Bundle: {', '.join(map(str, files))}")
-            record["bundle"] = [str(path) for path in files]
     if card is not None:
         write_output(card, model_card(run, force=force).encode())
         output.result(f"Model card: {card}")

@@ -23,7 +23,7 @@ from deepauc.cli.options import (
     checked_pooling,
 )
 from deepauc.cli.short_help import HELP_ALL, RARE
-from deepauc.cli.table_report import refuse_table
+from deepauc.cli.table_report import OTHER_NAMES, refuse_table
 
 if TYPE_CHECKING:
     from deepauc.training.predict.table import TablePrediction
@@ -92,6 +92,7 @@ def predict(
     from dataclasses import asdict
 
     from deepauc.data.table.problems import TableError
+    from deepauc.data.table.rows import MissingColumnError
     from deepauc.training.predict.table import predict_table
 
     target = checked_device(device)
@@ -119,6 +120,8 @@ def predict(
                 force=force,
                 progress=advance,
             )
+    except MissingColumnError as error:
+        raise ValueError(f"{error} {OTHER_NAMES}") from None
     except TableError as error:
         output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
         refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)

@@ -15,6 +15,7 @@ from deepauc.data.table.columns import EMPTY_FEATURE
 from deepauc.data.table.problems import Problem, TableReport, collapsed
 from deepauc.names import counted
 
+OTHER_NAMES = "If columns have other names here, give them: --image-column, --label-column, --group-column."
 MOST_ALIKE = 20  # problems of one kind in one column that a terminal shows
 _NOT_BY_SKIPPING = ("no labelled row", "one class only", "unknown label value", "label value left out")
 
@@ -33,11 +34,16 @@ def show_summary(output: Output, report: TableReport) -> None:
 
 
 def refuse_table(
-    output: Output, problems: Sequence[Problem], *, may_skip: bool = False, every_row: bool = False
+    output: Output,
+    problems: Sequence[Problem],
+    *,
+    may_skip: bool = False,
+    every_row: bool = False,
+    skip: str = "--skip-bad",
 ) -> NoReturn:
     """All problems in one table (in a terminal the first of each kind, where they are many), then exit code 2.
 
-    may_skip: the command could go on without these rows, which is said, unless they are every row of the table.
+    may_skip: one could go on without these rows, by `skip`, which is said, unless they are every row of the table.
     """
     alike = Counter((one.column, one.kind) for one in problems)
     for one in problems:
@@ -75,7 +81,7 @@ def refuse_table(
         these, them = ("this row", "it") if len(rows) == 1 else (f"these {len(rows):,} rows", "them")
         outside = all(one.kind == "path leaves folder" for one in problems)
         mend = f"{'add --allow-outside for' if outside else 'correct'} {these}"
-        less = ". Every row has a problem" if every_row else f", or leave {them} out with --skip-bad"
+        less = ". Every row has a problem" if every_row else f", or leave {them} out with {skip}"
         typer.echo(f"deepauc: {mend}{less}.", err=True)
     raise typer.Exit(2)
 

@@ -169,7 +169,8 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
         for row in choice.board
     ]
     header = ["candidate", "label", "AUC", "minus the kept one", "time", ""]
-    output.table(header, rows, title="Mean AUC within folds, with 95 % intervals")
+    title = "Candidates: mean AUC within folds with 95 % intervals, before the correction for choosing one"
+    output.table(header, rows, title=title)
     for label, auc in record.results.auc.get("test", {}).items():
         output.result(f"Test part, {label}: AUC {interval_text(auc)} (average of the networks of all folds)")
     for caution in folds.cautions:

@@ -30,7 +30,7 @@ from deepauc.data.samplers import ClassQuotaSampler, Labels
 from deepauc.metrics.auroc import auroc
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
-from deepauc.optim.pesg import PESG, PESGSpec
+from deepauc.optim.pesg import PESG, PESGSpec, require_factor
 
 LOSS_FILE = "auc_loss.safetensors"
 """a, b and alpha beside the optimizer in each checkpoint: without them a resumed run would start them at 0."""
@@ -241,6 +241,7 @@ class _Stages(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def __init__(self, milestones: Sequence[int], lr_factor: float) -> None:
         if any(epoch != int(epoch) or epoch < 1 for epoch in milestones):
             raise ValueError(f"milestones are epochs of at least 1, not {list(milestones)}: a stage ends before them.")
+        require_factor(lr_factor)
         self.milestones, self.lr_factor = {int(epoch) for epoch in milestones}, lr_factor
 
     def on_epoch_begin(

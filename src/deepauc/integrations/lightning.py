@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer  # type: ignore
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deepauc.data.samplers import ClassQuotaSampler, Labels
-from deepauc.optim.pesg import PESG
+from deepauc.optim.pesg import PESG, require_factor
 
 
 class NewStage(Callback):  # type: ignore[misc, unused-ignore]
@@ -33,8 +33,7 @@ class NewStage(Callback):  # type: ignore[misc, unused-ignore]
         super().__init__()
         if any(epoch != int(epoch) or epoch < 1 for epoch in milestones):
             raise ValueError(f"milestones are epochs of at least 1, not {list(milestones)}: a stage ends before them.")
-        if not lr_factor > 0:
-            raise ValueError(f"lr_factor must be positive, not {lr_factor}: 0.1 divides the learning rate by ten.")
+        require_factor(lr_factor)
         self.milestones = tuple(sorted(int(epoch) for epoch in milestones))
         self.lr_factor = lr_factor
         self._past: list[int] = []

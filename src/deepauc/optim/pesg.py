@@ -41,6 +41,15 @@ AlphaStep = Literal["gradient", "closed"]
 _OWN_NAMES = ("objective.primal", "objective.dual")  # in groups of named parameters
 
 
+def require_factor(lr_factor: float) -> None:
+    """What the learning rate of the next stage is multiplied by."""
+    if not 0 < lr_factor <= 1:
+        raise ValueError(
+            f"lr_factor must be above 0 and at most 1, not {lr_factor}: 0.1 divides the learning rate by ten, as "
+            "LibAUC's decay_factor=10 does."
+        )
+
+
 class PESG(Optimizer):
     """Descends in v = (w, a, b) with a proximal pull towards v_ref, ascends in alpha, and projects alpha.
 
@@ -163,8 +172,7 @@ class PESG(Optimizer):
 
         With a learning-rate scheduler of torch's, pass lr_factor=1.
         """
-        if not lr_factor > 0:
-            raise ValueError(f"lr_factor must be positive, not {lr_factor}: 0.1 divides the learning rate by ten.")
+        require_factor(lr_factor)
         scaled: set[int] = set()
         for group in self.param_groups:
             if not isinstance(group["lr"], Tensor):

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from deepauc.data.table.frame import Table, frame_of
+from deepauc.data.table.problems import TableError
 from deepauc.names import counted
 from deepauc.pipeline.events import (
     Checked,
@@ -49,6 +50,7 @@ def fit(
     minutes: float | None = None,
     out: str | Path | None = None,
     config: str | Path | None = None,
+    skip_bad: bool = False,
     device: str | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -79,6 +81,7 @@ def fit(
         minutes: How long training may take in all.
         out: The folder of the run; by default a new one under `runs/`.
         config: A TOML file with these settings and more; what is given here counts.
+        skip_bad: Leave out rows with a problem, such as a damaged image.
         device: "cpu" or "cuda"; by default a GPU if there is one.
         seed: Random seed of the training.
         progress: Print a few lines on the way.
@@ -86,6 +89,8 @@ def fit(
     Returns:
         The model: `.auc`, `.leaderboard`, `.oof`, `.report`, `.predict(table)`, `.evaluate(table)`, `.export(folder)`.
     """
+    if objective is not None and not isinstance(objective, str):
+        raise ValueError("objective is a name here. For a loss of your own, call deepauc.train with a Recipe.")
     target = checked_device(device)
     frame = None if frame_of(table) is None else table
     settings = _settings(
@@ -107,16 +112,22 @@ def fit(
         objective=objective,
         pretrained=pretrained or None,
         seed=seed or None,
+        skip_bad=skip_bad or None,
     )
     place = _new_folder() if out is None else Path(out)
-    outcome = run(
-        settings,
-        out=place,
-        device=target,
-        command="deepauc.fit",
-        frame=frame,
-        listen=_tell if progress else ignore,
-    )
+    try:
+        outcome = run(
+            settings,
+            out=place,
+            device=target,
+            command="deepauc.fit",
+            frame=frame,
+            listen=_tell if progress else ignore,
+        )
+    except TableError as error:
+        if not error.every_row and all(problem.row is not None for problem in error.problems):
+            error.add_note("Correct these rows, or leave them out with skip_bad=True.")
+        raise
     if outcome is None:
         raise SystemExit(0)  # a further process of torchrun: the first one has the model
     if not (place / "scores.csv").exists():

@@ -44,7 +44,8 @@ def dealt_folds(settings: Settings, rows: Rows, folder: RunFolder | None = None)
         number = 0 if _one_split(settings, rows, folder) else auto_folds(rows.task, together=together)
         train = rows.task.labelled("train")
         rarer = rarer_class(rows.task.labels[train], None if together is None else together[train])
-        reason, facts = ("few",), {**facts, "rarer": rarer, "below": AUTO_BELOW}
+        few = "few" if rows.task.groups is None else "few groups"
+        reason, facts = (few,), {**facts, "rarer": rarer, "below": AUTO_BELOW}
         if number == 0 and has_both(settings.data) and not _one_split(settings, rows, folder):
             number, reason = min(AUTO_FOLDS, rarer), ("both inputs",)
         if number == 0:

@@ -17,6 +17,7 @@ from deepauc.metrics.calibration import brier_score
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.operating_points import operating_point
 from deepauc.metrics.pooling import ScorePooling
+from deepauc.reporting.evaluation.label import WHOLE, rows_of
 from deepauc.reporting.evaluation.sample import Sample
 from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.text_tables import auc_text, markdown_table
@@ -39,7 +40,7 @@ class AtThreshold:
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalLabel:
-    """One label on the new rows. training: the model's AUC in training; part: of which rows that is.
+    """One label on the new rows. training: the AUC that the run was given when it was trained; part: on which rows.
 
     mean_probability: beside the share of positives, how far the probabilities are off in the mean. shift: what
     recalibration to the local prevalence adds to the log odds; the Brier score after it is on the same rows.
@@ -88,7 +89,7 @@ class External:
                 f"{one.rows:,}",
                 f"{one.positives:,}",
                 _auc(one.auc),
-                "-" if one.training is None else f"{_auc(one.training)} ({one.part})",
+                "-" if one.training is None else f"{_auc(one.training)} ({rows_of(one.part or WHOLE)})",
                 "-" if one.mean_probability is None else f"{one.mean_probability:.3f} / {one.prevalence:.3f}",
                 "-" if one.brier is None else f"{one.brier:.4f}",
                 "-" if one.recalibrated_brier is None else f"{one.recalibrated_brier:.4f}",
@@ -101,7 +102,7 @@ class External:
 
 
 HEADER = (
-    *("label", "rows", "positives", "AUC here", "AUC in training"),
+    *("label", "rows", "positives", "AUC here", "AUC of the run"),
     *("mean probability / share of positives", "Brier", "Brier, recalibrated"),
 )
 

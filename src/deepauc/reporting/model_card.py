@@ -127,7 +127,8 @@ def _purpose(bundle: Bundle, record: RunRecord) -> str:
         trained += f" (the {_text(objectives[-1])} stage after it was not better on validation and was not kept)"
     inputs = f"an image of {shape} (height, width, channels)" if bundle.preprocessing.images else f"{shape} numbers"
     return (
-        f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher means more likely positive. "
+        f"It gives {inputs} a score for {_text(', '.join(bundle.label_names))}: higher means more likely "
+        f"positive{'' if record.data.positive is None else f' ({_text(record.data.positive)})'}. "
         "Scores are raw and only rank; if there was a validation part, the bundle holds the recalibration that "
         "turns them into probabilities (`deepauc predict --probability`). "
         + (
@@ -317,6 +318,7 @@ def _check(data: DataRecord, table: str, labels: Sequence[str]) -> str:
     several = {"feature": data.feature_columns, "metadata": data.metadata_columns, "category": data.category_columns}
     named = {"label": labels} | {kind: (name,) for kind, name in single.items() if name} | several
     words += [word for kind, names in named.items() for name in names for word in (f"--{kind}-column", name)]
+    words += [] if data.positive is None else ["--positive", data.positive]
     command = shlex.join(words)
     return command if _harmless(command) else "deepauc data check"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepauc.metrics.partial import Region
@@ -27,7 +27,7 @@ HALF = 100  # steps that judging is reported as, and drawing as many: either tak
 class WrittenReport:
     """What was found, and the files that say it."""
 
-    findings: RunFindings
+    findings: RunFindings = field(repr=False)
     html: Path
     markdown: Path
     json: Path

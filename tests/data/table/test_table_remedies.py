@@ -160,7 +160,7 @@ def test_a_picture_cut_short(tmp_path):
 
 def test_all_misspelt_columns_are_named_at_once(tmp_path):
     path = table(tmp_path, "size,target,patient", ["1,0,a", "2,1,b"])
-    message = r"no column 'taget'\. Did you mean 'target'\? Nor are there 'sise' \(did you mean 'size'\?\), 'xyz'\."
+    message = r"no column 'taget'\. Did you mean 'target'\? Also missing: 'sise' \(did you mean 'size'\?\), 'xyz'\."
     with pytest.raises(ValueError, match=message):
         check_table(path, label_columns=["taget"], kind="binary", feature_columns=["sise"], group_column="xyz")
 
@@ -171,7 +171,7 @@ def test_one_column_is_not_suggested_for_several_missing_ones(tmp_path):
     with pytest.raises(ValueError) as error:
         read_table(path, label_columns=["target"], kind="binary", feature_columns=["country_DE", "country_FR"])
     text = str(error.value).removeprefix(str(path))
-    assert text == " has no column 'country_DE'. It has: 'country', 'target'. Nor are there 'country_FR'."
+    assert text == " has no column 'country_DE'. It has: 'country', 'target'. Also missing: 'country_FR'."
 
 
 @pytest.mark.parametrize("note", ["sep=;\n", '"sep=,"\r\n', "SEP=\t\n", "\ufeffsep=;\n"])
@@ -195,3 +195,34 @@ def test_numbers_that_single_precision_blurs_are_told(tmp_path):
             read_table(path, **NUMBERS)
     days = [f"{1.7e12 + 86.4e6 * day:.0f},{day % 2}" for day in range(365)]  # milliseconds since 1970
     assert check_table(table(tmp_path, "f,target", days), **NUMBERS).ok
+
+
+def test_labels_in_words_are_one_problem_and_a_typing_error_another(tmp_path):
+    path = table(tmp_path, "size,target", ["1,not ill", "2,ill", "3,not ill", "4,ill", "5,il", "6,not ill"])
+    problems = check_table(path, label_columns=["target"], kind="binary", feature_columns=["size"]).problems
+    assert [one.row for one in problems] == [6, None]
+    assert "'il'" in problems[0].message
+    assert "--positive ill" in problems[1].message
+    path = table(tmp_path, "size,target", ["1,benign", "2,benign", "3,not so", "4,not so", "5,benign"])
+    (problem,) = check_table(path, label_columns=["target"], kind="binary", feature_columns=["size"]).problems
+    assert "--positive 'not so'" in problem.message
+
+
+def test_a_positive_value_that_no_row_holds_is_one_problem(tmp_path):
+    path = table(tmp_path, "size,target", ["1,ill", "2,well"])
+    report = check_table(path, label_columns=["target"], kind="binary", feature_columns=["size"], positive="il")
+    assert [one.kind for one in report.problems] == ["unknown label value"]
+
+
+def test_decimal_commas_between_commas_are_named_and_nothing_is_said_of_what_was_not_read(tmp_path):
+    path = table(tmp_path, "size,age,target", ["1,5,30,0", "2,5,40,1"])
+    report = check_table(
+        path, label_columns=["target"], kind="binary", feature_columns=["size"], metadata_columns=["age"], positive="1"
+    )
+    assert [(one.row, one.kind) for one in report.problems] == [
+        (2, "wrong number of fields"),
+        (3, "wrong number of fields"),
+        (None, "no labelled row"),
+    ]
+    assert "decimal point" in report.problems[0].message
+    assert not report.metadata

@@ -425,3 +425,11 @@ def test_choosing_by_a_validation_part_of_one_class_is_refused(image_task, tmp_p
         train(Recipe(model=MODEL, stages=(ce(**asked),)), one_class, seed=0, run_dir=tmp_path / "a", device="cpu")
     assert not (tmp_path / "a").exists()
     train(Recipe(model=MODEL, stages=(ce(),)), one_class, seed=0, run_dir=tmp_path / "a", device="cpu")  # none chosen
+
+
+def test_a_wrong_option_of_a_later_stage_is_told_before_the_first_is_trained(image_task, tmp_path):
+    recipe = two_stage()
+    first, second = recipe.stages
+    wrong = replace(recipe, stages=(first, replace(second, objective=AUCMargin(margin=-1.0))))
+    with pytest.raises(ValueError, match="margin"):
+        train(wrong, image_task, seed=0, run_dir=tmp_path / "run", progress=lambda _: pytest.fail("trained"))

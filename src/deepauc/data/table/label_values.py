@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -37,15 +38,15 @@ def value_problems(
     counts = Counter(value for value in values if value.lower() not in empty)
     problems: list[Problem] = []
     if positive is not None:
-        if label_key(positive) not in map(label_key, counts):
+        if counts and label_key(positive) not in map(label_key, counts):
             message = f"no row holds the positive value {shown(positive)}. {_listed(counts)}"
             problems.append(_problem(column, "unknown label value", message))
         return [*problems, *_lost(values, counts, column, keep)]
     expected = set(known)
     if any(value.lower() not in expected and count > 1 for value, count in counts.items()):
         rarest = min(counts, key=lambda value: (counts[value] == 1, counts[value]))
-        message = f"{_listed(counts)} Name the value that counts as positive, for example --positive {rarest} "
-        message += f'(in Python: positive="{rarest}"); all others are then negative'
+        message = f"{_listed(counts)} Name the value that counts as positive, for example "
+        message += f'--positive {shlex.quote(rarest)} (in Python: positive="{rarest}"); all others are then negative'
         problems.append(_problem(column, "unknown label value", message))
     return [*problems, *_lost(values, counts, column, keep)]
 

@@ -21,7 +21,7 @@ from deepauc.data.table.cautions import NOT_UTF_8, few_of_a_class, label_caution
 from deepauc.data.table.columns import missing_code, parse_metadata
 from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import LargestGroup, MissingCode, Problem, TableError, TableReport
-from deepauc.data.table.scan import Mask, Scan, TableColumns, scan_table, whole_table_problems
+from deepauc.data.table.scan import Mask, Scan, TableColumns, scan_table, told_once, whole_table_problems
 from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
 from deepauc.names import Alike, find_alike, one_form
 
@@ -73,7 +73,8 @@ def check_table(
         progress=progress,
     )
     everything = np.ones(len(scan.lines), dtype=bool)
-    return _report(scan, everything, problems=[*scan.problems, *whole_table_problems(scan, everything)], skip_bad=False)
+    problems = told_once(scan.problems, whole_table_problems(scan, everything))
+    return _report(scan, everything, problems=problems, skip_bad=False)
 
 
 def read_table(
@@ -137,7 +138,7 @@ def read_table(
     )
     keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
     if fatal or (scan.problems and not skip_bad):
-        raise TableError(scan.name, [*scan.problems, *fatal], every_row=scan.all_bad)
+        raise TableError(scan.name, told_once(scan.problems, fatal), every_row=scan.all_bad)
     rows = np.flatnonzero(keep)
     task = Task(
         name=_task_name(table),
@@ -208,7 +209,7 @@ def read_inputs(
     if not keep.any():
         raise ValueError(f"{scan.name}: all rows were left out because of problems, so there is nothing to predict.")
     if fatal or (scan.problems and not skip_bad):
-        raise TableError(scan.name, [*scan.problems, *fatal], every_row=scan.all_bad)
+        raise TableError(scan.name, told_once(scan.problems, fatal), every_row=scan.all_bad)
     rows = np.flatnonzero(keep)
     return TableInputs(
         source=_source(scan, rows, wanted_size, window),
@@ -351,7 +352,7 @@ def _report(
         shared=in_lines(filter(shared, identical)),
         alike=_alike(scan, keep, metadata) if names else (),
         missing_codes=_missing_codes(scan, keep, metadata),
-        metadata={name: type_of(column) for name, column in metadata.items()},
+        metadata={name: type_of(column) for name, column in metadata.items() if len(column)},
         few=few_of_a_class(positives, negatives),
         cautions=(
             *(label_cautions(positives, negatives, grouped=scan.groups is not None) if names else ()),

@@ -160,6 +160,8 @@ def _read_text(path: Path, wanted: Sequence[str], numbers: Collection[str], *, e
                     continue  # an empty line, or one of separators alone, as below a sheet
                 if len(row) < len(header) or any(row[len(header) :]):  # empty fields at the end do no harm
                     message = f"{len(row)} fields under {len(header)} column names"
+                    if len(row) > len(header) and delimiter == ",":
+                        message += ": write a decimal point, and put a text with a comma into quotation marks"
                     found.problems.append(
                         Problem(row=start, column=None, kind="wrong number of fields", message=message),
                     )
@@ -298,6 +300,10 @@ def _too_much_text(where: str, limit: int, what: str) -> ValueError:
     )
 
 
+class MissingColumnError(ValueError):
+    """A column that was asked for by a name that the table does not have."""
+
+
 def _places(header: Sequence[str], wanted: Sequence[str], path: Path | str) -> dict[str, int]:
     """Where the wanted columns stand; a ValueError names all that are not there, each with the nearest one there is."""
     missing = [name for name in wanted if name not in header]
@@ -310,8 +316,8 @@ def _places(header: Sequence[str], wanted: Sequence[str], path: Path | str) -> d
         hint = f"Did you mean {near[first][0]!r}?" if near[first] else f"It has: {', '.join(map(repr, header[:30]))}."
         if others:
             known = (f"{name!r} (did you mean {near[name][0]!r}?)" if near[name] else repr(name) for name in others)
-            hint += f" Nor are there {', '.join(known)}."
-        raise ValueError(f"{path} has no column {first!r}. {hint}")
+            hint += f" Also missing: {', '.join(known)}."
+        raise MissingColumnError(f"{path} has no column {first!r}. {hint}")
     for name in wanted:
         if header.count(name) > 1:
             raise ValueError(f"{path} has {header.count(name)} columns named {name!r}; give each its own name.")

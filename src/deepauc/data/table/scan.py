@@ -28,7 +28,7 @@ from deepauc.data.table.columns import (
 from deepauc.data.table.frame import Table, name_of
 from deepauc.data.table.image_files import ImageColumn, examine_column
 from deepauc.data.table.label_values import value_problems
-from deepauc.data.table.problems import Problem
+from deepauc.data.table.problems import Problem, ProblemKind
 from deepauc.data.table.rows import TableRows, as_digests, read_rows, row_digest
 from deepauc.data.task import PART_NAMES, Array, Floats, Indices
 from deepauc.labels import NO_NAME
@@ -267,8 +267,11 @@ def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
     labels, of_values = scan.labels[keep], _label_values(scan, keep)
     if np.isnan(labels).all():
         message = "no labelled row is left: give at least one row of each class a label"
-        return [*of_values, *scan.blurred, Problem(row=None, column=None, kind="no labelled row", message=message)]
-    problems: list[Problem] = [*of_values, *scan.blurred, *_one_class(scan, keep, "the table")]
+        left = [] if of_values else [Problem(row=None, column=None, kind="no labelled row", message=message)]
+        return [*of_values, *scan.blurred, *left]
+    told = {problem.column for problem in of_values}
+    one_class = [problem for problem in _one_class(scan, keep, "the table") if problem.column not in told]
+    problems: list[Problem] = [*of_values, *scan.blurred, *one_class]
     if scan.columns.split is not None:
         for number, name in enumerate(PART_NAMES):
             found = _one_class(scan, keep & (scan.parts == number), f"the {name} part")
@@ -278,6 +281,18 @@ def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
     if scan.weights is not None and not (scan.weights[keep] > 0).any():
         problems.append(Problem(row=None, column=scan.columns.weight, kind="bad weight", message="every weight is 0"))
     return problems
+
+
+def told_once(rows: Sequence[Problem], whole: Sequence[Problem]) -> list[Problem]:
+    """All problems, less those of rows whose label value a problem of the whole column explains.
+
+    A value that a single row holds stays: it may be a typing error.
+    """
+    kind: ProblemKind = "unknown label value"
+    explained = {one.column for one in whole if one.kind == kind}
+    alike = Counter((one.column, one.message) for one in rows if one.kind == kind)
+    mine = [one for one in rows if one.column not in explained or alike[one.column, one.message] <= 1]
+    return [*mine, *whole]
 
 
 def _label_values(scan: Scan, keep: Mask) -> list[Problem]:

@@ -183,7 +183,9 @@ def _headline(findings: RunFindings, label: LabelEvaluation, auc: AucResult) -> 
     where = f"on {rows_of(label.part)}"
     if findings.record.folds is not None and label.part == OOF:
         where = f"within {len(findings.record.folds.names)} folds"
-    details = [known, f"{counts.positives:,} positive and {counts.negatives:,} negative rows{patients}"]
+    positive = findings.record.data.positive
+    meant = "" if positive is None else f" ({shown(positive)})"
+    details = [known, f"{counts.positives:,} positive{meant} and {counts.negatives:,} negative rows{patients}"]
     details += [*kept_text(findings), *(_on_test(one) for one in findings.average_on_test)]
     return Headline(
         value=f"{auc.headline.value:.3f}" if label.too_few is None else label.too_few,

@@ -57,7 +57,7 @@ FOLDS_NOTE = (
     "Each row is judged by a network that was not trained on it (cross-validation). Rows are ranked within their "
     "fold only, because scores of different networks have no common scale."
 )
-NO_METADATA = "no metadata were given. Add them with deepauc report RUN --metadata table.csv --id-column COLUMN."
+NO_METADATA = "no metadata were given. Add them with deepauc report RUN --metadata table.csv --id-column {}."
 
 
 def evaluate_run(
@@ -103,7 +103,7 @@ def evaluate_run(
     judgeable = [one for one in labels if isinstance(one.auc, AucResult)]
     aucs = [one.auc.headline.value for one in judgeable if isinstance(one.auc, AucResult) and one.too_few is None]
     judged = None if part is None else table.part(part)
-    subgroups: Any = Absent(NO_METADATA)
+    subgroups: Any = Absent(NO_METADATA.format(record.data.image_column or record.data.id_column or "COLUMN"))
     categories: list[str] = []
     if metadata is not None:
         subgroups = (

@@ -32,7 +32,7 @@ def cohort_picture(flow: CohortFlow, parts: Sequence[PartCounts], folds: Sequenc
         top = 2 * _STEP
         _box(axes, 0, top, f"Rows read\n{flow.read:,}")
         if left_out:
-            _box(axes, 2.3, top - _STEP / 2, "Left out\n" + "\n".join(left_out), faint=True)
+            _box(axes, 1.5, top - _STEP / 2, "Left out\n" + "\n".join(left_out), faint=True, side="left")
             _arrow(axes, (0, top - _STEP / 2), (1.35, top - _STEP / 2))
         places = [2.1 * (place - (len(used) - 1) / 2) for place in range(len(used))]
         for x, text in zip(places, used, strict=True):
@@ -73,10 +73,12 @@ def _part_text(name: str, rows: int, parts: Sequence[PartCounts]) -> str:
     return text if counts.patients is None else f"{text}\n{counts.patients:,} {counts.group_word}s"
 
 
-def _box(axes: Any, x: float, y: float, text: str, *, faint: bool = False, anchor: str = "center") -> None:
+def _box(
+    axes: Any, x: float, y: float, text: str, *, faint: bool = False, anchor: str = "center", side: str = "center"
+) -> None:
     colour = FAINT if faint else INK
     style = {"boxstyle": "round,pad=0.45", "facecolor": "none", "edgecolor": colour, "linewidth": 1.1}
-    axes.text(x, y, text, ha="center", va=anchor, fontsize=10.5, color=colour, bbox=style)
+    axes.text(x, y, text, ha=side, va=anchor, fontsize=10.5, color=colour, bbox=style)
 
 
 def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], *, head: bool = True) -> None:

@@ -33,8 +33,10 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "gone": "Not in this table, but in that run: {gone:~row}.",
     },
     "folds": {
-        "few": "The rarer class has only {rarer:~sample} (patients, if you name them), fewer than {below}: too few for "
-        "one split. Each row is scored by a network that was not trained on it.",
+        "few": "Fewer than {below} rows ({rarer}) are of the rarer class, too few for one split. Each row is scored by "
+        "a network that was not trained on it.",
+        "few groups": "Fewer than {below} {group}s ({rarer}) have the rarer class, too few for one split. Each row is "
+        "scored by a network that was not trained on it.",
         "both inputs": "Images and metadata are weighed against each other on held-out rows.",
         "column": "The column {column} names the fold of each row.",
         "one per group": "Each {group} is in one fold only.",

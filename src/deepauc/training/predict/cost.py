@@ -27,7 +27,7 @@ class PredictionCost:
     def text(self) -> str:
         """`5 networks, 1.9 MB, 2.7 ms per row on this CPU`."""
         networks = f"{self.networks} network{'s' * (self.networks != 1)}"
-        return f"{networks}, {self.bytes / 1e6:.1f} MB, {self.milliseconds:.2g} ms per row on this CPU"
+        return f"{networks}, {self.bytes / 1e6:.1f} MB, {float(f'{self.milliseconds:.2g}'):g} ms per row on this CPU"
 
 
 def prediction_cost(folder: str | Path) -> PredictionCost:
