@@ -205,7 +205,7 @@ def _external(
         output.table(header, rows, title="At the thresholds of training")
     for one in found.labels:
         if output.quiet:
-            output.result(f"{one.name}  {_share(one.auc)}")
+            output.result(f"{one.name}  {interval_text(one.auc)}")
         if one.shift is not None:
             output.say(f"{one.name}: recalibrated by adding {one.shift:+.3f} to the log odds of each probability.")
     output.record({"run": str(run), **asdict(found)})
