@@ -4,7 +4,7 @@ deepauc study run experiments/medical.py medical --data DIR --device cuda
 """
 
 from deepauc.studies.entry import Entry
-from experiments.clinical import best, chest, chest_page, packs, page, studies
+from experiments.clinical import best, chest, packs, page, studies
 
 STUDIES = [
     *(
@@ -19,8 +19,5 @@ STUDIES = [
         )
         for one in (studies.medical(), studies.melanoma(), studies.ddsm(), studies.pcam())
     ),
-    *(
-        Entry(name=one.design.name, title=one.design.title, own=one, page=chest_page.PAGES[one.design.name])
-        for one in chest.STUDIES
-    ),
+    *chest.ENTRIES,
 ]

@@ -16,8 +16,7 @@ import numpy as np
 from fuzz_reader import CSV_WORDS, JSON_WORDS, NUMBERS, Reader, Target, parquet
 from PIL import Image
 
-from deepauc.data.datasets.medical.crc32c import masked_crc32c
-from deepauc.data.datasets.medical.tfrecord import parse_example, read_records
+from deepauc.data.datasets.medical.tfrecord import masked_crc32c, parse_example, read_records
 from deepauc.data.datasets.sheets import read_sheets
 from deepauc.data.images.decode import decode_image
 from deepauc.data.packed.sets import open_packed, pack
@@ -172,7 +171,6 @@ def packed_sets() -> Reader:
         found = open_packed(folder, verify="quick" if name == "manifest.json" else "full")
         found(np.arange(len(found)))
         found.task()
-        found.class_rows(1)
 
     body = json.dumps(json.loads(files["manifest.json"])["manifest"]).encode()
     return Reader(

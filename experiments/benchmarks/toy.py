@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,67 +12,47 @@ import torch
 
 from deepauc.demo import toy_report
 from deepauc.demo.toy import ToySettings, run_toy
-from deepauc.studies.entry import Entry
+from deepauc.studies.entry import Entry, WholeRun
 from deepauc.studies.sources import Place
-from deepauc.studies.study import chosen_names
 from deepauc.training.run.folder import surroundings
 from deepauc.training.run.output_file import write_atomically
 
 NAME = "toy"
 
 
-@dataclass(frozen=True)
-class Toy:
-    """Both variants of the figure, raw scores and behind a sigmoid, over all seeds of the settings."""
+def record_path(results: Path) -> Path:
+    return results / NAME / "toy.json"
 
-    settings: ToySettings = field(default_factory=ToySettings)
-    names: tuple[str, ...] = (NAME,)
-    seeds: tuple[int, ...] = (0,)  # one record holds them all
-    options: tuple[str, ...] = ()
-    why: str = "it is run whole, in this process."
 
-    def path(self, results: Path) -> Path:
-        return results / NAME / "toy.json"
-
-    def recorded(self, results: Path, cells: Sequence[str] = ()) -> dict[str, int]:
-        return {name: int(self.path(results).exists()) for name in chosen_names(self.names, cells, "run of toy")}
-
-    def with_other_settings(self, results: Path) -> dict[str, int]:
-        return {}
-
-    def run(
-        self, place: Place, *, device: str | None = None, max_minutes: float | None = None, **_: Any
-    ) -> dict[str, Any]:
-        """A record that is there stays."""
-        if device not in (None, "cpu") or max_minutes is not None:
-            raise ValueError("the toy study is run whole, on a CPU: leave --device and --max-minutes out.")
-        path, start = self.path(place.results), time.monotonic()
-        folder = path.parent
-        if path.exists():
-            return json.loads(path.read_text(encoding="utf-8"))
-        folder.mkdir(parents=True, exist_ok=True)
-        raw, bounded = run_toy(self.settings), run_toy(replace(self.settings, sigmoid=True, lr=0.1))
-        pictures = [
-            toy_report.draw_boundaries(raw, folder / "boundaries.png"),
-            toy_report.draw_paths(raw, folder / "paths.png"),
-        ]
-        section = toy_report.section(
-            raw, bounded, boundaries_picture=f"{NAME}/{pictures[0].name}", paths_picture=f"{NAME}/{pictures[1].name}"
-        )
-        record = {
-            **surroundings(torch.device("cpu")),
-            "seconds": round(time.monotonic() - start, 1),
-            "raw": toy_report.record(raw),
-            "sigmoid": toy_report.record(bounded),
-            "section": section,
-        }
-        write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
-        return record
+def run(place: Place, settings: ToySettings | None = None) -> dict[str, Any]:
+    """Both variants of the figure, raw scores and behind a sigmoid, over all seeds; a record that is there stays."""
+    path, start, raw_settings = record_path(place.results), time.monotonic(), settings or ToySettings()
+    folder = path.parent
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    folder.mkdir(parents=True, exist_ok=True)
+    raw, bounded = run_toy(raw_settings), run_toy(replace(raw_settings, sigmoid=True, lr=0.1))
+    pictures = [
+        toy_report.draw_boundaries(raw, folder / "boundaries.png"),
+        toy_report.draw_paths(raw, folder / "paths.png"),
+    ]
+    section = toy_report.section(
+        raw, bounded, boundaries_picture=f"{NAME}/{pictures[0].name}", paths_picture=f"{NAME}/{pictures[1].name}"
+    )
+    record = {
+        **surroundings(torch.device("cpu")),
+        "seconds": round(time.monotonic() - start, 1),
+        "raw": toy_report.record(raw),
+        "sigmoid": toy_report.record(bounded),
+        "section": section,
+    }
+    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+    return record
 
 
 def page(results: Path) -> str:
     """The section on the figure, from the record."""
-    path = results / NAME / "toy.json"
+    path = record_path(results)
     if not path.exists():
         return "# Figure 1 (A1)\n\nNot run yet: `deepauc study run experiments/paper.py toy`.\n"
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -84,7 +63,7 @@ def page(results: Path) -> str:
 ENTRY = Entry(
     name=NAME,
     title="The paper's Figure 1 (A1): easy points and flipped labels in the plane, 20 seeds, on a CPU",
-    own=Toy(),
+    own=WholeRun(run=run, path=record_path),
     table=page,
     pictures=lambda results: sorted((results / NAME).glob("*.png")),
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deepauc.data.datasets.medical.chexpert import LIBAUC_POLICY, Views
+from deepauc.data.datasets.medical.chexpert import COMPETITION_LABELS, LIBAUC_POLICY, Views
+from deepauc.data.datasets.medical.nih import COMPETITION_FINDINGS
 from deepauc.data.uncertain import Choice
+from deepauc.studies.sources import TaskSource
 from deepauc.training.plain import valid_name
+from experiments.clinical.chest_tasks import CheXpertImages, NIHImages
 from experiments.clinical.recipes import CHEXPERT, METHODS
 from experiments.clinical.tasks import TTA
 
@@ -25,6 +28,8 @@ class ChestDesign:
 
     name: str
     title: str = ""
+    labels: tuple[str, ...] = COMPETITION_FINDINGS
+    images: Callable[[ChestDesign], TaskSource] = lambda _: NIHImages()
     networks: tuple[str, ...] = ("R",)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     losses: tuple[str, ...] = tuple(METHODS)
@@ -46,6 +51,8 @@ class ChestDesign:
 REAL = ChestDesign(
     name="chexpert",
     title="CheXpert (D5): five networks, at once and by disease; --data: the edition's folder",
+    labels=COMPETITION_LABELS,
+    images=lambda design: CheXpertImages(views=design.views or "frontal", size=design.size or 320),
     networks=CHEXPERT_NETWORKS,
     seeds=(0,),
     pretrained=True,
@@ -73,8 +80,10 @@ PRINTED_STAND_IN = ChestDesign(
 )
 
 
-def with_settings(design: ChestDesign, settings: Mapping[str, Any]) -> ChestDesign:
-    """The design with others of its settings, losses, networks, tta, pretrained; for CheXpert views and size.
+def with_settings(
+    design: ChestDesign, settings: Mapping[str, Any], seeds: tuple[int, ...] | None = None
+) -> ChestDesign:
+    """The design with others of its seeds, settings, losses, networks, tta, pretrained; for CheXpert views and size.
 
     Losses and networks choose what is run; whatever else differs from the design makes it another experiment, whose
     records name a set of their own.
@@ -98,6 +107,7 @@ def with_settings(design: ChestDesign, settings: Mapping[str, Any]) -> ChestDesi
     )  # the policies are of the study's own network
     return replace(
         design,
+        seeds=seeds or design.seeds,
         settings={**design.settings, **inside},
         changed={**design.changed, **changed},
         masked=design.masked and not other,
@@ -128,16 +138,3 @@ def _folder_name(changed: Mapping[str, Any]) -> str:
     """`gamma=0.00333333,views=all`."""
     shown = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in sorted(changed.items())}
     return ",".join(f"{name}={''.join(c for c in text if c not in '/() ')}" for name, text in shown.items())
-
-
-def study_names(design: ChestDesign, labels: Sequence[str]) -> tuple[str, ...]:
-    """What the links of a design are called, each once, in the order of `chest_links` and `policy_links`."""
-    names = []
-    for network in design.networks:
-        names.append(f"{network}-stage1-ce")
-        names += [study_name(network, which, loss) for loss in design.losses for which in ("all", *labels)]
-    return (*names, *(f"policy-{policy}" for policy in POLICIES if design.masked))
-
-
-def study_name(network: str, labels: str, loss: str) -> str:
-    return f"{network}-{labels.replace(' ', '_')}-{loss}"

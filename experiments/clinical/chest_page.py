@@ -36,7 +36,13 @@ def second_stages(books: t.Books, name: str) -> Iterator[tuple[str, list[Record]
 def labels_of(records: Sequence[Record]) -> list[str]:
     """In the order of a run on all of them; where there is none, those that have a run of their own."""
     whole = next((r for r in records if r["labels"] == "all"), None)
-    return list(dict.fromkeys(label for r in ([whole] if whole else records) for label in r["auc"]["test"]))
+    return list(dict.fromkeys(label for r in ([whole] if whole else records) for label in _aucs(r)))
+
+
+def _aucs(record: Record) -> dict[str, list[float]]:
+    """Test AUC with its interval by label; of a task with one label a record may have no more than that."""
+    found = record["auc"]["test"]
+    return found if isinstance(found, dict) else {record["task"]["labels"][0]: found}
 
 
 def by_run(records: Sequence[Record], loss: str, apart: bool) -> dict[tuple[str, int], dict[str, float]]:
@@ -44,7 +50,7 @@ def by_run(records: Sequence[Record], loss: str, apart: bool) -> dict[tuple[str,
     found: dict[tuple[str, int], dict[str, float]] = {}
     for record in records:
         if record["loss"] == loss and (record["labels"] != "all") == apart:
-            values = {label: value for label, (value, *_) in record["auc"]["test"].items()}
+            values = {label: value for label, (value, *_) in _aucs(record).items()}
             found.setdefault((record["network"], record["seed"]), {}).update(values)
     labels = labels_of(records)
     return {run: {label: v[label] for label in labels} for run, v in found.items() if set(v) >= set(labels)}

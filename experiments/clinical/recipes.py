@@ -12,6 +12,7 @@ start from ImageNet (`pretrained`; a learning rate of 1e-5 for two epochs makes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from deepauc.data.augment.batch import Augment
@@ -141,12 +142,13 @@ def medical_recipe(
     factor: float = 0.1,
     bound: Bound = "sigmoid",
     hard: Uncertain = None,
+    alone: bool = False,
 ) -> Recipe:
     """Cross-entropy or focal loss by Adam; the AUC losses by PESG on all layers after such a cross-entropy.
 
     cycle: epochs of a cycle from lr to 8 lr and back (D6); 0 keeps lr as it is. From margin on the arguments are of the
     AUC stage, whose classifier is fresh and whose rate falls by `factor` at each milestone. hard: what becomes of
-    uncertain labels there.
+    uncertain labels there. alone: the last stage only, with a fresh classifier, for another run's network.
     """
     if augment not in AUGMENTS:
         raise ValueError(f"augment must be one of {', '.join(AUGMENTS)}, not {augment!r}.")
@@ -176,7 +178,8 @@ def medical_recipe(
         **shared,
     )
     model = network_of(network, pretrained=pretrained)
-    return Recipe(model=model, stages=(first,) if loss in ONE_STAGE else (first, last))
+    stages = (first,) if loss in ONE_STAGE else (first, last)
+    return Recipe(model=model, stages=(replace(stages[-1], reset_classifier=True),) if alone else stages)
 
 
 def _choices(uncertain: Uncertain) -> tuple[Choice, ...]:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from deepauc.data.datasets.benchmarks.load import data_root
-from deepauc.data.datasets.medical.csv_columns import column_names
 from deepauc.data.datasets.medical.ddsm import load_ddsm
 from deepauc.data.datasets.medical.ham10000 import load_ham10000_sheets
 from deepauc.data.datasets.medical.medmnist import load_medmnist
@@ -24,6 +23,7 @@ from deepauc.data.datasets.medical.melanoma import OutsideImages, load_isic2020_
 from deepauc.data.datasets.medical.pathmnist import load_pathmnist_subset
 from deepauc.data.datasets.medical.pcam import load_pcam
 from deepauc.data.imbalance import imbalance_task, tuning_task
+from deepauc.data.table.header import table_header
 from deepauc.data.task import ArrayInputs, Indices, Task
 from deepauc.studies.decoded import decoded_once
 from deepauc.studies.sources import Place, TaskSource, fold_task
@@ -231,7 +231,7 @@ def _outside(folder: Path) -> OutsideImages:
             f"{folder} has no train.csv, a table with the columns image_name and target, or image and MEL. Give its "
             "table that name, or take the folder away."
         )
-    isic = {"image", "MEL"} <= set(column_names(table))
+    isic = {"image", "MEL"} <= set(table_header(table))
     columns = {"image_column": "image", "target_column": "MEL"} if isic else {}
     return OutsideImages(name=folder.name, table=table, folder=folder / "train", **columns)
 

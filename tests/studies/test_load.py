@@ -12,7 +12,7 @@ from deepauc.studies.entry import Entry
 from deepauc.studies.load import Parcel, load_studies
 from deepauc.studies.running.cluster import unpack_and_carry_out
 from deepauc.studies.study import StudySet
-from experiments.benchmarks.toy import Toy
+from experiments.benchmarks.toy import ENTRY as TOY
 
 EMPTY = """from deepauc.studies.study import StudySet
 STUDIES = [StudySet(name=name, title="t", studies=()) for name in {}]
@@ -99,9 +99,9 @@ def test_an_entry_has_one_kind_of_runs_and_one_name():
     assert Entry.of(studies).name == "a"
     for fields, message in (
         ({}, "either studies or own"),
-        ({"studies": studies, "own": Toy()}, "either studies or own"),
+        ({"studies": studies, "own": TOY.own}, "either studies or own"),
         ({"studies": StudySet(name="b", title="B", studies=())}, "called b; use one name"),
-        ({"own": Toy()}, "give page= or table="),
+        ({"own": TOY.own}, "give page= or table="),
     ):
         with pytest.raises(ValueError, match=message):
             Entry(name="a", title="A", **fields)

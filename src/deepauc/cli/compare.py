@@ -49,7 +49,7 @@ def compare(
     del help_all  # it has shown itself by now
     from deepauc.metrics.partial import Region
     from deepauc.names import counted
-    from deepauc.reporting.document.sections import p_text
+    from deepauc.reporting.document.cells import p_text
     from deepauc.reporting.evaluation.findings import Absent, to_json
     from deepauc.reporting.evaluation.table import compare_tables
     from deepauc.reporting.figures.label import signed_text
@@ -128,7 +128,7 @@ def _pooled(table: Scores, per_group: str | None) -> Scores:
 
 
 def _show_partial(output: Output, names: tuple[str, ...], found: TableComparison) -> None:
-    from deepauc.reporting.document.sections import p_text
+    from deepauc.reporting.document.cells import p_text
     from deepauc.reporting.evaluation.findings import Absent, Paired
     from deepauc.reporting.figures.label import signed_text
 

@@ -25,7 +25,6 @@ from deepauc.cli.options import (
 from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
-    from deepauc.metrics.intervals import Estimate
     from deepauc.metrics.pooling import ScorePooling
     from deepauc.reporting.evaluation.findings import LabelEvaluation
     from deepauc.reporting.folds import FoldAuc
@@ -171,6 +170,7 @@ def _external(
     from deepauc.data.table.problems import TableError
     from deepauc.data.table.rows import MissingColumnError
     from deepauc.reporting.external import HEADER, evaluate_table
+    from deepauc.reporting.figures.label import interval_text
 
     try:
         found = evaluate_table(
@@ -196,7 +196,7 @@ def _external(
         output.say(note)
     output.table(list(HEADER), found.rows(), title=f"{run} on {table}, with 95 % intervals")
     rows = [
-        [one.name, point.name, _share(point.sensitivity), _share(point.specificity)]
+        [one.name, point.name, interval_text(point.sensitivity), interval_text(point.specificity)]
         for one in found.labels
         for point in one.thresholds
     ]
@@ -205,7 +205,7 @@ def _external(
         output.table(header, rows, title="At the thresholds of training")
     for one in found.labels:
         if output.quiet:
-            output.result(f"{one.name}  {_share(one.auc)}")
+            output.result(f"{one.name}  {interval_text(one.auc)}")
         if one.shift is not None:
             output.say(f"{one.name}: recalibrated by adding {one.shift:+.3f} to the log odds of each probability.")
     output.record({"run": str(run), **asdict(found)})
@@ -220,12 +220,6 @@ def _show_folds(output: Output, found: Sequence[FoldAuc]) -> None:
     if output.quiet:
         for row in rows:
             output.result(f"oof  {row[0]}  {row[4]}")
-
-
-def _share(value: Estimate[float]) -> str:
-    from deepauc.reporting.figures.label import interval_text
-
-    return interval_text(value)
 
 
 def all_notes(table: Scores) -> list[str]:

@@ -133,6 +133,7 @@ def run_study(
     )
     from deepauc.studies.decoded import telling
     from deepauc.studies.load import load_studies
+    from deepauc.studies.records.book import RecordBook
     from deepauc.studies.running.cluster import Cluster
     from deepauc.studies.running.missing import weights_not_here
     from deepauc.studies.running.runner import run_studies
@@ -142,48 +143,36 @@ def run_study(
     output, entry = Output(quiet=quiet, as_json=as_json), load_studies(file).find(name)
     place = Place(data=data, runs=runs, results=results)
     if entry.own is not None:
-        refuse_what_does_not_apply(context, entry)
-        with telling(output.say):
-            record = entry.own.run(
-                place,
-                cells=_split(cells),
-                seeds=None if seeds is None else _numbers(seeds),
-                settings=_options(options or []),
-                pack=pack,
-                device=device,
-                max_minutes=max_minutes,
-                report=output.say,
-            )
-        if record.get("left"):
-            output.result(
-                f"The time limit was reached; runs left: {record['left']}. Run the same command again to resume."
-            )
-        else:
-            _write_page(entry, results, output)
+        refuse_what_does_not_apply(context, entry.name)
+        record = entry.own.run(place)
+        _write_page(entry, results, output)
         output.record(record)
         return
     assert entry.studies is not None
     if cluster is None:
         refuse_without_cluster(context)
     cuts: dict[str, int | None] = {"configs": configs, "tune_epochs": tune_epochs, "tune_sets": tune_sets}
-    chosen = entry.studies.chosen(_split(cells))
-    parents = entry.studies.parents(chosen)
+    studies, changes, only = entry.studies, _options(options or []), None if seeds is None else _numbers(seeds)
+    if entry.varied is not None:
+        studies, changes, only = entry.varied(changes, only), {}, None
+    chosen = studies.chosen(_split(cells))
+    parents = studies.parents(chosen)
     refuse_without_effect(chosen, parents, **cuts, seeds=seeds, curves=curves)
-    chosen, parents = (cut_all(some, **cuts, options=_options(options or [])) for some in (chosen, parents))
+    chosen, parents = (cut_all(some, **cuts, options=changes) for some in (chosen, parents))
     if entry.settled is not None:
         chosen, further = entry.settled(chosen, results)
         parents += further
     if curves:
         chosen = tuple(replace(one, test_curve=True) for one in chosen)
-    if seeds is not None:
-        chosen = tuple(replace(one, seeds=_declared(one, _numbers(seeds))) for one in chosen)
+    if only is not None:
+        chosen = tuple(replace(one, seeds=_declared(one, only)) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_announcement(entry, chosen))
-    for message in weights_not_here(chosen, results / entry.studies.name) if tasks is None else ():
+    for message in weights_not_here(chosen, RecordBook.of(results, studies.name)) if tasks is None else ():
         output.say(message)
     with telling(output.say), _told(output) as report:
         outcome = run_studies(
-            entry.name,
+            studies.name,
             chosen,
             place=place,
             parents=parents,
@@ -197,6 +186,7 @@ def run_study(
     _finish(outcome, output)
     if not (outcome.done or outcome.failed) and chosen and {one.name for one in chosen} <= set(outcome.unavailable):
         raise typer.Exit(2)  # nothing could be run: the page stays as it is
+    entry.finish(place, studies.name)
     if entry.page_after_run and not outcome.out_of_time:
         _write_page(entry, results, output)
     if outcome.failed:
@@ -215,16 +205,19 @@ def status(
 
     Separate columns count runs of another numerics version, cut runs and outdated runs.
     """
-    from deepauc.cli.study_parts import tell_own_status
     from deepauc.studies.load import load_studies
+    from deepauc.studies.records.book import RecordBook
     from deepauc.studies.records.status import status_of
 
     output, declared = Output(as_json=as_json), load_studies(file)
     record: dict[str, Any] = {}
     for entry in [declared.find(name)] if name else declared.entries.values():
-        if entry.studies is None:
-            record[entry.name] = tell_own_status(entry, _split(cells), results, output, whole=name is not None)
+        if entry.own is not None:
+            path = entry.own.path(results)
+            record[entry.name] = {"recorded": path.exists()}
+            output.result(f"{entry.name}: recorded runs: {int(path.exists())} of 1, in {path}")
             continue
+        assert entry.studies is not None
         chosen = entry.studies.chosen(_split(cells))
         parents: tuple[Study, ...] = ()
         if entry.settled is not None:
@@ -250,6 +243,10 @@ def status(
                 output.say("Outdated: records that no declared study needs any more; no other column counts them.")
         else:
             output.result(f"{entry.name}: no records in {results / entry.name}.jsonl")
+        for other in RecordBook(results / entry.name).others():
+            book = RecordBook(results / entry.name, other=other)
+            count = sum(len(book.final(study)) for study in book.studies())
+            output.result(f"{entry.name}, with {other}: {count} recorded in {book.path}")
     output.record(record)
 
 

@@ -1,30 +1,23 @@
-"""Parts of `deepauc study`: studies that are not made of `Study`, and options that do not apply."""
+"""Parts of `deepauc study`: options that do not apply."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from deepauc.cli.console import Output
-
 if TYPE_CHECKING:
-    from deepauc.studies.entry import Entry
     from deepauc.studies.study import Study
 
-_ALWAYS = ("file", "name", "runs", "results", "data", "device", "max_minutes", "quiet", "as_json", "help_all")
+_ALWAYS = ("file", "name", "runs", "results", "data", "quiet", "as_json", "help_all")
 
 
-def refuse_what_does_not_apply(context: typer.Context, entry: Entry) -> None:
-    """One line for the options of this call that runs of another kind have no use for."""
-    assert entry.own is not None
-    taken = (*_ALWAYS, *("options" if name == "settings" else name for name in entry.own.options))
-    flags = {p.name: p.opts[0] for p in context.command.params if p.name is not None}
-    given = [name for name in flags if _was_given(context, name)]
-    if unknown := [flags[name] for name in given if name not in taken]:
-        raise ValueError(f"study {entry.name} has no {', '.join(unknown)}: {entry.own.why}")
+def refuse_what_does_not_apply(context: typer.Context, name: str) -> None:
+    """One line for the options of this call that a whole run has no use for."""
+    given = [p for p in context.command.params if p.name is not None and _was_given(context, p.name)]
+    if unknown := [p.opts[0] for p in given if p.name not in _ALWAYS]:
+        raise ValueError(f"study {name} has no {', '.join(unknown)}: it is run whole, in this process, on a CPU.")
 
 
 def refuse_without_cluster(context: typer.Context) -> None:
@@ -71,19 +64,3 @@ def refuse_without_effect(
 def _was_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def tell_own_status(entry: Entry, cells: list[str], results: Path, output: Output, *, whole: bool) -> Any:
-    """How many runs are recorded, of how many; whole: run by run."""
-    assert entry.own is not None
-    seeds, found = len(entry.own.seeds), entry.own.recorded(results, cells)
-    rows = [[name, f"{count} of {seeds}"] for name, count in found.items()]
-    if whole:
-        output.table(["runs", "recorded"], rows, title=f"{entry.name}: {entry.title}")
-    where = entry.own.path(results)
-    output.result(f"{entry.name}: recorded runs: {sum(found.values())} of {seeds * len(found)}, in {where}")
-    others = entry.own.with_other_settings(results)
-    for changes, count in others.items():
-        output.result(f"{entry.name}, with {changes}: {count} recorded in {where}")
-    by_name = [{"study": name, "final": count, "seeds": seeds} for name, count in found.items()]
-    return {"runs": by_name, "other_settings": others}

@@ -11,7 +11,7 @@ from deepauc.data.task import Task
 from deepauc.names import counted, group_word, leak_text
 from deepauc.pipeline.cross_validation import CrossValidation
 from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork, doubts
-from deepauc.reporting.document.sections import p_text
+from deepauc.reporting.document.cells import p_text
 from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.reporting.folds import verdict
 from deepauc.training.plan.decision import Decision

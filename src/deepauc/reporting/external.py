@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.table.frame import Table, name_of
+from deepauc.data.table.header import table_header
 from deepauc.metrics.calibration import brier_score
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.operating_points import operating_point
@@ -236,8 +237,6 @@ def _there(column: str | None, table: Table) -> str | None:
     if column is None:
         return None
     if isinstance(table, str | Path):
-        from deepauc.training.run.scores import table_header
-
         return column if column in table_header(Path(table), latin_1=True) else None
     return column if column in table.columns else None
 

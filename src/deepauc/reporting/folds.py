@@ -8,15 +8,8 @@ import numpy as np
 
 from deepauc.metrics.crossval.folds import fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
-from deepauc.reporting.document.blocks import (
-    Block,
-    Caution,
-    DataTable,
-    Paragraph,
-    Section,
-    TableCell,
-    shown,
-)
+from deepauc.reporting.document.blocks import Block, Caution, DataTable, Paragraph, Section, TableCell, shown
+from deepauc.reporting.document.cells import cells, interval_cell, signed_cell
 from deepauc.reporting.evaluation.findings import RunFindings
 from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.training.run.fold_record import FoldsRecord, KeptCandidate
@@ -128,23 +121,17 @@ def kept_text(findings: RunFindings) -> list[str]:
 def candidates_section(choice: KeptCandidate, *, folds: bool) -> Section:
     """The leaderboard: networks, their average, trivial baselines."""
     rows = tuple(
-        (
-            TableCell(candidate_text(row.candidate)),
-            TableCell(shown(row.label)),
-            TableCell(interval_text(row.auc), row.auc.value),
-            TableCell("-") if row.less_kept is None else TableCell(signed_text(row.less_kept), row.less_kept.value),
+        cells(
+            *(candidate_text(row.candidate), shown(row.label), interval_cell(row.auc)),
+            "-" if row.less_kept is None else signed_cell(row.less_kept),
             TableCell(f"{row.seconds:,.0f} s", row.seconds),
-            TableCell("kept" if row.kept else "trivial baseline" if row.trivial else ""),
+            "kept" if row.kept else "trivial baseline" if row.trivial else "",
         )
         for row in choice.board
     )
     header = (
-        "Candidate",
-        "Label",
-        "AUC [95 % interval]",
-        "Minus the kept one [95 %]",
-        "Training time",
-        "Remark",
+        *("Candidate", "Label", "AUC [95 % interval]", "Minus the kept one [95 %]"),
+        *("Training time", "Remark"),
     )
     why = (
         f"The default is {candidate_text(choice.default)}. Another candidate replaces it only if its AUC is higher by "

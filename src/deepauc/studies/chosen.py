@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepauc.studies.grid import Config
-from deepauc.studies.records.book import Record, RecordBook, is_measured, validation_curve
+from deepauc.studies.records.book import Record, RecordBook, as_text, is_measured, validation_curve
 from deepauc.studies.selection import NothingToChoose, TriedSetting
 from deepauc.studies.study import Inherits, Study
 
@@ -143,8 +142,3 @@ def _same_runs(study: Study, config: Config) -> Iterator[Config]:
     for other in ({**config, **one} for one in study.configs):
         if other != config and study.recipe(other, "tuning") == recipe:
             yield other
-
-
-def as_text(config: Mapping[str, Any]) -> str:
-    """A setting as records keep it, where a tuple is a list and NaN is NaN: equal texts are equal settings."""
-    return json.dumps(dict(config), sort_keys=True)

@@ -71,18 +71,21 @@ def without_test(task: Task) -> Task:
     return task.with_parts({part: rows for part, rows in task.parts.items() if part != "test"})
 
 
-def comparable(task: Task) -> Task:
+def comparable(task: Task, *, several_labels: bool = False) -> Task:
     """The task, if its settings can be compared by one AUC; said before anything is trained."""
-    if task.num_labels != 1:
+    if task.num_labels != 1 and not several_labels:
         raise ValueError(
             f"task {task.name!r} has {task.num_labels} labels, and a study compares settings by one AUC: declare one "
             "for each label, with the others' columns left out."
         )
     for part in sorted(task.parts.keys() & {"validation", "test"}):
-        if not np.isin((0, 1), task.labels[task.part(part)]).all():  # an uncertain label is neither
-            raise ValueError(
-                f"the {part} part of task {task.name!r} has one class only, so it has no AUC: split it by class."
-            )
+        columns = task.labels[task.part(part)].reshape(-1, task.num_labels).T
+        for name, labels in zip(task.label_names, columns, strict=True):
+            if not np.isin((0, 1), labels).all():  # an uncertain label is neither
+                one = f"one class only of {name!r}" if task.num_labels > 1 else "one class only"
+                raise ValueError(
+                    f"the {part} part of task {task.name!r} has {one}, so it has no AUC: split it by class."
+                )
     return task
 
 

@@ -67,7 +67,9 @@ class Study:
     points of the test curve. group: studies of one group are tuned together before any of them is refitted. cut: what
     was left out of the declared study; goes into the records. measures: further metrics of scores and labels (n,), by
     name: records hold them on validation while tuning and on test at the end. chosen_by: the one of them that settings
-    are chosen by on validation in place of the AUC.
+    are chosen by on validation in place of the AUC. starts_from: the study of the same set whose network, of the same
+    seed, the first stage starts from; "" for one that others start from. Neither is tuned, so that both may have
+    several labels, with an AUC each in their records. about: further entries of these, for a page of one's own.
     """
 
     name: str
@@ -87,6 +89,8 @@ class Study:
     cut: Config = field(default_factory=dict)
     measures: Mapping[str, Metric] = field(default_factory=dict)
     chosen_by: str = AUC
+    starts_from: str | None = None
+    about: Config = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) & set("/\\ *?[]"):
@@ -112,6 +116,8 @@ class Study:
         sources = [*grid.axes, *self.fixed, *inherited]
         if twice := sorted({name for name in sources if sources.count(name) > 1}):
             raise ValueError(f"study {self.name}: {', '.join(twice)} is set in two of grid, fixed and inherits.")
+        if self.starts_from is not None and self.tuned:
+            raise ValueError(f"study {self.name}: only studies that are not tuned start from one another.")
         for config in grid.configs:
             for phase in ("final", "tuning"):
                 self.recipe(config, phase)  # a value that the method refuses shows now, not in the middle of the night
@@ -125,6 +131,11 @@ class Study:
     def tuned(self) -> bool:
         """Whether there is anything to choose."""
         return len(self.configs) > 1
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Studies of the same set whose final runs of a seed come before this one's of that seed."""
+        return (*self.task.needs, *([self.starts_from] if self.starts_from else []))
 
     def recipe(self, config: Config, phase: Phase) -> Recipe:
         """The run of a configuration, its inherited settings included."""
@@ -183,7 +194,7 @@ class StudySet:
         if len(set(names)) != len(names):
             raise ValueError(f"set {self.name}: two studies have one name.")
         for study in self.studies:
-            for other in (*study.task.needs, *(() if study.inherits is None else study.inherits.sources)):
+            for other in (*study.needs, *(() if study.inherits is None else study.inherits.sources)):
                 valid_name(other, names, f"study of the set {self.name}, named by {study.name}")
 
     def parents(self, chosen: Sequence[Study]) -> tuple[Study, ...]:
@@ -200,11 +211,11 @@ class StudySet:
     def chosen(self, patterns: Sequence[str]) -> tuple[Study, ...]:
         """Studies whose dash-separated name begins with one of the patterns (`C10-R-1`), or fits it (`*-auc_m`).
 
-        Those that the tasks of a chosen one need come along.
+        Those that a chosen one needs come along.
         """
         names = [study.name for study in self.studies]
         found = set(chosen_names(names, patterns, f"study of the set {self.name}"))
-        found |= {name for study in self.studies if study.name in found for name in study.task.needs}
+        found |= {name for study in self.studies if study.name in found for name in study.needs}
         return tuple(study for study in self.studies if study.name in found)
 
 

@@ -1,5 +1,6 @@
 """Packed sets: exact, atomic, cheap to open, and suspicious of every file."""
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -9,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -76,11 +77,7 @@ def test_a_packed_task_is_the_task(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["set"]
 
 
-def test_index_of_classes(tmp_path):
-    packed = pack(binary_task(), tmp_path / "set")
-    labels = binary_task().labels
-    for value in (0, 1):
-        assert packed.class_rows(value).tolist() == [i for i in range(20) if labels[i] == value]
+def test_several_labels(tmp_path):
     several = Task(
         name="several",
         kind="multilabel",
@@ -89,16 +86,9 @@ def test_index_of_classes(tmp_path):
         label_names=("a", "b"),
         parts={"train": np.arange(20)},
     )
-    packed = pack(several, tmp_path / "several")
-    for label in (0, 1):
-        for value in (0, 1):
-            assert (
-                packed.class_rows(value, label=label).tolist()
-                == np.flatnonzero(several.labels[:, label] == value).tolist()
-            )
-    assert packed.task().data_hash() == several.data_hash()
-    with pytest.raises(ValueError, match="label"):
-        packed.class_rows(1, label=2)
+    packed = pack(several, tmp_path / "several").task()
+    assert packed.labels.tolist() == several.labels.tolist()
+    assert packed.data_hash() == several.data_hash()
 
 
 def test_features_and_bare_inputs(tmp_path):
@@ -316,11 +306,8 @@ def result_or_message(folder: Path, verify: str) -> PackedInputs | None:
             raise AssertionError("the message does not name the place") from error
         return None
     assert len(packed(np.arange(len(packed)))) == len(packed)
-    try:
+    with contextlib.suppress(ValueError):
         packed.task()
-        packed.class_rows(1)
-    except ValueError:
-        pass
     return packed
 
 
@@ -377,6 +364,21 @@ def test_forged_manifests_with_a_right_checksum(good, data):
         result_or_message(good, "quick")
     finally:
         path.write_bytes(original)
+
+
+def test_sets_with_an_index_of_classes_are_still_read(tmp_path):
+    """Earlier versions stored one, in a column of its own."""
+    task = binary_task()
+    pack(task, tmp_path / "set")
+    path = tmp_path / "set" / "manifest.json"
+    body = json.loads(path.read_bytes())["manifest"]
+    rows = np.arange(18)
+    file = packed_manifest.write_array(tmp_path / "set", "index.npy", [rows], shape=rows.shape, dtype=rows.dtype)
+    body["columns"]["class_rows"] = asdict(file)
+    body["task"]["class_counts"] = [[12, 6]]
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps({"manifest": body, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    assert open_packed(tmp_path / "set", verify="full").task().data_hash() == task.data_hash()
 
 
 @pytest.mark.parametrize("name", ["x" * 5000 + ".npy", "é" * 90 + ".npy", "a\udc80.npy"])

@@ -168,7 +168,7 @@ def test_the_ranking_run_orders_the_removed_positives_by_score(data_root, monkey
 def test_the_toy_as_a_study(tmp_path):
     settings = ToySettings(seeds=2, steps=6, shown_step=3, pretraining_steps=5, margins=(1.0,), grid=8)
     assert "Not run yet" in toy_study.page(tmp_path)
-    record = toy_study.Toy(settings).run(Place(results=tmp_path))
-    assert toy_study.Toy().run(Place(results=tmp_path))["seconds"] == record["seconds"]  # a record that is there stays
+    record = toy_study.run(Place(results=tmp_path), settings)
+    assert toy_study.run(Place(results=tmp_path))["seconds"] == record["seconds"]  # a record that is there stays
     assert record["section"] in toy_study.page(tmp_path)
     assert [path.name for path in toy_study.ENTRY.pictures(tmp_path)] == ["boundaries.png", "paths.png"]

@@ -1,31 +1,33 @@
-"""Chest X-rays in small: a chain of runs, uncertain labels, readers beaten."""
+"""Chest X-rays in small: second stages from a first one's network, uncertain labels, readers beaten."""
 
 import json
 import shutil
-from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from deepauc.data.task import Task
 from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.studies.records.book import RecordBook
+from deepauc.studies.records.status import status_of
 from deepauc.studies.running import execution
-from deepauc.studies.sources import Place
+from deepauc.studies.running.missing import MissingRuns
+from deepauc.studies.running.runner import run_studies
+from deepauc.studies.sources import Place, TaskSource
+from deepauc.studies.study import Study
 from deepauc.training.engine.fast.packing import train_together
 from deepauc.training.plain import from_plain, recipe_hash
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
-from experiments.clinical import chain as medical_chain
-from experiments.clinical import chest as medical_chest
 from experiments.clinical import chest_design as medical_chest_design
-from experiments.clinical.chain import run_links
-from experiments.clinical.chest import ChestStudy, chest_links, mask_labels, one_disease, policy_links
-from experiments.clinical.chest_design import STAND_IN, ChestDesign, study_names, with_settings
+from experiments.clinical.chest import chest_set, count_readers
+from experiments.clinical.chest_design import STAND_IN, ChestDesign, with_settings
 from experiments.clinical.chest_page import PAGES
+from experiments.clinical.chest_tasks import MASKED_SHARE, NIHImages, mask_labels, one_disease
 from experiments.clinical.packs import pack_of, side_by_side
 from experiments.clinical.readers import disease_ensembles
 from experiments.clinical.recipes import METHODS
@@ -39,13 +41,30 @@ SMALL = {**STAND_IN.settings, "epochs": 2, "auc_epochs": 1, "milestones": (2, 4)
          "batch_size": 32}  # fmt: skip
 DESIGN = ChestDesign(
     name="chest", networks=("S",), seeds=(0, 1), losses=("ce", "auc_m"), settings=SMALL, masked=True, tta=2,
-    policy=dict.fromkeys(NAMES, "zeros"),
+    policy=dict.fromkeys(NAMES, "zeros"), labels=NAMES,
 )  # fmt: skip
 READERS = "label,reader,fpr,tpr\nEdema,a,1.0,0.0\nEdema,b,0.0,1.0\nHeart,a,0.9,0.01\nWater,b,0.0,1.0\n"
 
 
-def run_chest(design, task, place, **options):
-    return ChestStudy(design=design, labels=task.label_names, load=lambda *_: task).run(place, **options)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given(TaskSource):
+    task: Task
+    name: str = "given"
+
+    def load(self, seed, *, tuning, place):
+        return self.task
+
+
+def set_of(design, task):
+    given = Given(task=task)
+    return chest_set(replace(design, images=lambda _: given))
+
+
+def run_chest(design, task, place, *, cells=(), **options):
+    studies = set_of(design, task)
+    outcome = run_studies(studies.name, studies.chosen(cells), place=place, device="cpu", **options)
+    assert outcome.failed == []
+    return outcome
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +75,9 @@ def done(tmp_path_factory, spots_task):
     place = Place(data=root / "data", runs=root / "runs", results=root / "results")
     task = spots_task(label_names=NAMES, rows=240)
     told = []
-    return place, task, run_chest(DESIGN, task, place, report=told.append), told
+    outcome = run_chest(DESIGN, task, place, report=told.append)
+    count_readers(DESIGN, place, "chest")
+    return place, task, outcome, told
 
 
 def records_of(place):
@@ -65,14 +86,13 @@ def records_of(place):
 
 
 def test_one_first_stage_for_all_second_ones(done):
-    place, _, found, told = done
+    place, task, outcome, told = done
     records = records_of(place)
-    assert found["runs"] == len(records) == 2 * (1 + 2 * (1 + 3) + 5)
-    assert any("seed 1: mean test AUC" in line for line in told)
-    runs = len(chest_links(DESIGN, done[1])) + len(medical_chest.policy_links(DESIGN, done[1]))
-    left = [line.rpartition(", ")[2] for line in told if "mean test AUC" in line]
-    assert left[:-1] == [f"{number} run{'s' * (number > 1)} left" for number in range(runs - 1, 0, -1)]
-    assert "left" not in left[-1]
+    assert outcome.done == len(records) == 2 * (1 + 2 * (1 + 3) + 5)
+    assert any(step.text.startswith("S-all-ce final, set 1: mean test AUC") for step in told)
+    (status,) = [one for one in status_of(set_of(DESIGN, task), set_of(DESIGN, task).studies, place.results)
+                 if one.study == "S-Heart-auc_m"]  # fmt: skip
+    assert (status.final, status.seeds, status.outdated) == (2, 2, 0)
     for seed in (0, 1):
         first = records["S-stage1-ce", seed]
         assert first["parent"] is None
@@ -86,7 +106,8 @@ def test_one_first_stage_for_all_second_ones(done):
             assert begun == {**stage, "start_from": str(place.runs / first["run"])}
             assert record["identity"]["recipe"] == recipe_hash(from_plain(record["recipe"]))
             assert stage["reset_classifier"]
-            assert len(record["auc"]["test"]) == (3 if labels == "all" else 1)
+            assert len(record["auc"]["test"]) == 3  # the AUC by label, or one with its interval
+            assert isinstance(record["auc"]["test"], dict) is (labels == "all")
 
 
 def test_the_second_stage_begins_with_the_first_ones_weights(done):
@@ -103,11 +124,24 @@ def test_the_second_stage_begins_with_the_first_ones_weights(done):
 
 
 def test_the_same_call_again_trains_nothing(done, monkeypatch):
-    place, task, found, _ = done
+    place, task, _, _ = done
     before = records_of(place)
     monkeypatch.setattr("deepauc.studies.running.execution.train", None)
-    assert run_chest(DESIGN, task, place) == found
+    assert run_chest(DESIGN, task, place).done == 0
     assert records_of(place) == before
+
+
+def test_records_of_a_time_when_linked_runs_were_no_studies_count(done, tmp_path, monkeypatch):
+    place, task, _, _ = done
+    elsewhere = replace(place, results=tmp_path / "results")
+    later = ("config", "method", "fixed", "source", "cut", "selection")
+    for record in records_of(place).values():
+        RecordBook(elsewhere.results / "chest").add({k: v for k, v in record.items() if k not in later})
+    found = status_of(set_of(DESIGN, task), set_of(DESIGN, task).studies, elsewhere.results)
+    assert {(one.final, one.seeds, one.outdated) for one in found} == {(2, 2, 0)}
+    monkeypatch.setattr("deepauc.studies.running.execution.train", None)
+    run_chest(DESIGN, task, elsewhere)
+    assert records_of(elsewhere) == records_of(place)
 
 
 def test_a_lost_parent_is_trained_again_for_a_new_child(done, tmp_path):
@@ -122,91 +156,48 @@ def test_a_lost_parent_is_trained_again_for_a_new_child(done, tmp_path):
     )
     run_chest(replace(DESIGN, masked=False), task, elsewhere)
     assert len(list((tmp_path / "runs").iterdir())) == 2  # the child and its parent
-    assert ("S-Heart-auc_m", 0) in records_of(elsewhere)
+    assert records_of(elsewhere)["S-Heart-auc_m", 0]["auc"] == records_of(place)["S-Heart-auc_m", 0]["auc"]
 
 
 def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
     place, task, _, _ = done
-    links = [link for link in chest_links(DESIGN, task) if link.seed == 0 and "auc_m" in link.study]
-    told = []
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    packed = run_links("chest", links, elsewhere, pack=4, report=told.append)
-    assert any("2 runs side by side" in line for line in told)  # Edema has one row less: another shape
-    alone = records_of(place)
-    for record in packed:
-        assert record["packed"] == (2 if record["labels"] in ("Heart", "Water") else 1)
-        test, other = read_scores(record), read_scores(alone[record["study"], 0])
-        assert test.plain == pytest.approx(other.plain, abs=1e-3)
+    run_chest(replace(DESIGN, seeds=(0,), masked=False), task, elsewhere, cells=["*-auc_m"], pack=4)
+    alone, packed = records_of(place), records_of(elsewhere)
+    assert len(packed) == 5
+    for (study, seed), record in packed.items():
+        assert record["packed"] == (1 if record["labels"] == "all" else 3)
+        assert read_scores(record).plain == pytest.approx(read_scores(alone[study, seed]).plain, abs=1e-3)
 
 
 def test_what_there_is_no_time_for_is_left_to_the_next_call(done, tmp_path):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
     design = replace(DESIGN, seeds=(0,), masked=False)
-    stopped = run_chest(design, task, elsewhere, max_minutes=1e-4)
-    assert stopped["left"] == 9 - stopped["runs"] > 0
-    assert run_chest(design, task, elsewhere)["left"] == 0
+    assert run_chest(design, task, elsewhere, max_minutes=1e-4).out_of_time
+    assert not run_chest(design, task, elsewhere).out_of_time
     mine, whole = records_of(elsewhere), records_of(place)
     assert len(mine) == 9
     for key, record in mine.items():
         assert record["auc"] == whole[key]["auc"]  # resumed to the bit
 
 
-def test_a_run_that_was_at_its_end_when_the_time_was_up_is_the_last(done, tmp_path, monkeypatch):
-    place, task, _, _ = done
-    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    monkeypatch.setattr(medical_chain, "time_limit", lambda deadline: nullcontext())  # it rang unheard
-    stopped = run_chest(replace(DESIGN, seeds=(0,), masked=False), task, elsewhere, max_minutes=1e-9)
-    assert (stopped["runs"], stopped["left"]) == (1, 8)
-
-
-def test_a_pack_is_written_down_before_the_next_one_begins(done, tmp_path, monkeypatch):
-    place, task, _, _ = done
-    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    links = [link for link in chest_links(DESIGN, task) if link.parent is None]
-    trained, real = [], execution.train
-
-    def fails_at_the_second(*recipe_and_task, **options):
-        trained.append(options["run_dir"])
-        if len(trained) > 1:
-            raise RuntimeError("the machine is gone")
-        return real(*recipe_and_task, **options)
-
-    monkeypatch.setattr(execution, "train", fails_at_the_second)
-    monkeypatch.setattr(medical_chain, "_packs", lambda ready, pack: [[link] for link in ready])
-    with pytest.raises(ValueError, match=r"S-stage1-ce, seed 1: the machine is gone"):
-        run_links("chest", links, elsewhere, pack=2)
-    assert list(records_of(elsewhere)) == [("S-stage1-ce", 0)]
-
-
-def test_packs_are_of_equal_size(done):
-    _, task, _, _ = done
-    links = [link for link in chest_links(DESIGN, task) if link.parent is None] * 5
-    sizes = {pack: [len(some) for some in medical_chain._packs(links, pack)] for pack in (24, 9, 8, 4, 3)}
-    assert sizes == {24: [10], 9: [5, 5], 8: [5, 5], 4: [4, 4, 2], 3: [3, 3, 3, 1]}
-
-
 def test_runs_that_see_other_rows_of_one_task_are_not_packed_together(done):
-    _, task, _, _ = done
+    place, task, _, _ = done
     labels = task.labels.copy()
     labels[task.part("train")[:40]] = -1  # all of them: whoever ignores uncertain labels has these rows no more
-    links = policy_links(replace(DESIGN, seeds=(0,)), task)
-    uncertain = [replace(link, task=task.with_labels(labels)) for link in links]
-    for some, expected in ((links, [["ignore", "zeros", "ones", "smooth_zeros", "smooth_ones"]]),
-                           (uncertain, [["ignore"], ["zeros", "ones", "smooth_zeros", "smooth_ones"]])):  # fmt: skip
-        packs = medical_chain._packs(some, 24)
-        assert [[link.study.removeprefix("policy-") for link in pack] for pack in packs] == expected
+    for some, shapes in ((task, 1), (task.with_labels(labels), 2)):
+        studies = [one for one in set_of(DESIGN, some).studies if one.group == "policy"]
+        planner = MissingRuns(studies, RecordBook(place.results / "none"), place)
+        runs = [planner.run(one, "final", one.configs[0], 0) for one in studies]
+        assert len({run.shape for run in runs}) == shapes
+        assert len({run.shape for run in runs[1:]}) == 1
 
 
-def test_no_run_of_a_pack_is_written_down_once_the_time_is_up(done, tmp_path, monkeypatch):
-    place, task, _, _ = done
-    elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    monkeypatch.setattr(medical_chain, "time_limit", lambda deadline: nullcontext())  # it rang at the pack's very end
-    links = [link for link in chest_links(DESIGN, task) if link.parent is None]
-    assert len(run_links("chest", links, elsewhere, pack=2, max_minutes=1e-9)) == 1  # test-time augmentation takes long
-    monkeypatch.setattr(medical_chain, "_train", lambda *_: pytest.fail("trained again"))
-    records = run_links("chest", links, elsewhere, pack=2)
-    assert [record["auc"] for record in records] == [records_of(place)[link.study, link.seed]["auc"] for link in links]
+def test_studies_that_are_tuned_do_not_start_from_one_another():
+    task = Given(task=None)
+    with pytest.raises(ValueError, match="only studies that are not tuned"):
+        Study(name="s", task=task, method=METHODS["auc_m"], grid={"margin": (0.5, 1.0)}, starts_from="other")
 
 
 def test_readers_beaten_by_the_ensemble(done):
@@ -257,8 +248,9 @@ def test_a_label_with_one_class_in_test_is_refused_before_anything_is_trained(do
     labels = task.labels.copy()
     labels[task.part("test"), NAMES.index("Water")] = 0
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    with pytest.raises(ValueError, match="one class only of 'Water'"):
-        run_chest(DESIGN, task.with_labels(labels), elsewhere)
+    outcome = run_chest(replace(DESIGN, masked=False), task.with_labels(labels), elsewhere)
+    assert "one class only of 'Water'" in outcome.unavailable["S-stage1-ce"]
+    assert outcome.unavailable["S-all-ce"] == "final runs of S-stage1-ce come first"
     assert not (tmp_path / "runs").exists()
 
 
@@ -278,38 +270,27 @@ def test_masked_labels_are_half_positive_and_depend_on_the_seed_alone(spots_task
         mask_labels(task, share=0.0, seed=0)
 
 
-def test_the_real_plan_is_the_papers(spots_task):
-    task = spots_task(label_names=medical_chest_design.REAL.policy.keys(), rows=40)
-    links = chest_links(medical_chest_design.REAL, task)
-    assert len(links) == 5 * (1 + 4 * 6)
-    first = links[0].recipe.stages[0]
+def test_the_real_plan_is_the_papers():
+    studies = {study.name: study for study in chest_set(medical_chest_design.REAL).studies}
+    assert len(studies) == 5 * (1 + 4 * 6)
+    recipes = {name: study.recipe({}, "final") for name, study in studies.items()}
+    first = recipes["densenet121-stage1-ce"].stages[0]
     assert first.uncertain["Edema"] == "smooth_ones"
     assert first.uncertain["Cardiomegaly"] == "smooth_zeros"
     assert first.objective.soft_labels
-    single = next(link for link in links if link.study == "densenet121-Pleural_Effusion-auc_m")
-    assert single.recipe.stages[0].uncertain == {"Pleural Effusion": "zeros"}
-    assert single.recipe.stages[0].objective.margin == 0.8
-    assert {link.recipe.model.name for link in links} == set(medical_chest_design.CHEXPERT_NETWORKS)
+    (single,) = recipes["densenet121-Pleural_Effusion-auc_m"].stages
+    assert single.uncertain == {"Pleural Effusion": "zeros"}
+    assert single.objective.margin == 0.8
+    assert {recipe.model.name for recipe in recipes.values()} == set(medical_chest_design.CHEXPERT_NETWORKS)
 
 
 def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    study = ChestStudy(design=DESIGN, labels=NAMES, load=lambda place, design: task)
-    assert study.names == tuple(
-        dict.fromkeys(link.study for link in chest_links(DESIGN, task) + medical_chest.policy_links(DESIGN, task))
-    )
-    found = study.run(elsewhere, cells=["S-Heart-auc_m"], seeds=(1,))
-    assert (found["runs"], found["left"]) == (1, 0)
+    run_chest(with_settings(DESIGN, {}, (1,)), task, elsewhere, cells=["S-Heart-auc_m"])
     assert sorted(records_of(elsewhere)) == [("S-Heart-auc_m", 1), ("S-stage1-ce", 1)]  # with what it starts from
     assert records_of(elsewhere)["S-Heart-auc_m", 1]["auc"] == records_of(place)["S-Heart-auc_m", 1]["auc"]
-    assert study.recorded(elsewhere.results, ["*-auc_m"]) == {
-        "S-all-auc_m": 0,
-        "S-Edema-auc_m": 0,
-        "S-Heart-auc_m": 1,
-        "S-Water-auc_m": 0,
-    }
-    heart = records_of(place)["S-Heart-auc_m", 1]["auc"]["test"]["Heart"][0]
+    heart = records_of(place)["S-Heart-auc_m", 1]["auc"]["test"][0]
     (row,) = [row for row in table_rows(PAGES["chest"].markdown(elsewhere.results)) if row[3] == "Heart"]
     assert row[1:5] == ["apart", "AUC-M", "Heart", f"{heart:.3f}"]
     for record in records_of(place).values():
@@ -320,18 +301,16 @@ def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
     }
     assert stages == {("at once", "CE"), ("at once", "AUC-M")}
     with pytest.raises(ValueError, match="did you mean 'S-Heart-auc_m'"):
-        study.run(elsewhere, cells=["S-Hart-auc_m"])
+        run_chest(DESIGN, task, elsewhere, cells=["S-Hart-auc_m"])
     with pytest.raises(ValueError, match="distinct"):
-        study.run(elsewhere, seeds=(1, 1))
+        set_of(with_settings(DESIGN, {}, (1, 1)), task)
 
 
 def test_other_settings_have_records_of_their_own(done, tmp_path):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=place.runs, results=Path(shutil.copytree(place.results, tmp_path / "r")))
-    study = ChestStudy(design=DESIGN, labels=NAMES, load=lambda place, design: task)
-    settings = {"gamma": 1 / 300, "losses": "auc_m"}
-    found = study.run(elsewhere, cells=["S-all", "S-stage1"], seeds=(0,), settings=settings)
-    assert found["runs"] == 2
+    other = with_settings(DESIGN, {"gamma": 1 / 300, "losses": "auc_m"}, (0,))
+    assert run_chest(other, task, elsewhere, cells=["S-all"]).done == 2
     assert records_of(elsewhere) == records_of(place)  # untouched
     book = RecordBook(elsewhere.results / "chest", other="gamma=0.00333333")
     (record,) = book.final("S-all-auc_m")
@@ -349,11 +328,11 @@ def test_settings_that_the_study_takes():
     assert (design.views, design.losses, design.networks) == ("all", ("ce",), ("densenet121", "densenet169"))
     assert design.settings["lr"] == 1.0
     assert design.records == "chexpert/lr=1,views=all"
-    assert study_names(design, NAMES) == tuple(
+    assert [study.name for study in chest_set(replace(design, labels=("Edema",))).studies] == [
         f"{network}-{rest}"
         for network in ("densenet121", "densenet169")
-        for rest in ("stage1-ce", "all-ce", "Edema-ce", "Heart-ce", "Water-ce")
-    )
+        for rest in ("stage1-ce", "all-ce", "Edema-ce")
+    ]
     assert with_settings(real, {"views": "frontal", "gamma": 1 / 500}).records == "chexpert"
     for several in ("52,210", [52, 210]):
         earlier = with_settings(real, {"milestones": several})
@@ -398,7 +377,6 @@ def test_large_images_are_not_packed():
 def test_a_pack_that_does_not_fit_is_halved(done, tmp_path, monkeypatch):
     place, task, _, _ = done
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
-    links = [link for link in chest_links(DESIGN, task) if link.parent is None]
     packs = []
 
     def fits_alone(jobs, *, device):
@@ -408,19 +386,26 @@ def test_a_pack_that_does_not_fit_is_halved(done, tmp_path, monkeypatch):
         return train_together(jobs, device=device)
 
     monkeypatch.setattr(execution, "train_together", fits_alone)
-    assert len(run_links("chest", links, elsewhere, pack=2)) == 2
+    run_chest(DESIGN, task, elsewhere, cells=["S-stage1"], pack=2)
     assert packs == [2, 1, 1]
     assert {record["packed"] for record in records_of(elsewhere).values()} == {1}
 
 
 @pytest.mark.data
 def test_the_stand_in_on_the_real_file(data_root):
-    task = medical_chest.nih_task(Place(data=data_root))
+    task = NIHImages().load(0, tuning=False, place=Place(data=data_root))
     assert {part: len(rows) for part, rows in task.parts.items()} == {"train": 3040 + 924, "test": 1035}
     assert task.label_names == ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Effusion")
     train = task.part("train")
-    masked = mask_labels(task, share=medical_chest.MASKED_SHARE, seed=0).labels[train]
+    masked = mask_labels(task, share=MASKED_SHARE, seed=0).labels[train]
     assert (masked == -1).sum(axis=0).tolist() == [2 * round(0.3 * n) for n in (168, 74, 166, 341, 401)]
-    links = chest_links(STAND_IN, task)
-    assert len(links) == 5 * (1 + 4 * 6)
-    assert len({link.id for link in links}) == len(links)
+
+
+@pytest.mark.data
+def test_a_run_on_the_real_file_is_called_as_its_record_is(data_root):
+    results = Path(__file__).parents[3] / "results"
+    studies, place = chest_set(STAND_IN).studies, Place(data=data_root, results=results)
+    planner = MissingRuns(studies, RecordBook(results / "chest"), place)
+    runs = [planner.run(study, "final", study.configs[0], seed) for study in studies for seed in (0, 4)]
+    assert all(planner.book.find(run.study.name, "final", run.id) is not None for run in runs)
+    assert len({run.id for run in runs}) == 2 * 30

@@ -1,12 +1,15 @@
 """readers.csv as people write it, what is refused in it, and when."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
-from experiments.clinical import chest as medical_chest
-from experiments.clinical.chest import CHEST_STUDY
+from experiments.clinical import chest_tasks
+from experiments.clinical.chest import count_readers
+from experiments.clinical.chest_design import STAND_IN
 from experiments.clinical.chest_page import PAGES
 from experiments.clinical.readers import given_readers, note_readers, read_readers
 
@@ -64,24 +67,29 @@ def test_points_as_they_are_written(tmp_path, text):
 def test_wrong_points_are_told_before_the_images_are_read(tmp_path, monkeypatch, named):
     (tmp_path / "readers.csv").write_text(HEAD + "Hand,a,0,1\n")
     monkeypatch.setenv("DEEPAUC_DATA", str(tmp_path))
-    monkeypatch.setattr(medical_chest, "load_nih_sheets", lambda *_, **__: pytest.fail("the images were read"))
+    monkeypatch.setattr(chest_tasks, "load_nih_sheets", lambda *_, **__: pytest.fail("the images were read"))
     with pytest.raises(ValueError, match="line 2, label: 'Hand'"):
-        CHEST_STUDY.run(Place(data=tmp_path if named else None, runs=tmp_path, results=tmp_path))
+        chest_tasks.NIHImages().load(0, tuning=False, place=Place(data=tmp_path if named else None))
 
 
-def test_labels_that_nobody_has_read_are_not_in_the_mean(tmp_path, spots_task):
-    design = medical_chest.with_settings(
-        medical_chest.STAND_IN,
-        {"networks": "S", "losses": "ce", "epochs": 1, "auc_epochs": 1, "precision": "float32", "tta": 0},
-    )
-    design = medical_chest.replace(design, seeds=(0,), changed={}, masked=False)
-    place = Place(data=tmp_path, runs=tmp_path / "runs", results=tmp_path / "results")
-    task = spots_task(label_names=NAMES, rows=240)
+def test_labels_that_nobody_has_read_are_not_in_the_mean(tmp_path):
+    labels, groups = np.array([0, 1, 0, 1, 1, 0]), np.arange(6)
+    scores = {"labels": 3, "plain": np.tile(labels, (3, 1)).T.astype("f4"), "truth": np.tile(labels, (3, 1)).T}
+    about = {
+        "study": "S-all-ce",
+        "phase": "final",
+        "run": "r",
+        "seed": 0,
+        "network": "S",
+        "labels": "all",
+        "loss": "ce",
+    }
+    auc = {"test": {name: [1.0, 0.9, 1.0] for name in NAMES}}
+    record = {**about, "auc": auc, "test_scores": {**scores, "groups": groups}}
+    RecordBook(tmp_path / "chest").add(record)
     (tmp_path / "readers.csv").write_text(HEAD + "Edema,a,1.0,0.0\nEdema,b,0.0,1.0\n")
-    study = medical_chest.ChestStudy(design=design, labels=task.label_names, load=lambda *_: task)
-    found = study.run(place, cells=["S-all"], device="cpu")
-    assert found["readers"]["ce, all at once"] == {"per_label": [1, None, None], "mean": 1.0}
-    assert "1.0 of 2 (labels read: 1)" in PAGES["chest"].markdown(place.results)
-    book = RecordBook(place.results / "chest")
-    records = [record for study in book.studies() for record in book.final(study)]
-    assert note_readers("chest", records, NAMES, None, place) is None
+    place = Place(data=tmp_path, results=tmp_path)
+    found = count_readers(replace(STAND_IN, labels=NAMES), place, "chest")
+    assert found["ce, all at once"] == {"per_label": [1, None, None], "mean": 1.0}
+    assert "1.0 of 2 (labels read: 1)" in PAGES["chest"].markdown(tmp_path)
+    assert note_readers("chest", [record], NAMES, None, place) is None

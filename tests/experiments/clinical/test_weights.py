@@ -12,8 +12,7 @@ from deepauc.studies.running.missing import MissingRuns, weights_not_here
 from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
-from experiments.clinical import chain as medical_chain
-from experiments.clinical.chest import ChestStudy
+from experiments.clinical.chest import chest_set
 from experiments.clinical.chest_design import STAND_IN
 from experiments.clinical.recipes import METHODS
 
@@ -34,19 +33,13 @@ def cache(monkeypatch):
     monkeypatch.setattr(build, "find_weights", look)
 
 
-def chest_study(design, task):
-    return ChestStudy(design=design, labels=task.label_names, load=lambda *_: task)
-
-
-def test_all_networks_have_their_weights_before_the_first_is_trained(cache, tmp_path, monkeypatch, spots_task):
-    monkeypatch.setattr(medical_chain, "_train", lambda *_: pytest.fail("something was trained"))
+def test_all_networks_of_the_chest_study_are_looked_for(cache, tmp_path):
     design = replace(STAND_IN, networks=(HERE, NOT_HERE), pretrained=True, masked=False, seeds=(0,), losses=("ce",))
-    place = Place(data=tmp_path, runs=tmp_path / "runs", results=tmp_path / "results")
-    task = spots_task(label_names=("a", "b"), rows=120)
-    with pytest.raises(ValueError, match=f"the weights of {NOT_HERE} are not on this machine"):
-        chest_study(design, task).run(place)
-    with pytest.raises(ValueError, match="timm has no network named 'test_resnt'"):
-        chest_study(replace(design, networks=("test_resnt",), pretrained=False), task).run(place)
+    told = weights_not_here(chest_set(design).studies, RecordBook(tmp_path / "chest"))
+    assert told == [f"the weights of {NOT_HERE} are not on this machine"]
+    misspelt = replace(design, networks=("test_resnt",), pretrained=False)
+    (told,) = weights_not_here(chest_set(misspelt).studies, RecordBook(tmp_path / "chest"))
+    assert "timm has no network named 'test_resnt'" in told
 
 
 def test_a_file_of_weights_that_is_not_there_is_told(tmp_path):
@@ -61,9 +54,9 @@ def test_studies_that_are_complete_need_no_weights(cache, tmp_path):
     (study,) = [
         Study(name="s", task=Spots(None), method=ce, fixed={"network": NOT_HERE, "pretrained": True}, seeds=(0,))
     ]
-    assert len(weights_not_here([study], tmp_path)) == 1
+    assert len(weights_not_here([study], RecordBook(tmp_path))) == 1
     RecordBook(tmp_path).add({"study": "s", "seed": 0, "phase": "final", "run": "r"})
-    assert weights_not_here([study], tmp_path) == []
+    assert weights_not_here([study], RecordBook(tmp_path)) == []
 
 
 class Spots:

@@ -1,6 +1,5 @@
-"""Files of records: any order, duplicates, cut-off lines, several processes, arrays beside them, the old layout."""
+"""Files of records: any order, duplicates, cut-off lines, several processes, arrays beside them."""
 
-import json
 import random
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import compare_auroc
 from deepauc.metrics.intervals import auroc_interval
 from deepauc.studies.records.book import RecordBook
-from deepauc.studies.records.file import append, dense_ranks, read_named, read_runs
+from deepauc.studies.records.file import append, dense_ranks, read_named
 
 RECIPE = {"type": "Recipe", "model": {"type": "MLPSpec"}}
 
@@ -50,6 +49,14 @@ def test_lines_in_any_order_and_twice(tmp_path):
         assert found.diverged("é") == [a_record("x", failed="NaN")]
         assert sorted(one["run"] for one in found.everything() if one.get("replaced")) == ["r", "y"]
         assert found.studies() == ["é"]
+
+
+def test_a_tuple_in_a_setting_is_the_list_that_the_file_has(tmp_path):
+    RecordBook(tmp_path / "s").add(a_record("a", fixed={"milestones": (2, 4)}))
+    book, later = RecordBook(tmp_path / "s"), a_record("b", 1, fixed={"milestones": (2, 4)})
+    book.set_aside_other_settings(later)
+    book.add(later)
+    assert [one["run"] for one in book.final("é")] == ["a", "b"]
 
 
 def test_a_record_stays_the_later_one_when_the_clock_goes_back(tmp_path, monkeypatch):
@@ -133,28 +140,13 @@ def test_ranks_give_the_same_aucs_and_tests_to_the_last_digit(rows):
     assert np.array_equal(both, np.stack(ranks, axis=1))
 
 
-def test_a_folder_of_an_earlier_version_is_read_too(tmp_path):
-    folder = tmp_path / "s"
-    for name in ("tuning", "diverged", "replaced", "lr=0.3"):
-        (folder / name).mkdir(parents=True)
-    first, again = (a_record("t", phase="tuning", auc={"validation": [auc]}) for auc in (0.1, 0.2))
-    (folder / "tuning" / "é.jsonl").write_text("\n".join(map(json.dumps, (first, again))) + '\n{"study": "é", "ru')
-    (folder / "diverged" / "é.jsonl").write_text(json.dumps(a_record("x", 3, failed="NaN")) + "\n")
-    (folder / "é-0.json").write_text(json.dumps(a_record("r0", 0, code_version="0" * 64), indent=1))
-    (folder / "replaced" / "é-0-old.json").write_text(json.dumps(a_record("old", 0)))
-    (folder / "lr=0.3" / "é-0.json").write_text(json.dumps(a_record("r9", 0, set="s/lr=0.3")))
-    (folder / "readers.json").write_text('{"phase": "readers"}')
-    book = RecordBook(folder)
-    book.add(a_record("r1", 1))
-    for found in (book, RecordBook(folder)):
-        assert found.tuning("é") == [again]
-        assert [one["run"] for one in found.diverged("é")] == ["x"]
-        assert [one["run"] for one in found.final("é")] == ["r0", "r1"]
-        assert found.others() == ["lr=0.3"]
-    assert [one["run"] for one in RecordBook(folder, other="lr=0.3").final("é")] == ["r9"]
-    assert [record["run"] for _, record in read_runs(tmp_path / "s.jsonl")] == ["r1"]
-    book.add(a_record("r0", 0, auc={"test": [0.9]}))  # the file has the last word
-    assert RecordBook(folder).final("é")[0]["auc"] == {"test": [0.9]}
+def test_runs_with_other_settings_are_apart(tmp_path):
+    book = RecordBook(tmp_path / "s")
+    book.add(a_record("r0"))
+    book.add(a_record("r9", set="s/lr=0.3"))
+    assert RecordBook(tmp_path / "s").others() == ["lr=0.3"]
+    for other, run in (("", "r0"), ("lr=0.3", "r9")):
+        assert [one["run"] for one in RecordBook(tmp_path / "s", other=other).final("é")] == [run]
 
 
 def test_named_records(tmp_path):

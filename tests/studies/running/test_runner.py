@@ -690,9 +690,9 @@ def test_status_flags_records_of_other_code(done, tmp_path):
 
 
 def test_a_damaged_record_is_named(tmp_path):
-    (tmp_path / "x-0.json").write_text("{")
-    with pytest.raises(ValueError, match=r"x-0\.json is damaged"):
-        RecordBook(tmp_path).final("x")
+    (tmp_path / "x.jsonl").write_text("{\n{}\n")
+    with pytest.raises(ValueError, match=r"x\.jsonl, line 1, is damaged"):
+        RecordBook(tmp_path / "x").final("x")
 
 
 def test_tuning_needs_a_validation_part(tmp_path):

@@ -47,7 +47,6 @@ class TaskFacts:
     name: str
     kind: str
     label_names: tuple[str, ...]
-    class_counts: tuple[tuple[int, int], ...]  # for each label, rows labelled 0 and rows labelled 1
     group_column: str | None = None  # None: not known
 
 
@@ -213,9 +212,6 @@ def _parse(body: dict[str, Any]) -> Manifest:
             name=_is(facts["name"], str),
             kind=_is(facts["kind"], str),
             label_names=tuple(_is(name, str) for name in _is(facts["label_names"], list)),
-            class_counts=tuple(
-                (_whole(counts[0]), _whole(counts[1])) for counts in map(_pair, _is(facts["class_counts"], list))
-            ),
             group_column=None if group_column is None else _is(group_column, str),
         )
     window = None

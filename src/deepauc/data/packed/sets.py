@@ -32,7 +32,6 @@ Progress = Callable[[int, int], None]  # rows done, rows in all
 Verify = Literal["quick", "full"]
 
 _BLOCK_BYTES = 1 << 25
-_CLASS_ROWS = "class_rows"
 
 
 class PackedInputs:
@@ -67,19 +66,11 @@ class PackedInputs:
     def __reduce__(self) -> tuple[Callable[[str], PackedInputs], tuple[str]]:
         return open_packed, (str(self.folder),)
 
-    def class_rows(self, value: Literal[0, 1], *, label: int = 0) -> Indices:
-        """The rows labelled 0 or 1, ascending; unlabelled, uncertain and soft rows are in neither."""
-        facts = self._task_facts()
-        if value not in (0, 1) or not 0 <= label < len(facts.class_counts):
-            raise ValueError(
-                f"value must be 0 or 1, and label below {len(facts.class_counts)}, not {value} and {label}."
-            )
-        start = sum(sum(counts) for counts in facts.class_counts[:label]) + value * facts.class_counts[label][0]
-        return self._columns[_CLASS_ROWS][start : start + facts.class_counts[label][value]]
-
     def task(self) -> Task:
         """The Task that was packed, reading its inputs from here."""
-        facts, columns = self._task_facts(), self._columns
+        facts, columns = self._manifest.task, self._columns
+        if facts is None:
+            raise ValueError(f"{self.folder} holds inputs without labels: pack a Task, not its inputs alone.")
         for name, column in columns.items():
             try:
                 require_unicode(column)
@@ -102,11 +93,6 @@ class PackedInputs:
             weights=columns.get("weights"),
             ids=columns.get("ids"),
         )
-
-    def _task_facts(self) -> TaskFacts:
-        if self._manifest.task is None:
-            raise ValueError(f"{self.folder} holds inputs without labels: pack a Task, not its inputs alone.")
-        return self._manifest.task
 
 
 def pack(
@@ -165,7 +151,8 @@ def open_packed(
         raise ValueError(f"{place / manifest.inputs[0].name} holds neither images nor features. Pack the source again.")
     columns = {name: _map(place, file, full=full) for name, file in manifest.columns.items()}
     packed = PackedInputs(place, manifest, columns, inputs)
-    _check_columns(place, manifest, columns, rows=len(inputs))
+    if manifest.task is not None and "labels" not in columns:
+        raise ValueError(f"{place / MANIFEST_NAME} is damaged (labels are missing). Pack again.")
     if source is not None:
         origin = source.source if isinstance(source, Task) else source
         if origin.digest() != packed.digest():
@@ -179,24 +166,6 @@ def _map(folder: Path, file: PackedFile, *, full: bool) -> Array:
         return np.empty(file.shape, dtype=np.dtype(file.dtype))
     mapped = np.memmap(folder / file.name, mode="r", dtype=np.dtype(file.dtype), offset=head_bytes, shape=file.shape)
     return mapped.view(np.ndarray)  # the same pages without the subclass's cost at each access
-
-
-def _check_columns(folder: Path, manifest: Manifest, columns: dict[str, Array], *, rows: int) -> None:
-    """A manifest that is well formed can still be wrong: what a Task does not check is checked here."""
-    facts = manifest.task
-    if facts is None:
-        return
-    class_rows = columns.get(_CLASS_ROWS)
-    if (
-        "labels" not in columns
-        or class_rows is None
-        or class_rows.dtype != np.int64
-        or class_rows.shape != (sum(map(sum, facts.class_counts)),)
-        or len(facts.class_counts) != len(facts.label_names)
-    ):
-        raise ValueError(f"{folder / MANIFEST_NAME} is damaged (labels or their index are missing). Pack again.")
-    if any(counts[0] + counts[1] > rows for counts in facts.class_counts):
-        raise ValueError(f"{folder / MANIFEST_NAME} is damaged (more labels than rows). Pack again.")
 
 
 def _write_inputs(
@@ -230,8 +199,7 @@ def _blocks(inputs: Inputs, progress: Progress | None, start: int, stop: int, st
 
 
 def _write_task(folder: Path, task: Task) -> tuple[dict[str, PackedFile], TaskFacts]:
-    class_rows, counts = _index_classes(task)
-    arrays: dict[str, Array] = {"labels": task.labels, _CLASS_ROWS: class_rows}
+    arrays: dict[str, Array] = {"labels": task.labels}
     for name, column in (("groups", task.groups), ("weights", task.weights), ("ids", task.ids)):
         if column is not None:
             arrays[name] = column
@@ -242,21 +210,8 @@ def _write_task(folder: Path, task: Task) -> tuple[dict[str, PackedFile], TaskFa
         plain = array.astype(str) if array.dtype.kind not in "biufSU" else array
         plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
         files[name] = write_array(folder, f"column-{number:03d}.npy", [plain], shape=plain.shape, dtype=plain.dtype)
-    facts = TaskFacts(
-        name=task.name,
-        kind=task.kind,
-        label_names=task.label_names,
-        class_counts=counts,
-        group_column=task.group_column,
-    )
+    facts = TaskFacts(name=task.name, kind=task.kind, label_names=task.label_names, group_column=task.group_column)
     return files, facts
-
-
-def _index_classes(task: Task) -> tuple[Indices, tuple[tuple[int, int], ...]]:
-    labels = task.labels.reshape(len(task), task.num_labels)
-    found = [[np.flatnonzero(labels[:, label] == value) for value in (0, 1)] for label in range(task.num_labels)]
-    rows = np.concatenate([rows for pair in found for rows in pair]).astype(np.int64)
-    return rows, tuple((len(negatives), len(positives)) for negatives, positives in found)
 
 
 class Shards:

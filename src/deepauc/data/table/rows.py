@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from deepauc.data.table.compact import NumberColumn, TextBlock, TextColumn, rows_of_block
 from deepauc.data.table.frame import Table, frame_of, name_of, text_rows
+from deepauc.data.table.header import separator_of
 from deepauc.data.table.problems import Problem
 
 if TYPE_CHECKING:
@@ -132,25 +133,6 @@ def _read_file(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> T
         return read(path, wanted, numbers)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from None
-
-
-def separator_of(path: Path, first_line: str) -> str:
-    """A tab in a .tsv; else a comma where the line with the column names has one, or a tab, or a semicolon."""
-    note = first_line.strip().strip('"')
-    if len(note) <= 5 and note.lower().startswith("sep="):
-        raise ValueError(
-            f"{path} begins with {note!r}, a note for Excel: delete that line; the next one names the columns."
-        )
-    if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]]:
-        return "\t"
-    return next((mark for mark in ",\t;" if _parts(first_line, mark) > 1), ",")
-
-
-def _parts(line: str, mark: str) -> int:
-    try:
-        return len(next(csv.reader([line], delimiter=mark), []))
-    except csv.Error:  # told where the line is read in earnest
-        return 0
 
 
 def _read_csv(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> TableRows:

@@ -20,6 +20,7 @@ from deepauc.reporting.document.blocks import (
     TableCell,
     shown,
 )
+from deepauc.reporting.document.cells import DASH, cells
 from deepauc.reporting.evaluation.findings import Absent, History, LeakFinding, RunFindings
 from deepauc.reporting.figures.cohort import cohort_picture
 from deepauc.reporting.figures.history import history_pictures
@@ -59,22 +60,19 @@ def _stage_row(number: int, stage: Mapping[str, Any]) -> tuple[TableCell, ...]:
     if epochs := stage.get("epochs"):
         length = f"{epochs} epoch{'s' * (epochs != 1)}"
     quota = stage.get("positives_per_batch")
-    return (
-        TableCell(str(number + 1), number + 1),
-        TableCell(_spec_text(stage.get("objective"))),
-        TableCell(_spec_text(stage.get("optimizer"))),
-        TableCell(length),
-        TableCell(shown(str(stage.get("batch_size", "?")))),
-        TableCell("as they come" if quota is None else shown(str(quota))),
-        TableCell(shown(_bound(stage))),
-        TableCell(f"{shown(str(stage.get('keep', '?')))} epoch"),
+    return cells(
+        *(number + 1, _spec_text(stage.get("objective")), _spec_text(stage.get("optimizer")), length),
+        shown(str(stage.get("batch_size", "?"))),
+        "as they come" if quota is None else shown(str(quota)),
+        shown(_bound(stage)),
+        f"{shown(str(stage.get('keep', '?')))} epoch",
     )
 
 
 def _decisions(record: RunRecord) -> tuple[tuple[TableCell, ...], ...]:
     """The plan that `deepauc train` wrote down."""
     rows = [(one.name, one.value, one.reason) for one in record.plan.decisions]
-    return tuple(tuple(TableCell(shown(text, longest=600)) for text in row) for row in rows)
+    return tuple(cells(*(shown(text, longest=600) for text in row)) for row in rows)
 
 
 def _bound(stage: Mapping[str, Any]) -> str:
@@ -151,10 +149,8 @@ def leaks_section(findings: RunFindings) -> Section:
 def cases_section(findings: RunFindings) -> Section:
     """The rows the model is most wrong about, by id."""
     rows = tuple(
-        (
-            TableCell(shown(case.id)),
-            TableCell(shown(case.label)),
-            TableCell(case.kind),
+        cells(
+            *(shown(case.id), shown(case.label), case.kind),
             TableCell(f"{case.score:.4g}", case.score),
             TableCell(percent_text(case.wrong_side_of), case.wrong_side_of),
         )
@@ -188,14 +184,11 @@ def data_section(findings: RunFindings) -> Section:
         counts = one.counts
         share = counts.positives / counts.rows if counts.rows else 0.0
         rows.append(
-            (
-                TableCell("all folds" if one.part == OOF else shown(one.part)),
-                TableCell(shown(one.label)),
-                TableCell(f"{counts.rows:,}", counts.rows),
-                TableCell(f"{counts.positives:,}", counts.positives),
+            cells(
+                *("all folds" if one.part == OOF else shown(one.part), shown(one.label), counts.rows, counts.positives),
                 TableCell(percent_text(share) if counts.rows else "—", share),
-                TableCell(f"{counts.missing:,}", counts.missing),
-                TableCell("—") if counts.patients is None else TableCell(f"{counts.patients:,}", counts.patients),
+                counts.missing,
+                DASH if counts.patients is None else counts.patients,
             )
         )
     header = ("Part", "Label", "Labelled rows", "Positives", "Share", "Label missing", _groups_title(findings))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepauc.reporting.document.blocks import DataTable, Paragraph, Section, TableCell, shown
+from deepauc.reporting.document.blocks import DataTable, Paragraph, Section, shown
+from deepauc.reporting.document.cells import cells
 from deepauc.reporting.evaluation.findings import Absent, RunFindings
 from deepauc.text_tables import percent_text
 from deepauc.training.run.scores import OOF
@@ -32,14 +33,7 @@ def checklist_section(findings: RunFindings) -> Section:
     rows = []
     for item in ITEMS:
         answer = item.answer(findings)
-        rows.append(
-            (
-                TableCell(item.topic),
-                TableCell(item.tripod or "—"),
-                TableCell(item.claim or "—"),
-                TableCell(AUTHOR if answer is None else answer),
-            )
-        )
+        rows.append(cells(item.topic, item.tripod or "—", item.claim or "—", AUTHOR if answer is None else answer))
     header = ("Topic", "TRIPOD+AI item", "CLAIM item", "In this report")
     table = DataTable(caption="Reporting checklist: TRIPOD+AI and CLAIM", header=header, rows=tuple(rows))
     return Section(anchor="checklist", title="Reporting checklist", blocks=(Paragraph(_SOURCES), table))

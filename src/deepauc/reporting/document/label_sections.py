@@ -15,6 +15,7 @@ from deepauc.reporting.document.blocks import (
     Picture,
     TableCell,
 )
+from deepauc.reporting.document.cells import brier_cell, cells, decimals, figure_cell, interval_cell
 from deepauc.reporting.document.operating_sections import patient_tables, threshold_words
 from deepauc.reporting.evaluation.findings import (
     Absent,
@@ -29,7 +30,6 @@ from deepauc.reporting.figures.label import (
     decision_picture,
     figure_text,
     histogram_picture,
-    interval_text,
     precision_recall_picture,
     ranges_text,
     reliability_picture,
@@ -122,28 +122,13 @@ def _partial_table(label: LabelEvaluation, over: str) -> tuple[Block, ...]:
         DataTable(
             caption=f"Partial AUC ({found.region}) with its 95 % interval ({method})",
             header=("Region", "Partial AUC", "from", "to", "Chance", "At most"),
-            rows=(
-                (
-                    *_interval_row(str(found.region), found.area),
-                    *(TableCell(f"{value:.3f}", value) for value in (found.chance, found.most)),
-                ),
-            ),
+            rows=((*_interval_row(str(found.region), found.area), decimals(found.chance), decimals(found.most)),),
         ),
     )
 
 
-def figure_cell(value: float, limits: Estimate[float] | Absent) -> TableCell:
-    """A figure with its limits, where it has some."""
-    return TableCell(figure_text(value, limits), value)
-
-
-def brier_cell(state: CalibrationState) -> TableCell:
-    """The Brier score with its interval."""
-    return figure_cell(state.brier, state.brier_interval)
-
-
 def _interval_row(name: str, one: Estimate[float]) -> tuple[TableCell, ...]:
-    return TableCell(name), *(TableCell(f"{value:.3f}", value) for value in (one.value, one.low, one.high))
+    return cells(name, decimals(one.value), decimals(one.low), decimals(one.high))
 
 
 def _curves(label: LabelEvaluation, prefix: str, other: tuple[str, Paired] | None) -> tuple[Block, ...]:
@@ -267,8 +252,6 @@ def _decision(label: LabelEvaluation, prefix: str) -> tuple[Block, ...]:
 
 def auc_cell(label: LabelEvaluation) -> TableCell:
     """AUC with its interval, or the reason in short."""
-    if isinstance(label.auc, Absent):
-        return TableCell("—")
-    if label.too_few is not None:
+    if isinstance(label.auc, AucResult) and label.too_few is not None:
         return TableCell(label.too_few)
-    return TableCell(interval_text(label.auc.headline), label.auc.headline.value)
+    return interval_cell(label.auc if isinstance(label.auc, Absent) else label.auc.headline)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.document.blocks import Block, DataTable, Missing, Paragraph, TableCell
+from deepauc.reporting.document.cells import cells, interval_cell, share_cell
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, OperatingRow, PatientLevel
 from deepauc.reporting.evaluation.label import rows_of
-from deepauc.reporting.figures.label import interval_text
 from deepauc.text_tables import percent_text
 from deepauc.training.run.scores import OOF
 
@@ -22,13 +20,6 @@ _CHOSEN_ON_FOLDS = (
     "Threshold is the choice of all held-out rows, in log odds, which deepauc predict and the bundle use."
 )
 _SCORE_WORDS = {"highest": "its highest score (worst image)", "mean": "the mean of its scores"}
-
-
-def share_cell(one: Estimate[float]) -> TableCell:
-    """A share in per cent with its limits; a dash where nothing was counted."""
-    if math.isnan(one.value):
-        return TableCell("—")
-    return TableCell(percent_text(one.value, one.low, one.high).replace(" %", ""), one.value)
 
 
 def operating_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
@@ -56,26 +47,14 @@ def patient_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
     if not label.patients or isinstance(label.auc, Absent):
         return ()
     word = label.counts.group_word
-    rows = [
-        (
-            TableCell(f"Each row on its own (intervals clustered by {word})"),
-            TableCell(f"{label.counts.rows:,}", label.counts.rows),
-            TableCell(f"{label.counts.positives:,}", label.counts.positives),
-            TableCell(interval_text(label.auc.headline), label.auc.headline.value),
-            *_at_ninety(label.operating_points, label.sensitivity_points),
-        )
+    judged: list[tuple[str, Estimate[float] | Absent, LabelEvaluation | PatientLevel]] = [
+        (f"Each row on its own (intervals clustered by {word})", label.auc.headline, label),
+        *((f"Every {word} by {_SCORE_WORDS[level.score]}", level.auc, level) for level in label.patients),
     ]
-    for level in label.patients:
-        auc = level.auc
-        rows.append(
-            (
-                TableCell(f"Every {word} by {_SCORE_WORDS[level.score]}"),
-                TableCell(f"{level.counts.rows:,}", level.counts.rows),
-                TableCell(f"{level.counts.positives:,}", level.counts.positives),
-                TableCell("—") if isinstance(auc, Absent) else TableCell(interval_text(auc), auc.value),
-                *_at_ninety(level.operating_points, level.sensitivity_points),
-            )
-        )
+    rows = tuple(
+        cells(what, one.counts.rows, one.counts.positives, interval_cell(auc), *_at_ninety(one))
+        for what, auc, one in judged
+    )
     return (
         DataTable(
             caption=f"By row and by {word}, with 95 % intervals",
@@ -83,7 +62,7 @@ def patient_blocks(label: LabelEvaluation) -> tuple[Block, ...]:
                 *("What is judged", "Number", "Positive", "AUC"),
                 *("Sensitivity, % (threshold for 90 % specificity)", "Specificity, % (threshold for 90 % sensitivity)"),
             ),
-            rows=tuple(rows),
+            rows=rows,
         ),
         Paragraph(
             f"A {word} is positive if one of its rows is. Thresholds are chosen on the {word}s of "
@@ -126,8 +105,8 @@ def asked_text(row: OperatingRow) -> str:
 
 
 def _row(row: OperatingRow) -> tuple[TableCell, ...]:
-    return (
-        TableCell(asked_text(row).replace(" ", "\u00a0")),
+    return cells(
+        asked_text(row).replace(" ", "\u00a0"),
         TableCell(f"{row.threshold:.4g}", row.threshold),
         TableCell(f"{row.true_positives:,}, {row.false_negatives:,}", row.true_positives),
         TableCell(f"{row.true_negatives:,}, {row.false_positives:,}", row.true_negatives),
@@ -138,15 +117,11 @@ def _row(row: OperatingRow) -> tuple[TableCell, ...]:
     )
 
 
-def _at_ninety(
-    fixed: tuple[OperatingRow, ...] | Absent, sensitive: tuple[OperatingRow, ...] | Absent
-) -> tuple[TableCell, TableCell]:
-    specific = next((row for row in _rows(fixed) if row.asked_specificity == 0.9), None)
-    found = next((row for row in _rows(sensitive) if row.asked_sensitivity == 0.9), None)
-    return (
-        TableCell("—") if specific is None else share_cell(specific.sensitivity),
-        TableCell("—") if found is None else share_cell(found.specificity),
-    )
+def _at_ninety(one: LabelEvaluation | PatientLevel) -> tuple[TableCell, TableCell]:
+    fixed, sensitive = _rows(one.operating_points), _rows(one.sensitivity_points)
+    sensitivity = next((row.sensitivity for row in fixed if row.asked_specificity == 0.9), None)
+    specificity = next((row.specificity for row in sensitive if row.asked_sensitivity == 0.9), None)
+    return share_cell(sensitivity), share_cell(specificity)
 
 
 def _rows(found: tuple[OperatingRow, ...] | Absent) -> tuple[OperatingRow, ...]:

@@ -28,16 +28,20 @@ from deepauc.reporting.document.blocks import (
     TableCell,
     shown,
 )
-from deepauc.reporting.document.checklist import checklist_section
-from deepauc.reporting.document.label_sections import (
-    Topic,
-    auc_cell,
+from deepauc.reporting.document.cells import (
+    DASH,
     brier_cell,
+    cells,
+    decimals,
     figure_cell,
-    interval_table,
-    label_topics,
+    interval_cell,
+    p_cell,
+    share_cell,
+    signed_cell,
 )
-from deepauc.reporting.document.operating_sections import operating_blocks, patient_blocks, share_cell
+from deepauc.reporting.document.checklist import checklist_section
+from deepauc.reporting.document.label_sections import Topic, auc_cell, interval_table, label_topics
+from deepauc.reporting.document.operating_sections import operating_blocks, patient_blocks
 from deepauc.reporting.document.trivial_section import trivial_cautions, trivial_section
 from deepauc.reporting.document.variation_section import variation_section
 from deepauc.reporting.evaluation.findings import (
@@ -47,12 +51,13 @@ from deepauc.reporting.evaluation.findings import (
     CalibrationState,
     LabelEvaluation,
     Paired,
+    PairedPartial,
     RunFindings,
     StageFinding,
     SubgroupFinding,
 )
 from deepauc.reporting.evaluation.label import rows_of
-from deepauc.reporting.figures.label import forest_picture, interval_text, signed_text
+from deepauc.reporting.figures.label import forest_picture, interval_text
 from deepauc.reporting.folds import SINGLE_NETWORKS, candidates_section, kept_text, verdict_blocks
 from deepauc.training.run.scores import OOF
 
@@ -90,11 +95,6 @@ def run_document(findings: RunFindings, *, command: str | None, thumbnails: Sect
         sections=tuple(sections),
         footer=NOT_A_DEVICE,
     )
-
-
-def p_text(p_value: float) -> str:
-    """`p = 0.012`, or `p < 0.0001`."""
-    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.2g}"
 
 
 def _against(findings: RunFindings) -> list[Section]:
@@ -277,17 +277,13 @@ def _label_row(label: LabelEvaluation) -> tuple[TableCell, ...]:
     points, calibration = label.operating_points, label.calibration
     ninety = [] if isinstance(points, Absent) else [row for row in points if row.asked_specificity == 0.9]
     after = None if isinstance(calibration, Absent) else calibration.after
-    precision = TableCell("—")
+    precision = DASH
     if isinstance(label.auc, AucResult):
         precision = figure_cell(label.auc.average_precision, label.auc.average_precision_interval)
-    return (
-        TableCell(shown(label.name)),
-        TableCell(f"{label.counts.positives:,}", label.counts.positives),
-        TableCell(f"{label.counts.negatives:,}", label.counts.negatives),
-        auc_cell(label),
-        precision,
-        share_cell(ninety[0].sensitivity) if ninety else TableCell("—"),
-        brier_cell(after) if isinstance(after, CalibrationState) else TableCell("—"),
+    return cells(
+        *(shown(label.name), label.counts.positives, label.counts.negatives, auc_cell(label), precision),
+        share_cell(ninety[0].sensitivity if ninety else None),
+        brier_cell(after) if isinstance(after, CalibrationState) else DASH,
     )
 
 
@@ -355,15 +351,7 @@ def _baseline_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _
         if isinstance(found, Absent):
             blocks.append(Missing(f"paired test of {shown(name)}", found.why))
             continue
-        rows.append(
-            (
-                TableCell(shown(name)),
-                TableCell(f"{found.auc:.3f}", found.auc),
-                TableCell(f"{found.baseline_auc:.3f}", found.baseline_auc),
-                TableCell(signed_text(found.difference), found.difference.value),
-                TableCell(p_text(found.p_value), found.p_value),
-            )
-        )
+        rows.append(_paired_row(name, found.auc, found.baseline_auc, found))
     if rows:
         difference = f"This run minus {words.column} [95 % interval]"
         header = ("Label", "AUC, this run", f"AUC, {words.column}", difference, "Two-sided p")
@@ -385,15 +373,7 @@ def _partial_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _W
             blocks.append(Missing(f"paired test of the partial AUC of {shown(name)}", found.why))
         elif found is not None:
             regions.add(str(found.region))
-            rows.append(
-                (
-                    TableCell(shown(name)),
-                    TableCell(f"{found.area:.3f}", found.area),
-                    TableCell(f"{found.baseline_area:.3f}", found.baseline_area),
-                    TableCell(signed_text(found.difference), found.difference.value),
-                    TableCell(p_text(found.p_value), found.p_value),
-                )
-            )
+            rows.append(_paired_row(name, found.area, found.baseline_area, found))
     if not rows:
         return list[Block](blocks)
     over = f"{baseline.group_word}s" if baseline.clustered else "rows"
@@ -405,21 +385,18 @@ def _partial_blocks(baseline: BaselineFinding, names: tuple[str, ...], words: _W
     return [DataTable(caption=caption, header=header, rows=tuple(rows)), *blocks]
 
 
+def _paired_row(name: str, ours: float, theirs: float, test: Paired | PairedPartial) -> tuple[TableCell, ...]:
+    return cells(shown(name), decimals(ours), decimals(theirs), signed_cell(test.difference), p_cell(test.p_value))
+
+
 def _stage_blocks(stages: tuple[StageFinding, ...]) -> list[Block]:
     rows = []
     for stage in stages:
-        difference, p_value = TableCell("—"), TableCell("—")
+        difference, p_value = DASH, DASH
         if stage.last_minus_this is not None and stage.p_value is not None:
-            difference = TableCell(signed_text(stage.last_minus_this), stage.last_minus_this.value)
-            p_value = TableCell(p_text(stage.p_value), stage.p_value)
-        rows.append(
-            (
-                TableCell(f"{stage.number + 1}: {shown(stage.objective)}{' (kept)' if stage.kept else ''}"),
-                TableCell(f"{stage.validation_auc:.3f}", stage.validation_auc),
-                difference,
-                p_value,
-            )
-        )
+            difference, p_value = signed_cell(stage.last_minus_this), p_cell(stage.p_value)
+        name = f"{stage.number + 1}: {shown(stage.objective)}{' (kept)' if stage.kept else ''}"
+        rows.append(cells(name, decimals(stage.validation_auc), difference, p_value))
     kept = next((stage for stage in stages if stage.kept), None)
     said = "" if kept is None else f" The network of stage {kept.number + 1} was kept, and this report judges it."
     if all(stage.p_value is None for stage in stages):
@@ -460,20 +437,9 @@ def _subgroup_block(findings: RunFindings, one: SubgroupFinding, number: int, se
     for row in one.rows:
         auc = TableCell("— (one class only)" if row.positives in (0, row.rows) else "— (too few)")
         if isinstance(row.auc, Estimate):
-            auc = TableCell(interval_text(row.auc), row.auc.value)
-        rows.append(
-            (
-                TableCell(shown(row.group)),
-                TableCell(f"{row.rows:,}", row.rows),
-                TableCell(f"{row.positives:,}", row.positives),
-                auc,
-                *(
-                    TableCell("—") if share is None else share_cell(share)
-                    for share in (row.sensitivity, row.specificity)
-                    if one.threshold is not None
-                ),
-            )
-        )
+            auc = interval_cell(row.auc)
+        shares = (share_cell(row.sensitivity), share_cell(row.specificity)) if one.threshold is not None else ()
+        rows.append(cells(shown(row.group), row.rows, row.positives, auc, *shares))
     header = ["Group", "Rows", "Positives", "AUC [95 % interval]"]
     header += ["Sensitivity, %", "Specificity, %"] if one.threshold is not None else []
     table = DataTable(caption=title, header=tuple(header), rows=tuple(rows))

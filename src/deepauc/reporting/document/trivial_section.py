@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from deepauc.reporting.document.blocks import Block, Caution, DataTable, Paragraph, Section, TableCell, shown
+from deepauc.reporting.document.blocks import Block, Caution, DataTable, Paragraph, Section, shown
+from deepauc.reporting.document.cells import cells, decimals, signed_cell
 from deepauc.reporting.evaluation.findings import Paired, RunFindings
 from deepauc.reporting.figures.label import signed_text
 
@@ -24,12 +25,7 @@ def trivial_cautions(findings: RunFindings) -> list[Block]:
 def trivial_section(findings: RunFindings) -> Section | None:
     """The paired comparison with each of them; None where training has fitted none."""
     rows = [
-        (
-            TableCell(shown(one.objective)),
-            TableCell(shown(label)),
-            TableCell(f"{pair.baseline_auc:.3f}", pair.baseline_auc),
-            TableCell(signed_text(pair.difference), pair.difference.value),
-        )
+        cells(shown(one.objective), shown(label), decimals(pair.baseline_auc), signed_cell(pair.difference))
         for one in findings.trivial
         for label, pair in zip(findings.label_names, one.labels, strict=True)
         if isinstance(pair, Paired)

@@ -16,8 +16,9 @@ from deepauc.reporting.document.blocks import (
     TableCell,
     shown,
 )
-from deepauc.reporting.evaluation.findings import Absent, AucResult, RunFindings
-from deepauc.reporting.figures.label import forest_picture, interval_text
+from deepauc.reporting.document.cells import cells, interval_cell
+from deepauc.reporting.evaluation.findings import AucResult, RunFindings
+from deepauc.reporting.figures.label import forest_picture
 
 _FOLDS = (
     "Each fold is judged by the network that was not trained on it, with DeLong's 95 % interval of that fold alone. "
@@ -59,17 +60,12 @@ def _of_label(findings: RunFindings, label: str) -> str:
 
 def _folds(findings: RunFindings, number: int, label: str) -> Block:
     rows = [one for one in findings.folds if one.label == label]
-    cells = tuple(
-        (
-            TableCell(shown(one.fold), place),
-            TableCell(f"{one.rows:,}", one.rows),
-            TableCell(f"{one.positives:,}", one.positives),
-            _cell(one.auc),
-        )
+    lines = tuple(
+        cells(TableCell(shown(one.fold), place), one.rows, one.positives, interval_cell(one.auc))
         for place, one in enumerate(rows)
     )
     caption = f"Each fold{_of_label(findings, label)}"
-    table = DataTable(caption=caption, header=("Fold", "Rows", "Positives", "AUC [95 % interval]"), rows=cells)
+    table = DataTable(caption=caption, header=("Fold", "Rows", "Positives", "AUC [95 % interval]"), rows=lines)
     drawn = [(f"fold {one.fold}", one.auc) for one in rows if isinstance(one.auc, Estimate)]
     if len(drawn) < 2:
         return table
@@ -89,12 +85,12 @@ def _folds(findings: RunFindings, number: int, label: str) -> Block:
 
 def _repeats(findings: RunFindings, number: int, label: str) -> list[Block]:
     rows = [one for one in findings.repeats if one.label == label]
-    cells = tuple(
-        (TableCell(shown(one.run)), TableCell("—" if one.seed is None else str(one.seed), one.seed), _cell(one.auc))
+    lines = tuple(
+        cells(shown(one.run), TableCell("—" if one.seed is None else str(one.seed), one.seed), interval_cell(one.auc))
         for one in rows
     )
     caption = f"Each run{_of_label(findings, label)}"
-    table = DataTable(caption=caption, header=("Run", "Seed", "AUC [95 % interval]"), rows=cells)
+    table = DataTable(caption=caption, header=("Run", "Seed", "AUC [95 % interval]"), rows=lines)
     drawn = [(f"seed {one.seed}", one.auc) for one in rows if isinstance(one.auc, Estimate)]
     if len(drawn) < 2:
         return [table]
@@ -111,7 +107,3 @@ def _repeats(findings: RunFindings, number: int, label: str) -> list[Block]:
         alt=said,
     )
     return [Beside((table, Paragraph(said)), picture)]
-
-
-def _cell(auc: Estimate[float] | Absent) -> TableCell:
-    return TableCell("—") if isinstance(auc, Absent) else TableCell(interval_text(auc), auc.value)

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.data.table.header import table_header
 from deepauc.data.table.rows import read_rows
 from deepauc.metrics.operating_points import OperatingPoint, operating_point
 from deepauc.names import find_alike, one_form
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow, SubgroupFinding, SubgroupRow
 from deepauc.reporting.evaluation.sample import Sample, attempt, count_rows
 from deepauc.reporting.evaluation.within_folds import part_interval
-from deepauc.training.run.scores import MISSING, Scores, table_header
+from deepauc.training.run.scores import MISSING, Scores
 
 Strings = npt.NDArray[np.str_]
 

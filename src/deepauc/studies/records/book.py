@@ -8,8 +8,9 @@ stands in `file.py`.
 from __future__ import annotations
 
 import csv
+import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.intervals import Estimate
-from deepauc.studies.records.file import append, parsed, read_runs, whole
+from deepauc.studies.records.file import append, read_runs
 from deepauc.studies.study import AUC, Metric
 from deepauc.training.run.run import Run
 from deepauc.training.run.scores import read_run_scores
@@ -34,8 +35,7 @@ class RecordBook:
     """The records of one set of studies, read once and kept up to date.
 
     path: RESULTS/NAME.jsonl, or without the ending. other: of linked runs, those with settings that are not the
-    study's own, by the text that says which. A folder RESULTS/NAME of an earlier version, a file a final run, is read
-    too; what is new goes into the one file.
+    study's own, by the text that says which.
     """
 
     def __init__(self, path: Path, *, other: str = "") -> None:
@@ -77,8 +77,7 @@ class RecordBook:
 
     def others(self) -> list[str]:
         """Which other settings have records."""
-        old = [path.name for path in _old_folder(self.path).glob("*=*") if path.is_dir()]
-        return sorted({*old, *(_other(record) for _, record in read_runs(self.path))} - {""})
+        return sorted({_other(record) for _, record in read_runs(self.path)} - {""})
 
     def find(self, study: str, phase: str, run: str) -> Record | None:
         """The record of this run, if it is there."""
@@ -98,7 +97,7 @@ class RecordBook:
         Their records stay, marked as `replaced`.
         """
         for other in self.final(record["study"]):
-            if any(other[name] != record[name] for name in ("config", "fixed")):
+            if any(as_text({**record, **other}[name]) != as_text(record[name]) for name in ("config", "fixed")):
                 self.add({**other, "replaced": True})
 
     def _of(self, study: str) -> dict[tuple[str, str], tuple[float, Record]]:
@@ -107,12 +106,17 @@ class RecordBook:
     def _read(self) -> dict[str, dict[tuple[str, str], tuple[float, Record]]]:
         if self._by_study is None:
             self._by_study = {}
-            new = (found for found in read_runs(self.path) if _other(found[1]) == self.other)
+            own = (found for found in read_runs(self.path) if _other(found[1]) == self.other)
             # Sorting keeps the order of lines that have the same time: the last one counts.
-            for when, record in sorted([*_old_runs(_old_folder(self.path) / self.other), *new], key=lambda one: one[0]):
+            for when, record in sorted(own, key=lambda one: one[0]):
                 runs = self._by_study.setdefault(record["study"], {})
                 runs[record["phase"], record["run"]] = (when, record)
         return self._by_study
+
+
+def as_text(config: Mapping[str, Any]) -> str:
+    """A setting as records keep it, where a tuple is a list and NaN is NaN: equal texts are equal settings."""
+    return json.dumps(dict(config), sort_keys=True)
 
 
 def _counts(record: Record) -> bool:
@@ -125,25 +129,6 @@ def _other(record: Record) -> str:
     return str(record.get("set", "")).partition("/")[2]
 
 
-def _old_folder(path: Path) -> Path:
-    return path.with_suffix("")
-
-
-def _old_runs(folder: Path) -> Iterator[tuple[float, Record]]:
-    """Of a folder of an earlier version; older than all that has a time.
-
-    tuning/STUDY.jsonl and diverged/STUDY.jsonl have a line a run; a final run is STUDY-SEED.json, or in `replaced`.
-    """
-    for path in (*sorted(folder.glob("tuning/*.jsonl")), *sorted(folder.glob("diverged/*.jsonl"))):
-        content = path.read_bytes()
-        lines = content[: whole(content)].split(b"\n")
-        yield from ((-1.0, parsed(line, str(path))) for line in lines if line.strip())
-    for path in (*sorted(folder.glob("replaced/*.json")), *sorted(folder.glob("*.json"))):
-        record = parsed(path.read_bytes(), str(path))
-        if record.get("phase") == "final":
-            yield -1.0, record | ({"replaced": True} if path.parent.name == "replaced" else {})
-
-
 def distil(
     run: Run, *, about: Mapping[str, Any], phase: str, packed: int, measures: Mapping[str, Metric] | None = None
 ) -> Record:
@@ -153,6 +138,7 @@ def distil(
 
     Final: test AUC with DeLong's interval, curves where the recipe asked for them, the recipe in full. Tuning: the
     validation AUC of each epoch; the recipe without what is at its default (`identity` has the hash of the whole).
+    Where a task has several labels, the AUC is by label.
     """
     found = run.record
     results = found.results
@@ -165,8 +151,9 @@ def distil(
         if any(row.get(column) for row in history)
     }
     part = "test" if phase == "final" else "validation"
-    (auc,) = results.auc.get(part, {"": Estimate(math.nan, math.nan, math.nan)}).values()
-    record["auc"] = {part: [round(value, 6) for value in (auc.value, auc.low, auc.high)]}
+    aucs = results.auc.get(part) or {"": Estimate(math.nan, math.nan, math.nan)}
+    each = {name: [round(value, 6) for value in (auc.value, auc.low, auc.high)] for name, auc in aucs.items()}
+    record["auc"] = {part: each if len(each) > 1 else next(iter(each.values()))}
     if measures:
         scores, labels = run.scores(part)
         record["measures"] = {part: {name: round(float(of(scores, labels)), 6) for name, of in measures.items()}}
@@ -174,7 +161,8 @@ def distil(
     record["alpha_zero_share"] = round(sum(shares) / len(shares), 6) if shares else None
     if phase == "final":
         record |= _curves(run)
-        record["score_histogram"] = _histograms(run)
+        if len(aucs) == 1:
+            record["score_histogram"] = _histograms(run)
     record["steps"] = sum(_stage_steps(history).values())
     record["seconds"] = round((results.seconds or 0.0) / packed, 3)
     record["packed"] = packed
@@ -237,7 +225,7 @@ def _running_epochs(rows: Sequence[Mapping[str, str]], history: Sequence[Mapping
 
 
 def _histograms(run: Run) -> dict[str, Record]:
-    """By part, in one reading of scores.csv. The tasks of studies have one label."""
+    """By part, in one reading of scores.csv, of a task with one label."""
     table = read_run_scores(run.path)
     found = {name: table.part(name) for name in sorted(table.part_names)}
     scores = {name: (rows.scores[:, 0].astype(np.float32), rows.labels[:, 0]) for name, rows in found.items()}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 
-from deepauc.studies.chosen import RecordedSettings, as_text
+from deepauc.studies.chosen import RecordedSettings
 from deepauc.studies.folds import is_for_choosing
-from deepauc.studies.records.book import Record, RecordBook
+from deepauc.studies.records.book import Record, RecordBook, as_text
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.run.folder import by_other_numerics
 
@@ -73,11 +73,13 @@ def _asked_for_final(study: Study, recorded: Sequence[Record], choices: Recorded
     selected = choices.selected(study)
     if selected is None:
         return records
-    return [record for record in records if as_text(record["config"]) == as_text(selected[0])]
+    return [record for record in records if as_text(record.get("config", {})) == as_text(selected[0])]
 
 
 def _as_fixed(study: Study, record: Record) -> bool:
     """Whether the arguments outside the grid are the study's; one that was set by hand (a cut) is as it was set."""
+    if "fixed" not in record:  # of a time when linked runs were no studies
+        return True
     by_hand = {name: value for name, value in record["fixed"].items() if name in record["cut"]}
     asked, made = {**study.fixed, **by_hand}, record["fixed"]
     arguments = signature(study.method).parameters  # one that is named at its default is the same as one left out

@@ -12,35 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from deepauc.data.task import Task
 from deepauc.labels import Diverged
 from deepauc.studies.running.first_stages import FirstStages
-from deepauc.studies.running.missing import TaskShelf
+from deepauc.studies.running.missing import MissingRun, TaskShelf
 from deepauc.studies.sources import Place, TaskSource
 from deepauc.studies.study import Phase
 from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import can_be_fast, train
-from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import TrainingDiverged, Unheard
-
-
-class Trainable(Protocol):
-    """A run that can be trained here: a `MissingRun`, or one that its own kind of study has."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def recipe(self) -> Recipe: ...
-
-    def folder(self, place: Place) -> Path: ...
-
-    def job(self, place: Place) -> Job: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +54,7 @@ class OutOfTime(Exception):
 
 
 def packed(
-    runs: Sequence[Trainable], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
+    runs: Sequence[MissingRun], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
 ) -> bool:
     """All runs side by side, before them those that only the plain engine takes, alone. Whether the time ran out.
 
@@ -80,7 +65,7 @@ def packed(
     others = [run for run in runs if not can_be_fast(run.recipe)]
     if one_by_one(others, place, device, deadline=deadline, ended=ended):
         return True
-    waiting, suspects = [fast] if fast else [], list[Trainable]()
+    waiting, suspects = [fast] if fast else [], list[MissingRun]()
     while waiting:
         together = waiting.pop(0)
         error, seconds = _train_pack(together, place, device, deadline)
@@ -110,7 +95,7 @@ def scoring_seconds(folder: Path) -> float:
 
 
 def _train_pack(
-    runs: Sequence[Trainable], place: Place, device: torch.device, deadline: float | None
+    runs: Sequence[MissingRun], place: Place, device: torch.device, deadline: float | None
 ) -> tuple[Exception | None, float]:
     """What stopped the pack, if anything did, and its seconds without those of first stages that were missing.
 
@@ -135,7 +120,7 @@ def _train_pack(
 
 
 def one_by_one(
-    runs: Sequence[Trainable], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
+    runs: Sequence[MissingRun], place: Place, device: torch.device, *, deadline: float | None, ended: OnEnd
 ) -> bool:
     """In this process. Whether the time ran out."""
     for run in runs:
@@ -215,14 +200,14 @@ def time_limit(deadline: float | None) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _tell_done(runs: Sequence[Trainable], place: Place, ended: OnEnd, seconds: float) -> None:
+def _tell_done(runs: Sequence[MissingRun], place: Place, ended: OnEnd, seconds: float) -> None:
     done = [run for run in runs if RunFolder(run.folder(place)).done]
     seconds -= sum(scoring_seconds(run.folder(place)) for run in done)
     for run in done:
         ended(Ended(id=run.id, message=None, seconds=seconds, packed=len(runs)))
 
 
-def _suspect(error: Exception | None, runs: Sequence[Trainable], place: Place) -> Trainable:
+def _suspect(error: Exception | None, runs: Sequence[MissingRun], place: Place) -> MissingRun:
     """The run an error belongs to: the one it names, else the first of those that got least far."""
     named = getattr(error, "run_dir", None)
     if named is not None:

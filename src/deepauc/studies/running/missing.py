@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from deepauc.models.build import require_files
 from deepauc.studies.chosen import ChosenSettings
 from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
-from deepauc.studies.records.book import Record, RecordBook, is_measured
+from deepauc.studies.records.book import Record, RecordBook, as_text, is_measured
 from deepauc.studies.running.first_stages import own_stages
 from deepauc.studies.sources import Place, TaskSource, comparable, without_test
 from deepauc.studies.study import Phase, Study
@@ -21,6 +20,7 @@ from deepauc.training.engine.fast.packing import Job
 from deepauc.training.engine.stream import Stream
 from deepauc.training.plain import run_id, to_plain
 from deepauc.training.recipe import Recipe
+from deepauc.training.run.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,6 +37,7 @@ class MissingRun:
     steps: int  # of the stages it trains itself; a first stage is shared
     shape: tuple[Any, ...]  # runs of one shape can be trained side by side
     selection: Mapping[str, Any] | None = None
+    parent: str | None = None  # the id of the run it starts from; "" where others start from this one
 
     def folder(self, place: Place) -> Path:
         return place.runs / self.id
@@ -44,7 +45,14 @@ class MissingRun:
     def job(self, place: Place) -> Job:
         tuning = self.phase == "tuning"
         folder = self.folder(place)
-        return Job(recipe=self.recipe, task=self.task, seed=self.seed, run_dir=folder, results_only=tuning)
+        return Job(recipe=self.started(place), task=self.task, seed=self.seed, run_dir=folder, results_only=tuning)
+
+    def started(self, place: Place) -> Recipe:
+        """The recipe with the folder of the run that it starts from."""
+        if not self.parent:
+            return self.recipe
+        first = replace(self.recipe.stages[0], start_from=str(place.runs / self.parent))
+        return replace(self.recipe, stages=(first, *self.recipe.stages[1:]))
 
     def about(self, set_name: str) -> Record:
         """What the record says of the study; the rest comes from the run folder."""
@@ -59,6 +67,8 @@ class MissingRun:
             "fixed": dict(study.fixed),
             "source": {"type": type(study.task).__name__, "name": study.task.name, **to_source(study.task)},
             "cut": dict(study.cut),
+            **study.about,
+            **({} if self.parent is None else {"parent": self.parent or None}),
         }
         if self.phase == "final":
             return record | {"selection": self.selection}
@@ -72,8 +82,7 @@ class MissingRun:
         if self.phase == "tuning" or not is_measured(record, self.study.measures):
             return is_measured(record, self.study.measures)
         mine = {"selection": self.selection, "cut": dict(self.study.cut)}
-        # As text, which is how a record is kept: a tuple is a list there, and NaN is NaN.
-        return json.dumps(mine, sort_keys=True) == json.dumps({name: record.get(name) for name in mine}, sort_keys=True)
+        return as_text(mine) == as_text({name: record.get(name) for name in mine})
 
     def brief_recipe(self) -> Any:
         return to_plain(self.recipe, defaults=False)
@@ -96,7 +105,7 @@ class TaskShelf:
         tuning = phase == "tuning"
         if (source, seed, tuning) not in self._tasks:
             task = source.load(seed, tuning=tuning, place=self.place)
-            self._tasks[source, seed, tuning] = comparable(without_test(task) if tuning else task)
+            self._tasks[source, seed, tuning] = without_test(task) if tuning else task
         return self._tasks[source, seed, tuning]
 
     def steps(self, task: Task, recipe: Recipe, seed: int) -> tuple[tuple[int, int, int], ...]:
@@ -135,8 +144,12 @@ class MissingRuns(ChosenSettings):
         if key not in self._runs:
             recipe = study.recipe(config, phase)
             task = self.shelf.task(study.task, seed, phase)
+            comparable(task, several_labels=study.starts_from is not None)
             stages = self.shelf.steps(task, recipe, seed)
             precisions = tuple(stage.precision for stage in own_stages(recipe))
+            inputs = (recipe.model, tuple(task.source.shape), len(task.source), task.num_labels)
+            parent = self._parent(study, seed)
+            origin = study.starts_from if parent is None else parent.id
             self._runs[key] = MissingRun(
                 study=study,
                 phase=phase,
@@ -144,11 +157,24 @@ class MissingRuns(ChosenSettings):
                 seed=seed,
                 recipe=recipe,
                 task=task,
-                id=run_id(recipe, task.data_hash(), seed),
+                id=run_id(recipe, task.data_hash(), seed, origin=origin),
                 steps=sum(total for total, _, _ in stages),
-                shape=(recipe.model, tuple(task.source.shape), len(task.source), stages, precisions, recipe.test_curve),
+                shape=(*inputs, stages, precisions, recipe.test_curve),
+                parent=origin,
             )
         return self._runs[key]
+
+    def _parent(self, study: Study, seed: int) -> MissingRun | None:
+        if not study.starts_from:
+            return None
+        source = self._by_name[study.starts_from]
+        return self.run(source, "final", source.configs[0], seed)
+
+    def _parent_first(self, run: MissingRun) -> MissingRun:
+        """In its place the run that it starts from, where that one's folder is lost."""
+        parent = self._parent(run.study, run.seed)
+        lost = parent is not None and not RunFolder(parent.folder(self.shelf.place)).done
+        return parent if lost and parent is not None else run
 
     def tuning_record(self, study: Study, config: Config, seed: int) -> Record | None:
         return self.book.find(study.name, "tuning", self.run(study, "tuning", config, seed).id)
@@ -175,7 +201,7 @@ class MissingRuns(ChosenSettings):
         return [replace(self.run(study, "final", config, seed), selection=selection) for seed in study.seeds]
 
     def _needs_are_there(self, study: Study) -> bool:
-        for name in study.task.needs:
+        for name in study.needs:
             there = {record["seed"] for record in self.book.final(name)}
             if not set(study.seeds) <= there:
                 return False
@@ -206,8 +232,8 @@ class MissingRuns(ChosenSettings):
             if study.inherits is not None and self.inherited(study) is None:
                 reasons[study.name] = f"nothing is selected yet in {study.inherits.study}, whose settings it inherits"
             elif not self._needs_are_there(study):
-                lost = [name for name in study.task.needs if self.book.diverged(name)]
-                reasons[study.name] = f"final runs of {', '.join(study.task.needs)} come first"
+                lost = [name for name in study.needs if self.book.diverged(name)]
+                reasons[study.name] = f"final runs of {', '.join(study.needs)} come first"
                 if lost:
                     reasons[study.name] += (
                         f", and some of {', '.join(lost)} have diverged: without these it never begins"
@@ -240,7 +266,8 @@ class MissingRuns(ChosenSettings):
                 if (study.group or study.name) != group or study.name in self.unavailable:
                     continue
                 try:
-                    found = [run for run in self.missing(study) if run.id not in {*leave_out, *runs}]
+                    begun = map(self._parent_first, self.missing(study))
+                    found = [run for run in begun if run.id not in {*leave_out, *runs}]
                     for model in {run.recipe.model for run in found} if self.trains_here else ():
                         require_files(model)
                     runs |= {run.id: run for run in found}
@@ -251,10 +278,9 @@ class MissingRuns(ChosenSettings):
         return []
 
 
-def weights_not_here(studies: Sequence[Study], records: Path) -> list[str]:
+def weights_not_here(studies: Sequence[Study], book: RecordBook) -> list[str]:
     """Why networks of studies that are not complete cannot start from their weights, each once; reads no image."""
     found: dict[str, None] = {}
-    book = RecordBook(records)
     left = [one for one in studies if len(book.final(one.name)) < len(one.seeds)]
     for model in (one.recipe(one.configs[0], "final").model for one in left):
         try:

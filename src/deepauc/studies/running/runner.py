@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ def run_studies(
             crew = here.enter_context(closing(ProcessCrew(jobs)))
         began = time.monotonic()
         deadline = None if max_minutes is None else began + 60 * max_minutes
-        book = RecordBook(place.results / set_name)
+        book = RecordBook.of(place.results, set_name)
         missing = MissingRuns(studies, book, place, parents=parents, trains_here=crew is None or crew.local)
         at_once = 1 if crew is None else crew.slots
         session = _Session(set_name, missing, book, place, target, deadline, report, began, at_once, crew)
@@ -182,7 +183,7 @@ class _Session:
             found = (self.book.find(name, run.phase, run.id) for name in own)
             known = (one for one in found if one is not None and is_measured(one, run.study.measures))
             record = next(known, None)
-            if record is not None:
+            if record is not None and not (run.phase == "final" and run.told_by(record)):  # whose folder is lost
                 self.book.add({**record, **run.about(self.set_name)})
                 self.outcome.done += "failed" not in record
                 self._tell(run, "recorded by another study" if run.phase == "tuning" else "trained before, chosen anew")
@@ -263,8 +264,9 @@ class _Session:
             packed=_packed_with(folder),
             measures=due.study.measures,
         )
-        if shares_first_stage(due.recipe):  # as declared: where its first stage lies is no matter of the record
+        if shares_first_stage(due.recipe):
             record["first_stage"] = told_of(run)
+        if shares_first_stage(due.recipe) or due.parent:  # as declared: where a network lies is no matter of the record
             record["recipe"] = to_plain(due.recipe)
             record["identity"] = {**record["identity"], "recipe": recipe_hash(due.recipe)}
         if due.phase == "tuning":
@@ -285,8 +287,9 @@ class _Session:
             for name in NOT_KEPT_OF_TUNING:
                 (folder / name).unlink(missing_ok=True)
         self.outcome.done += 1
-        ((part, (auc, *_)),) = record["auc"].items()
-        self._tell(due, f"{part} AUC {auc:.3f}")
+        ((part, found),) = record["auc"].items()
+        auc = fmean(values[0] for values in found.values()) if isinstance(found, dict) else found[0]
+        self._tell(due, f"{'mean ' * isinstance(found, dict)}{part} AUC {auc:.3f}")
 
     def _fail(self, due: MissingRun, message: str, around: dict[str, Any] | None, *, diverged: bool) -> None:
         self.left_out.add(due.id)
@@ -358,7 +361,7 @@ def _keep_key(run: MissingRun) -> object:
 def _goes_on(folder: Path, run: MissingRun, place: Place) -> bool:
     """Whether an unfinished run can be resumed: not if code with other options, or in another place, has begun it."""
     record = RunFolder(folder).record()
-    begun = begun_with(run.recipe, record, place.runs)
+    begun = begun_with(run.started(place), record, place.runs)
     return begun is not None and record.identity.recipe == recipe_hash(begun)
 
 

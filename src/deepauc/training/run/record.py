@@ -6,9 +6,9 @@ or empty here, and whoever cannot do without one says so. `plain` is the file as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from deepauc.metrics.comparison import Comparison
@@ -32,8 +32,7 @@ class Identity:
 
     @classmethod
     def of(cls, plain: Any) -> Identity:
-        found = _mapping(plain)
-        return cls(recipe=_text(found.get("recipe")), data=_text(found.get("data")), seed=_count(found.get("seed")))
+        return cls(**_simple(cls, _mapping(plain)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +49,8 @@ class TaskRecord:
     @classmethod
     def of(cls, plain: Any) -> TaskRecord:
         found = _mapping(plain)
-        return cls(
-            name=_text(found.get("name")) or "",
-            kind=_text(found.get("kind")) or "",
-            labels=_texts(found.get("labels")),
-            shape=tuple(side for side in _items(found.get("shape")) if isinstance(side, int)),
-            rows=_counts(found.get("rows")),
-            unlabelled_rows=_count(found.get("unlabelled_rows")) or 0,
-        )
+        shape = tuple(side for side in _items(found.get("shape")) if isinstance(side, int))
+        return cls(**_simple(cls, found), shape=shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,31 +93,10 @@ class DataRecord:
     def of(cls, plain: Any) -> DataRecord:
         found = _mapping(plain)
         packed = _mapping(found.get("packed"))
+        told = PackedData(images=bool(packed.get("images")), named_rows=bool(packed.get("named_rows")))
         return cls(
-            table=_text(found.get("table")),
-            image_column=_text(found.get("image_column")),
-            group_column=_text(found.get("group_column")),
-            id_column=_text(found.get("id_column")),
-            split_column=_text(found.get("split_column")),
-            weight_column=_text(found.get("weight_column")),
-            label_columns=_texts(found.get("label_columns")),
-            feature_columns=_texts(found.get("feature_columns")),
-            metadata_columns=_texts(found.get("metadata_columns")),
-            category_columns=_texts(found.get("category_columns")),
-            positive=_text(found.get("positive")),
-            bag_column=_text(found.get("bag_column")),
-            images=_count(found.get("images")),
-            rows=_count(found.get("rows")),
-            labelled=_count(found.get("labelled")),
-            unlabelled=_count(found.get("unlabelled")),
-            groups=_count(found.get("groups")),
-            packed=PackedData(images=bool(packed.get("images")), named_rows=bool(packed.get("named_rows")))
-            if packed
-            else None,
-            positives=_counts(found.get("positives")),
-            negatives=_counts(found.get("negatives")),
-            skipped_rows=len(_items(found.get("skipped_rows"))),
-            sets_of_identical_inputs=_count(found.get("sets_of_identical_inputs")) or 0,
+            **_simple(cls, {**found, "skipped_rows": len(_items(found.get("skipped_rows")))}),
+            packed=told if packed else None,
             alike=_alike(found.get("alike")),
         )
 
@@ -439,3 +411,18 @@ def _count(value: Any) -> int | None:
 
 def _counts(value: Any) -> dict[str, int]:
     return {str(name): count for name, count in _mapping(value).items() if _count(count) is not None}
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {  # by what the field is annotated as
+    "str": lambda value: _text(value) or "",
+    "str | None": _text,
+    "tuple[str, ...]": _texts,
+    "int": lambda value: _count(value) or 0,
+    "int | None": _count,
+    "Mapping[str, int]": _counts,
+}
+
+
+def _simple(record: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass that are texts, counts, or several of either, from entries of the same names."""
+    return {one.name: _READ[str(one.type)](found.get(one.name)) for one in fields(record) if one.type in _READ}

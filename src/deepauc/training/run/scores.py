@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.table.compact import NumberColumn
-from deepauc.data.table.rows import read_rows, separator_of
+from deepauc.data.table.header import table_header
+from deepauc.data.table.rows import read_rows
 from deepauc.data.task import Task
 from deepauc.labels import NO_NAME
 from deepauc.names import find_alike, group_word, loose_form, one_form
@@ -210,43 +209,6 @@ def write_scored_rows(folder: Path, task: Task, blocks: Sequence[ScoredRows]) ->
                 line += ["" if np.isnan(y) else f"{y:.9g}", f"{s:.9g}"]  # nine digits hold a float32 exactly
             writer.writerow(line)
     write_atomically(folder / SCORES, text.getvalue().encode())
-
-
-def table_header(path: Path, *, latin_1: bool = False) -> list[str]:
-    """The names of the columns. latin_1: also of a file that is not UTF-8, as tables are read."""
-    if path.is_dir():
-        inside = path / "scores.csv"
-        hint = f"the file in it, {inside}" if inside.is_file() else "a file of scores"
-        raise ValueError(f"{path} is a folder: name {hint}.")
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist.")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        try:
-            import pyarrow  # type: ignore[import-untyped]
-            import pyarrow.parquet  # type: ignore[import-untyped]
-        except ModuleNotFoundError:
-            raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
-        try:
-            return [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        except (pyarrow.ArrowException, OSError, ValueError) as error:  # a footer, or a name in it, does not decode
-            raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with opened(path, "rb") as stream:
-            line = stream.readline(1 << 20)
-            first = line.decode("utf-8-sig") if not latin_1 else _decoded(line)
-            return next(csv.reader([first], delimiter=separator_of(path, first)), [])
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8. Save the table as csv with UTF-8 encoding.") from None
-    except (csv.Error, OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from None
-
-
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode("utf-8-sig")
-    except UnicodeDecodeError:  # Excel's, as in `data.table.rows`
-        return line.decode("cp1252")
 
 
 def _pairs(

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from deepauc.data.datasets.catalogue import CATALOGUE, load_named
-from deepauc.data.datasets.medical.crc32c import masked_crc32c
 from deepauc.data.datasets.medical.ddsm import load_ddsm
+from deepauc.data.datasets.medical.tfrecord import masked_crc32c
 from deepauc.data.packed.sets import pack
 
 CLASSES = {f"training10_{number}": [0, number, 0] for number in range(5)}

@@ -10,7 +10,6 @@ from deepauc.data.datasets.medical.melanoma import (
     OutsideImages,
     load_isic2020_table,
     load_melanoma,
-    melanoma_folds,
     outside_rows,
 )
 from deepauc.data.packed.sets import pack
@@ -118,28 +117,21 @@ def test_competition_edition(competition, tmp_path):
     assert load_named("melanoma", root=tmp_path).source.shape == CATALOGUE["melanoma"].shape
 
 
-def test_resized_edition_and_its_published_split(resized, tmp_path):
-    folder = resized()
-    whole = load_melanoma(folder, size=32)
-    assert len(whole) == 60  # the row of fold -1, a duplicate without a file, is dropped
-    task = load_melanoma(folder, size=32, split="published")
-    number = np.array([int(group[3:]) for group in task.groups])
-    np.testing.assert_array_equal(task.part("train"), np.flatnonzero(number < 12))
-    np.testing.assert_array_equal(task.part("test"), np.flatnonzero(number >= 12))
+def test_resized_edition(resized, tmp_path):
+    task = load_melanoma(resized(), size=32)
+    assert len(task) == len(task.part("train")) == 60  # the row of fold -1, a duplicate without a file, is dropped
     assert load_named("melanoma-256", root=tmp_path).source.shape == CATALOGUE["melanoma-256"].shape
 
 
 def test_patient_folds(competition):
     task = load_melanoma(competition(), size=16)
-    folds = melanoma_folds(task, folds=5, seed=3)
+    folds = k_fold(task, folds=5, seed=3)
     held_out = np.concatenate([fold.part("validation") for fold in folds])
     assert sorted(held_out.tolist()) == list(range(60))
-    for fold, same in zip(folds, k_fold(task, folds=5, seed=3), strict=True):
+    for fold in folds:
         train, validation = fold.part("train"), fold.part("validation")
         assert not set(task.groups[train]) & set(task.groups[validation])
         assert task.labels[validation].sum() == 2
-        np.testing.assert_array_equal(validation, same.part("validation"))
-    assert not np.array_equal(melanoma_folds(task, seed=4)[0].part("validation"), folds[0].part("validation"))
 
 
 def test_outside_images_are_only_trained_on(competition, outside):
@@ -151,20 +143,14 @@ def test_outside_images_are_only_trained_on(competition, outside):
     assert task.metadata["sex"][60] == "male"
     assert np.isnan(task.metadata["age"][60])
     assert task.metadata["site"][60:].tolist() == ["torso", "", "torso"]  # as the competition says it, or missing
-    for fold in melanoma_folds(task, folds=5, seed=0):
+    for fold in k_fold(task, folds=5, seed=0, outside=outside_rows(task)):
         assert {60, 61, 62} <= set(fold.part("train").tolist())
         assert max(fold.part("validation")) < 60
     assert "isic2019" in task.name
     assert len({image.tobytes() for image in task.inputs([60, 61, 62])}) > 1
 
 
-def test_outside_images_join_the_train_part_of_the_published_split(resized, outside):
-    task = load_melanoma(resized(), size=16, outside=[outside()], split="published")
-    assert task.part("train")[-2:].tolist() == [60, 61]
-    assert task.part("test").max() < 60
-
-
-def test_outside_sets_in_the_resized_layout(competition, resized, tmp_path, write_csv, write_image):
+def test_outside_sets_in_the_resized_layout(competition, tmp_path, write_csv, write_image):
     rows = [
         ["ISIC_0500000", "-1", "female", "45.0", "torso", "MEL", "malignant", "1", "0", "1", "1", "0"],
         ["ISIC_0500001", "IP_0000003", "", "", "", "NV", "benign", "0", "3", "1", "1", "0"],
@@ -177,13 +163,11 @@ def test_outside_sets_in_the_resized_layout(competition, resized, tmp_path, writ
     task = load_melanoma(competition(), size=16, outside=[more])
     assert task.groups[60:].tolist() == ["more/ISIC_0500000", "IP_0000003"]
     assert task.metadata["age"][60] == 45
-    for fold in melanoma_folds(task):  # row 61 is of a patient of the competition: never trained on while held out
+    # Row 61 is of a patient of the competition: never trained on while held out.
+    for fold in k_fold(task, folds=5, seed=0, outside=outside_rows(task)):
         held_out = "IP_0000003" in fold.groups[fold.part("validation")]
         assert (61 in fold.part("train")) == (not held_out)
         assert 60 in fold.part("train")
-    published = load_melanoma(resized(fold=lambda patient: (patient + 9) % 15), outside=[more], split="published")
-    assert "IP_0000003" in published.groups[published.part("test")]
-    assert published.part("train")[-1] == 60
 
 
 @pytest.mark.parametrize(
@@ -245,19 +229,13 @@ def test_a_patient_in_two_folds(resized, write_csv):
         load_melanoma(folder)
 
 
-def test_files_that_are_missing(competition, resized, tmp_path):
+def test_files_that_are_missing(competition, tmp_path):
     folder = competition()
     (folder / "jpeg/train/ISIC_0001001.jpg").unlink()
     with pytest.raises(ValueError, match=r"lacks 1 of 60 image files.*ISIC_0001001.jpg"):
         load_melanoma(folder)
-    with pytest.raises(ValueError, match="no column 'tfrecord'"):
-        load_melanoma(folder, split="published")
     with pytest.raises(ValueError, match="neither jpeg/train/"):
         load_melanoma(tmp_path)
-    with pytest.raises(ValueError, match="at least 5 folds"):
-        load_melanoma(resized(fold=lambda patient: patient % 3), split="published")
-    with pytest.raises(ValueError, match="split must be"):
-        load_melanoma(folder, split="random")
 
 
 def test_metadata_table(tmp_path):

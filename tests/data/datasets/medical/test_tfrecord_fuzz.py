@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepauc.data.datasets.medical.crc32c import masked_crc32c
-from deepauc.data.datasets.medical.tfrecord import parse_example, read_records
+from deepauc.data.datasets.medical.tfrecord import masked_crc32c, parse_example, read_records
 
 TESTS = 3  # share the reader's budget
 FUZZ = settings(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.data.table.header import table_header
 from deepauc.data.table.problems import shown
-from deepauc.data.table.rows import read_rows, separator_of
+from deepauc.data.table.rows import read_rows
 from deepauc.data.task import Array, Floats
 from deepauc.names import one_form
 
@@ -92,7 +90,7 @@ class CsvColumns:
 
 def read_columns(path: Path, wanted: Sequence[str], *, optional: Sequence[str] = ()) -> CsvColumns:
     """Columns of a csv (also .gz) file, which must have all of `wanted`; those of `optional` that it has come too."""
-    have = [name for name in optional if name in column_names(path)] if optional else []
+    have = [name for name in optional if name in table_header(path)] if optional else []
     cells = read_rows(path, [*wanted, *have])
     if cells.problems:
         first = cells.problems[0]
@@ -108,21 +106,6 @@ def one_part_each(groups: Array, parts: Mapping[str, npt.NDArray[np.int64]], *, 
         for group in np.unique(groups[rows]).tolist():
             if (other := owner.setdefault(group, part)) != part:
                 raise ValueError(f"{where}: {what} {shown(group)} is in {other} and in {part}. Keep it in one part.")
-
-
-def column_names(path: Path) -> list[str]:
-    """The first line of a csv (also .gz) file, separated as `read_rows` reads it."""
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist.")
-    try:
-        open_text = gzip.open if path.suffix.lower() == ".gz" else open
-        with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            line = stream.readline(1 << 20)
-            return next(csv.reader([line], delimiter=separator_of(path, line)), [])
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error.reason}). Save the table as csv with UTF-8 encoding.") from None
-    except (OSError, EOFError, zlib.error, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from None
 
 
 def _listed(words: Mapping[str, float] | Sequence[str]) -> str:

@@ -13,22 +13,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
 from deepauc.data.datasets.medical.csv_columns import CsvColumns, one_part_each, read_columns
 from deepauc.data.images.decode import files_at
-from deepauc.data.splits import k_fold
 from deepauc.data.task import Array, ArrayInputs, Floats, Indices, Task
-
-Split = Literal["none", "published"]
 
 AGE, SEX, SITE = "age_approx", "sex", "anatom_site_general_challenge"
 TARGET, PATIENT, IMAGE, FOLD = "target", "patient_id", "image_name", "tfrecord"
 SEXES = ("male", "female", "")
 SITES = ("torso", "lower extremity", "upper extremity", "head/neck", "palms/soles", "oral/genital", "")
-PUBLISHED_TEST_SHARE = 0.2
 
 _IMAGE_NAME = re.compile(r"ISIC_\d{7}")
 _PATIENT_ID = re.compile(r"IP_\d{7}")
@@ -61,53 +56,37 @@ def load_melanoma(
     *,
     size: int | tuple[int, int] = 256,
     outside: Sequence[OutsideImages] = (),
-    split: Split = "none",
     table: str | os.PathLike[str] | None = None,
 ) -> Task:
     """Melanoma against the rest, RGB, decoded when asked for and resized to `size`.
 
     root: holds train.csv, and jpeg/train/ (competition) or train/ (resized edition). table: a resized edition's
     train.csv for root's images, so that both have the same rows: the competition's own still has duplicates. outside:
-    collections that are merged into the training part; `melanoma_folds` never holds them out. split: `none` leaves all
-    in train, for folds; `published` holds the last fifth of a resized edition's own folds out as the test part (12 to
-    14 of 0 to 14).
-    Groups are patients; metadata: age, sex and site. The row ids are image names, those of outside sets NAME/IMAGE.
+    collections that join the training part, where all rows are, for folds; `outside_rows` says which these are. Groups
+    are patients; metadata: age, sex and site. The row ids are image names, those of outside sets NAME/IMAGE.
     """
-    if split not in get_args(Split):
-        raise ValueError(f"split must be 'none' or 'published', not {split!r}.")
     folder = Path(os.path.abspath(root))
     images = next((place for place in (folder / "jpeg" / "train", folder / "train") if place.is_dir()), None)
     if images is None:
         raise ValueError(f"{folder} has neither jpeg/train/ (competition) nor train/ (resized edition).")
     rows = read_melanoma_table(folder / "train.csv" if table is None else Path(table))
-    own, fold = np.arange(len(rows)), rows.columns.get(FOLD)
-    parts = {"train": own}
-    if fold is not None:
-        numbers = np.array([int(cell) for cell in fold])
-        folds = {str(number): np.flatnonzero(numbers == number) for number in np.unique(numbers)}
+    if FOLD in rows.columns:
+        numbers = rows.text(FOLD)
+        folds = {number: np.flatnonzero(numbers == number) for number in np.unique(numbers).tolist()}
         one_part_each(rows.text(PATIENT), folds, where=str(rows.path), what="patient")
-        if split == "published":
-            test = np.isin(numbers, _published_test_folds(np.unique(numbers)))
-            parts = {"train": own[~test], "test": own[test]}
-    elif split == "published":
-        raise ValueError(f"{rows.path} has no column {FOLD!r}: only the resized editions have the published split.")
-
     outsiders = [_read_outside(one) for one in outside]
     names = [name for one in outsiders for name in one.images]
     _require_new(names, set(rows[IMAGE]))
     sources = [_Rows.of(rows, images), *outsiders]
-    groups = np.concatenate([one.groups for one in sources])
-    held_out = groups[parts.get("test", own[:0])]
-    joining = np.flatnonzero(~np.isin(groups, held_out))  # an outside image of a held-out patient stays out
-    parts["train"] = np.concatenate([parts["train"], joining[joining >= len(rows)]])
+    labels = np.concatenate([one.target for one in sources])
     return Task(
         name=f"{folder.name}{''.join(f' + {one.name}' for one in outside)}",
         kind="binary",
         source=files_at([path for one in sources for path in one.files], size=size, channels=3, where=str(folder)),
-        labels=np.concatenate([one.target for one in sources]),
+        labels=labels,
         label_names=("melanoma",),
-        parts=parts,
-        groups=groups,
+        parts={"train": np.arange(len(labels))},
+        groups=np.concatenate([one.groups for one in sources]),
         metadata={key: np.concatenate([one.metadata[key] for one in sources]) for key in ("age", "sex", "site")},
         ids=np.array([name for one in sources for name in one.ids]),
     )
@@ -144,12 +123,6 @@ def outside_rows(task: Task) -> Indices:
     if task.ids is None:
         raise ValueError(f"task {task.name!r} has no row ids, so outside images cannot be recognised.")
     return np.flatnonzero(np.char.find(task.ids, "/") >= 0)
-
-
-def melanoma_folds(task: Task, *, folds: int = 5, seed: int = 0) -> tuple[Task, ...]:
-    """Patient-disjoint folds, stratified to one share of melanoma; outside images are in every training part."""
-    outside = outside_rows(task)
-    return k_fold(task, folds=folds, seed=seed, outside=outside[np.isin(outside, task.part("train"))])
 
 
 def read_melanoma_table(path: Path) -> CsvColumns:
@@ -238,10 +211,3 @@ def _require_new(names: Sequence[str], own: set[str]) -> None:
                 "Remove it from the outside table: otherwise a held-out image could be trained on."
             )
         seen.add(name)
-
-
-def _published_test_folds(numbers: Indices) -> Indices:
-    held_out = int(PUBLISHED_TEST_SHARE * len(numbers))
-    if not held_out:
-        raise ValueError(f"the published split needs at least 5 folds; the table has {len(numbers)}.")
-    return numbers[len(numbers) - held_out :]

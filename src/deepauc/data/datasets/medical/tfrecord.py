@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepauc.data.datasets.medical.crc32c import masked_crc32c
-
 MAX_RECORD_BYTES = 1 << 28
 _HEAD_BYTES, _TAIL_BYTES = 12, 4
+_MASK_DELTA = 0xA282EAD8
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -63,6 +62,16 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
                 raise ValueError(f"{where}: its checksum is wrong. The file is damaged: download it again.")
             yield Record(content=content, offset=offset)
             number += 1
+
+
+def masked_crc32c(content: bytes) -> int:
+    """CRC-32C as TFRecord stores it, so that a checksum of data that holds checksums stays a good one."""
+    try:
+        import google_crc32c  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ModuleNotFoundError:
+        raise ValueError("TFRecord files need google-crc32c: pip install 'deepauc[tfrecord]'.") from None
+    crc = int(google_crc32c.value(content))
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def parse_example(content: bytes) -> dict[str, Feature]:
