@@ -7,6 +7,7 @@ Three rounds. The first changes what was planned before there was any evidence (
 after it (`NOW`), which differs where few rows are positive. The third is for the defaults of the AUC margin loss and of
 PESG: settings of the authors' first releases, one at a time, with AUC-M alone (`ALONE`), and decay and dropout for
 cross-entropy too (13 changes of five sets in five folds: 325 runs, of about 5 s each on an H200, packed by 20).
+It is also run on small tables (`SMALL`), where a CPU takes seconds: a hundred positives of each set, the whole plan.
 Everything is written out here, network and lengths too, so that what was compared stays what it was when the plan has
 learned from it. Validation AUC over five folds of a training set, weights of the last epoch. No test image is seen:
 the test AUC of a plan is in `results/csv-to-report.md`.
@@ -14,7 +15,7 @@ the test AUC of a plan is in `results/csv-to-report.md`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -34,6 +35,7 @@ from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 from experiments.clinical.tasks import MedicalSource
+from experiments.planning.small_tables import SmallTable
 from experiments.search.recipe import VIEWS
 
 SET = "plan"
@@ -113,6 +115,28 @@ SETS: Mapping[str, PlannedSet] = {
         epochs=((9, 5), (7, 4), (12, 0)),
         number=100,
     ),
+}
+
+
+def _small(of: str, positives: int = 100, negatives: int = 300) -> PlannedSet:
+    """Four fifths are trained on, for all the epochs that a plan would like."""
+    return PlannedSet(
+        source=SmallTable(source=SETS[of].source, positives=positives, negatives=negatives),
+        positives=positives * 4 // 5,
+        negatives=negatives * 4 // 5,
+        shape=SETS[of].shape,
+        epochs=((50, 25), (50, 25), (50, 25)),
+        number=SETS[of].number,
+        batch=16,
+    )
+
+
+SMALL: Mapping[str, PlannedSet] = {
+    "small-breast": _small("breast"),
+    "small-pneumonia": _small("pneumonia"),
+    "small-path": _small("path", 65, 195),
+    "small-ham": _small("ham"),
+    "small-C2": _small("C2"),
 }
 
 
@@ -223,12 +247,28 @@ THIRD_ROUND: Mapping[str, Change] = {
     "CE, dropout .3": Change(now=True, stages="ce", dropout=0.3),
     "CE, dropout .3, decay .05": Change(now=True, stages="ce", dropout=0.3, ce_decay=0.05),
 }
-CHANGES: Mapping[str, Change] = {**FIRST_ROUND, **SECOND_ROUND, **THIRD_ROUND}
+AFTER_CE: Mapping[str, Change] = {  # of the third round, on small tables: the AUC stage after cross-entropy
+    "now, Theorem 1": Change(now=True, normalise=False),
+    "now, dropout .3": Change(now=True, dropout=0.3),
+}
+CHANGES: Mapping[str, Change] = {**FIRST_ROUND, **SECOND_ROUND, **THIRD_ROUND, **AFTER_CE}
+ON_SMALL = (
+    ALONE,
+    "AUC-M, Theorem 1",
+    "AUC-M, decay .0021",
+    "AUC-M, margin .3",
+    "AUC-M, margin 1",
+    "AUC-M, dropout .3",
+    NOW,
+    *AFTER_CE,
+    "now, CE alone, as long",
+    "CE, dropout .3",
+)
 
 
 def planned(*, on: str, change: str = BASE) -> Recipe:
     """The CPU plan for a set of `SETS`, with a change of `CHANGES`."""
-    data = SETS[valid_name(on, list(SETS), "planned set")]
+    data = _set(on)
     other = CHANGES[valid_name(change, list(CHANGES), "change")]
     ce, auc = _epochs(data, other)
     match other.stages:
@@ -242,6 +282,11 @@ def planned(*, on: str, change: str = BASE) -> Recipe:
         stages.insert(0, _views(other.first_epochs, data))
     model = replace(data.model, drop_rate=other.dropout)
     return Recipe(model=model, stages=tuple(stages), tta=other.tta)
+
+
+def _set(on: str) -> PlannedSet:
+    every = {**SETS, **SMALL}
+    return every[valid_name(on, list(every), "planned set")]
 
 
 def _epochs(data: PlannedSet, other: Change) -> tuple[int, int]:
@@ -326,21 +371,24 @@ def _views(epochs: int, data: PlannedSet) -> Stage:
 
 def plan_set() -> StudySet:
     """A study a set; all changes on the same folds. A cut keeps the first ones: the base, then CE alone, ..."""
-    grid = Grid(axes={"change": tuple(CHANGES)}, configs=tuple({"change": change} for change in CHANGES), seed=0)
-    studies = tuple(
-        Study(
-            name=f"plan-{name}",
-            task=FoldSource(source=data.source, folds=FOLDS),
-            method=planned,
-            fixed={"on": name},
-            grid=grid,
-            tuning_seeds=FoldSource(source=data.source, folds=FOLDS).seeds((data.number,)),
-            seeds=(0,),  # folds are for choosing
-        )
-        for name, data in SETS.items()
-    )
+    every = [change for change in CHANGES if change not in AFTER_CE]
+    studies = (*(_study(name, every) for name in SETS), *(_study(name, ON_SMALL) for name in SMALL))
     title = "What `deepauc train` plans for a CPU, changed in one thing at a time, five folds of five real sets"
     return StudySet(name=SET, title=title, studies=studies)
+
+
+def _study(name: str, changes: Sequence[str]) -> Study:
+    data = _set(name)
+    folds = FoldSource(source=data.source, folds=FOLDS)
+    return Study(
+        name=f"plan-{name}",
+        task=folds,
+        method=planned,
+        fixed={"on": name},
+        grid=Grid(axes={"change": tuple(changes)}, configs=tuple({"change": change} for change in changes), seed=0),
+        tuning_seeds=folds.seeds((data.number,)),
+        seeds=(0,),  # folds are for choosing
+    )
 
 
 def cost_of(on: str, change: str, base: str = BASE) -> float:
@@ -349,7 +397,7 @@ def cost_of(on: str, change: str, base: str = BASE) -> float:
 
 
 def _multiply_adds(on: str, change: str) -> float:
-    data, recipe = SETS[on], planned(on=on, change=change)
+    data, recipe = _set(on), planned(on=on, change=change)
     images = 0
     for stage in recipe.stages:
         assert stage.epochs is not None

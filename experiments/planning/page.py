@@ -10,16 +10,19 @@ from deepauc.metrics.mean_interval import mean_interval
 from deepauc.studies.records import tables as t
 from deepauc.training.recipe import Recipe
 from experiments.planning.changes import (
+    AFTER_CE,
     ALONE,
     BASE,
     CHANGES,
     FIRST_ROUND,
     FOLDS,
     NOW,
+    ON_SMALL,
     PLANNED,
     SECOND_ROUND,
     SET,
     SETS,
+    SMALL,
     THIRD_ROUND,
     cost_of,
     planned,
@@ -30,7 +33,10 @@ Found = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 WITH_COPIES = (f"{PLANNED}, 8 copies", "now, CE alone, as long, 8 copies")  # those whose copies are alike for all rows
 CE_ALONE = "now, CE alone, as long"
-SIZES = tuple(f"{name} ({data.positives:,} of {data.rows:,})" for name, data in SETS.items())
+SIZES, SMALL_SIZES = (
+    tuple(f"{name.removeprefix('small-')} ({data.positives:,} of {data.rows:,})" for name, data in sets.items())
+    for sets in (SETS, SMALL)
+)
 
 
 def recorded(books: t.Books) -> Found:
@@ -39,13 +45,13 @@ def recorded(books: t.Books) -> Found:
     Changes with one recipe on a set are one run, which is recorded under the name of one of them.
     """
     found = {}
-    for name in SETS:
+    for name in (*SETS, *SMALL):
         by_recipe: dict[Recipe, dict[int, float]] = {}
         for record in books(SET).tuning(f"plan-{name}"):
             if "failed" not in record:
                 folds = by_recipe.setdefault(planned(on=name, change=record["config"]["change"]), {})
                 folds[record["seed"]] = record["auc"]["validation"][0]
-        recipes = {change: planned(on=name, change=change) for change in CHANGES}
+        recipes = {change: planned(on=name, change=change) for change in (CHANGES if name in SETS else ON_SMALL)}
         found[name] = {change: by_recipe[recipe] for change, recipe in recipes.items() if recipe in by_recipe}
     return found
 
@@ -103,7 +109,16 @@ def _cell(found: Found, name: str, change: str, base: str) -> str:
 
 def _base_of(change: str) -> str:
     """What a change of the third round is compared with."""
-    return CE_ALONE if CHANGES[change].stages == "ce" else ALONE
+    return NOW if change in (NOW, *AFTER_CE) else CE_ALONE if CHANGES[change].stages == "ce" else ALONE
+
+
+def _small(books: t.Books) -> Iterator[list[str]]:
+    found = recorded(books)
+    for change in ON_SMALL:
+        if any(change in found[name] for name in SMALL):
+            values = differences(found, change, _base_of(change), list(SMALL))
+            minus = t.interval_text(mean_interval(values)) if len(values) > 1 else "-"
+            yield [change, *(_cell(found, name, change, _base_of(change)) for name in SMALL), minus]
 
 
 def _copies(books: t.Books) -> Iterator[list[str]]:
@@ -118,14 +133,19 @@ def key(change: str) -> str:
 
 
 def _figures(books: t.Books) -> t.Figures:
-    """plan.CHANGE.SET: mean; plan.CHANGE.minus_BASE.(SET, all or but_C2): paired differences; plan.CHANGE.copies."""
+    """plan.CHANGE.SET: mean; plan.CHANGE.minus_BASE.PLACE: paired differences; plan.CHANGE.copies.
+
+    PLACE: a set, all, but_C2, or small: all small tables.
+    """
     found, parts = recorded(books), list[t.Figures]()
     for change in CHANGES:
-        folds = {name: some[change] for name, some in found.items() if len(some.get(change, ())) == FOLDS}
+        folds = {name: found[name][change] for name in SETS if len(found[name].get(change, ())) == FOLDS}
         parts += [{key(change): {name: fmean(values.values()) for name, values in folds.items()}}] if folds else []
     places = {**{name: [name] for name in SETS}, "all": list(SETS), "but_C2": [name for name in SETS if name != "C2"]}
+    places["small"] = list(SMALL)
     pairs = [(change, BASE) for change in FIRST_ROUND] + [(change, NOW) for change in SECOND_ROUND]
     pairs += [(change, _base_of(change)) for change in THIRD_ROUND]
+    pairs += [(change, _base_of(change)) for change in ON_SMALL]
     pairs += [(WITH_COPIES[0], PLANNED), ("now, CE alone, twice as long", "now, twice as long")]
     for change, base in pairs:
         by_place = {place: differences(found, change, base, names) for place, names in places.items()}
@@ -173,6 +193,16 @@ PAGE = t.Page(
             "Third round: the same for cross-entropy",
             (CE_ALONE, *(change for change in THIRD_ROUND if _base_of(change) == CE_ALONE)),
             CE_ALONE,
+        ),
+        t.Table(
+            title="Third round, on small tables",
+            note=(
+                "A hundred positives and three times as many negatives of each set (65 of path), four fifths of them "
+                "trained on; batches of 16 with a quarter of positives, the small network, 50 + 25 epochs. `minus`: "
+                f"to the row above that starts the group: `{ALONE}`, `{NOW}` or `{CE_ALONE}`."
+            ),
+            header=("change", *SMALL_SIZES, "minus [95 %]"),
+            lines=_small,
         ),
         t.Table(
             title="Copies, by the same network",
