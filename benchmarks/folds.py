@@ -1,7 +1,7 @@
 """Five folds beside one split on small tables: the test AUC of what `fit` ships, its thresholds, time and disk.
 
-    python benchmarks/folds.py [--jobs N]    # trains what is missing, N runs at a time; writes results/folds.jsonl
-    python benchmarks/folds.py --table       # only writes results/folds.md from those records
+    python -m benchmarks.folds [--jobs N]    # trains what is missing, N runs at a time; writes results/folds.jsonl
+    python -m benchmarks.folds --table       # only writes results/folds.md from those records
 
 Small tables are drawn from the five sets of results/plan.md and the demo's digits: 100 positives, with the set's own
 share of negatives, at most three for each. A seed draws other rows, and is the seed of the training. The test part is
@@ -299,7 +299,7 @@ def write_table() -> None:
     lines = [
         "# Five folds beside one split",
         "",
-        "Made by `python benchmarks/folds.py`, whose first lines say what was run and what was fixed before, from",
+        "Made by `python -m benchmarks.folds`, whose first lines say what was run and what was fixed before, from",
         "`results/folds.jsonl`. Test AUC of what `fit` ships, on rows that no fold and no validation part has seen.",
         "Intervals are 95 % t-intervals over seeds, which draw other tables; of the mean, sets are strata.",
         "`folds, as long` and `folds, longer` were added after the first two arms had been seen.",
