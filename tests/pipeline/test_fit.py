@@ -201,12 +201,26 @@ def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, c
         ({"objective": "auc"}, "objective must be one of"),
         ({"objective": deepauc.Focal()}, r"deepauc\.train with a Recipe"),
         ({"label": "tired"}, "tired"),
+        ({"label": None}, "--label-column is required"),
+        ({"features": "xy"}, "no column 'xy'"),
+        ({"group": ["person"]}, "group_column must be a text"),
+        ({"folds": 1.5}, "folds must be a whole number"),
+        ({"minutes": "10"}, "minutes must be a number"),
+        ({"seed": 1.5}, "seed must be a whole number"),
     ],
 )
 def test_bad_input_is_one_error_and_leaves_no_folder(frame, tmp_path, options, match):
     with pytest.raises((ValueError, TableError), match=match):
         deepauc.fit(frame, out=tmp_path / "run", **{**OPTIONS, **options})
     assert not (tmp_path / "run").exists()
+
+
+def test_arguments_as_a_notebook_has_them(frame, short, tmp_path):
+    """One column is named by a text, several by an index of pandas; the positive label is a number as in the column."""
+    frame = frame.assign(ill=frame.ill + 1.0)
+    options = {**OPTIONS, "label": frame.columns[[4]], "features": "x", "positive": np.int64(2), "seed": np.int64(3)}
+    model = deepauc.fit(frame, out=tmp_path / "run", config=short(0), **options)
+    assert sorted(set(model.oof.label)) == [0, 1]
 
 
 def test_bad_rows_are_left_out_if_asked(frame, short, tmp_path):

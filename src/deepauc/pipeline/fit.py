@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -35,10 +35,10 @@ def fit(
     *,
     label: str | Sequence[str],
     image: str | None = None,
-    features: Sequence[str] | None = None,
+    features: str | Sequence[str] | None = None,
     group: str | None = None,
-    metadata: Sequence[str] = (),
-    positive: str | None = None,
+    metadata: str | Sequence[str] = (),
+    positive: str | float | None = None,
     split: str | None = None,
     weight: str | None = None,
     id: str | None = None,
@@ -62,9 +62,9 @@ def fit(
         label: The column of labels, or several.
         image: The column of image files; paths are relative to `image_root`, by default the table's folder (for a
             DataFrame the folder one is in).
-        features: The columns of numbers, where there is no image.
+        features: The column of numbers, or several, where there is no image.
         group: The column of patients; a patient is in one part or fold only.
-        metadata: Columns of numbers or words (age, sex, site), alone or together with images.
+        metadata: The column of numbers or words (age, sex, site), or several, alone or together with images.
         positive: The label that counts as positive, where labels are not 0 and 1.
         split: The column of parts: train, validation, test.
         weight: The column of weights.
@@ -96,12 +96,12 @@ def fit(
     settings = _settings(
         config,
         table=None if frame is not None else str(table),
-        label_columns=(label,) if isinstance(label, str) else tuple(label),
+        label_columns=_columns(label),
         image_column=image,
-        feature_columns=tuple(features or ()) or None,
-        metadata_columns=tuple(metadata) or None,
+        feature_columns=_columns(features) or None,
+        metadata_columns=_columns(metadata) or None,
         group_column=group,
-        positive=positive,
+        positive=None if positive is None else str(positive),
         split_column=split,
         weight_column=weight,
         id_column=id,
@@ -137,6 +137,13 @@ def fit(
         _say(model.summary)
         _say(f"Report: {model.report}")
     return model
+
+
+def _columns(named: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One column or several, also as an array or an index of pandas."""
+    if named is None:
+        return ()
+    return tuple(named) if isinstance(named, Iterable) and not isinstance(named, str) else (named,)
 
 
 def _settings(

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from deepauc.models.average import Buildable
 from deepauc.models.build import ModelSpec
 from deepauc.training.identity import names_of
@@ -127,16 +129,18 @@ def read_settings(path: str | Path) -> Settings:
 def with_given(
     settings: Settings, *, data: Mapping[str, Any], plan: Mapping[str, Any], top: Mapping[str, Any]
 ) -> Settings:
-    """The settings with what is given, that is not None, in place of their own."""
+    """The settings with what is given, that is not None, in place of their own; a value of another type is refused."""
 
-    def given(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value is not None}
+    def given(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+        hints = get_type_hints(cls)
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        return {name: _value(hints[name], value, name) for name, value in plain.items() if value is not None}
 
     return replace(
         settings,
-        data=replace(settings.data, **given(data)),
-        plan=replace(settings.plan, **given(plan)),
-        **given(top),
+        data=replace(settings.data, **given(DataSettings, data)),
+        plan=replace(settings.plan, **given(PlanOptions, plan)),
+        **given(Settings, top),
     )
 
 

@@ -11,15 +11,18 @@ from deepauc.studies.records.tables import Books
 from deepauc.studies.sources import Place
 from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
 from experiments.planning.changes import (
+    AFTER_CE,
     ALONE,
     BASE,
     CHANGES,
     FIRST_ROUND,
     FOLDS,
     NOW,
+    ON_SMALL,
     PLANNED,
     SECOND_ROUND,
     SETS,
+    SMALL,
     THIRD_ROUND,
     cost_of,
     plan_set,
@@ -192,8 +195,11 @@ def test_a_base_that_is_recorded_under_another_name_is_found(tmp_path):
 
 def test_the_set_is_declared():
     studies = plan_set().studies
-    assert [study.name for study in studies] == [f"plan-{name}" for name in SETS]
-    assert all(len(study.configs) == len(CHANGES) and len(study.tuning_seeds) == FOLDS for study in studies)
+    assert [study.name for study in studies] == [f"plan-{name}" for name in (*SETS, *SMALL)]
+    assert all(len(study.tuning_seeds) == FOLDS for study in studies)
+    sizes = {study.name: len(study.configs) for study in studies}
+    whole = len(CHANGES) - len(AFTER_CE)
+    assert sizes == {**{f"plan-{name}": whole for name in SETS}, **{f"plan-{name}": len(ON_SMALL) for name in SMALL}}
     assert studies[0].cut_to(configs=2).configs == ({"change": BASE}, {"change": "CE alone, as long"})
 
 
