@@ -13,6 +13,7 @@ from deepauc.objectives.average_precision import (
     AveragePrecisionLoss,
     smoothed_average_precision,
 )
+from tests.objectives.test_pairwise import value_and_grad
 
 
 def problem(rows=30, labels=None, share=0.3, seed=0, dtype=torch.float64):
@@ -42,13 +43,6 @@ def by_loops(h, y, w=None, margin=1.0):
             u_positive, u = means_of(h, y, w, i, margin)
             ranks, total = ranks + float(w[i]) * u_positive / u, total + float(w[i])
     return ranks / total if total else 1.0
-
-
-def value_and_grad(function, scores, *args, **options):
-    scores = scores.detach().clone().requires_grad_()
-    loss = function(scores, *args, **options)
-    loss.backward()
-    return loss.detach(), scores.grad
 
 
 @pytest.mark.parametrize("margin", [0.3, 1.0])
