@@ -7,9 +7,11 @@ from itertools import count
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from deepauc.data.task import ArrayInputs
 from deepauc.training.engine import trainer
+from deepauc.training.engine.fast.fast_step import FastEngine
 
 
 class Killed(BaseException):
@@ -39,6 +41,20 @@ def ctrl_c_at(step):
             os.kill(os.getpid(), signal.SIGINT)
 
     return press
+
+
+@contextmanager
+def power_cut_at(call):
+    """The fast engine stops at this call of its `run_epoch`, counted from 1."""
+    calls, run_epoch = count(1), FastEngine.run_epoch
+
+    def run_or_stop(self, epochs):
+        if next(calls) == call:
+            raise RuntimeError("power cut")
+        run_epoch(self, epochs)
+
+    with patch.object(FastEngine, "run_epoch", run_or_stop), pytest.raises(RuntimeError, match="power cut"):
+        yield
 
 
 class RecordingInputs(ArrayInputs):
