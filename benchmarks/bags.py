@@ -48,7 +48,6 @@ SETS = 5
 BATCH, POSITIVES = 16, 4  # bags of a step
 NETWORK = SmallCNNSpec(widths=(16, 32, 64))
 COPIED = "copied"
-POOLINGS = ("smooth-max", "attention")
 LOSSES = ("CE", "AUC-M")
 Ints = npt.NDArray[np.int64]
 

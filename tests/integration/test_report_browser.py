@@ -11,25 +11,9 @@ PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 
 @pytest.fixture
-def open_page(chromium):
-    """Opens a file, in light or dark, on a screen of a size; notes what the console says and what is asked for."""
-    contexts = []
-
-    def open_it(path, *, size=DESKTOP, scheme="light"):
-        context = chromium.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-        context.set_default_timeout(PATIENCE)
-        contexts.append(context)
-        page = context.new_page()
-        page.said, page.requested = [], []
-        page.on("console", lambda message: page.said.append(message.text))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("request", lambda request: page.requested.append(request.url))
-        page.goto(path.as_uri())
-        return page
-
-    yield open_it
-    for context in contexts:
-        context.close()
+def open_page(open_address):
+    """Opens a file; see `open_address`."""
+    return lambda path, **screen: open_address(path.as_uri(), **screen)
 
 
 def comes_true(page, condition):
@@ -49,7 +33,7 @@ def report(request, written_reports):
 def test_it_opens_without_a_word_on_the_console_and_asks_for_nothing(report, open_page):
     page = open_page(report.html)
     assert page.said == []
-    assert page.requested == [report.html.as_uri()]
+    assert [request.url for request in page.requested] == [report.html.as_uri()]
     assert page.title() == f"Report of run {report.findings.run}"
 
 
@@ -237,7 +221,7 @@ def test_scripts_other_than_its_own_are_blocked_by_the_page_itself(written_repor
 def test_hostile_names_are_text_and_nothing_else(hostile_report, open_page):
     page = open_page(hostile_report.html, size=PHONE)
     assert page.said == []
-    assert page.requested == [hostile_report.html.as_uri()]
+    assert [request.url for request in page.requested] == [hostile_report.html.as_uri()]
     assert page.title().startswith("Report of run run <script>")
     assert page.locator("img, iframe, object, main script").count() == 0
     assert page.evaluate("document.scripts.length") == 1

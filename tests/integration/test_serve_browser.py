@@ -14,7 +14,6 @@ from deepauc.serve.judgement import ServedRun
 from deepauc.serve.server import LocalServer
 from deepauc.training.run.run import Run
 
-PATIENCE = 180_000  # ms
 PHONE, DESKTOP = {"width": 400, "height": 844}, {"width": 1280, "height": 900}
 
 
@@ -31,25 +30,9 @@ def server(request, run_folders):
 
 
 @pytest.fixture
-def open_page(chromium, server):
-    """Opens the address in light or dark on a screen of a size; notes what the console says and what is asked for."""
-    contexts = []
-
-    def open_it(address=None, *, size=DESKTOP, scheme="light"):
-        context = chromium.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-        context.set_default_timeout(PATIENCE)
-        contexts.append(context)
-        page = context.new_page()
-        page.said, page.requested = [], []
-        page.on("console", lambda message: page.said.append(message.text))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("request", lambda request: page.requested.extend([request]))
-        page.goto(address or server.address)
-        return page
-
-    yield open_it
-    for context in contexts:
-        context.close()
+def open_page(open_address, server):
+    """Opens the server's page; see `open_address`."""
+    return lambda **screen: open_address(server.address, **screen)
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def test_a_chunk_can_be_changed_after_it_was_given():
     assert (streams[0].compute(), streams[1].compute()) == expected
 
 
-def test_counts_beyond_int64_are_exact(monkeypatch):
+def test_counts_beyond_int64_are_exact():
     stream = StreamingAUROC()
     stream._agree(0, np.dtype(np.float32), weighted=False)
     many = 3_000_000_000

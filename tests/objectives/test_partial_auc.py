@@ -2,39 +2,18 @@
 
 import copy
 import pickle
-from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from deepauc.objectives import partial_auc
-from deepauc.objectives.pairwise import PairwiseAUCLoss, Surrogate
+from deepauc.objectives.pairwise import PairwiseAUCLoss
 from deepauc.objectives.partial_auc import PartialAUC, PartialAUCLoss, partial_auc_loss
+from tests.objectives.test_pairwise import OF_Z, SURROGATES, batch, value_and_grad
 
-SURROGATES = get_args(Surrogate)
-OF_Z = {
-    "square": lambda z: z**2,
-    "squared_hinge": lambda z: z.relu() ** 2,
-    "hinge": lambda z: z.relu(),
-    "logistic": lambda z: F.softplus(z, threshold=700),
-}
 LIMITS = [(0.3, 0.0), (1.0, 0.8), (0.3, 0.55), (0.05, 0.9), (0.999, 0.001)]
-
-
-def value_and_grad(function, scores, *args, **options):
-    scores = scores.detach().clone().requires_grad_()
-    loss = function(scores, *args, **options)
-    loss.backward()
-    return loss.detach(), scores.grad
-
-
-def batch(*shape, share=0.3, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-    return scores, (torch.rand(shape, generator=generator) < share).long()
 
 
 def chosen(scores, masses, share, *, highest):

@@ -44,7 +44,7 @@ def pair(momentum, gamma, dtype, lr=0.05, **options):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("gamma", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kernel_equals_plain_step(momentum, gamma, dtype, monkeypatch):
+def test_kernel_equals_plain_step(momentum, gamma, dtype):
     (model, objective, fused), (other, second, plain) = pair(momentum, gamma, dtype)
     assert fused._fused.takes(
         [pesg_update.Primal(p, torch.zeros_like(p), None, None, None) for p in model.parameters()]

@@ -98,7 +98,7 @@ def rows_of(out):
         return list(csv.DictReader(file))
 
 
-def test_the_folder_and_the_figure(finished, people):
+def test_the_folder_and_the_figure(finished):
     rows = rows_of(finished)
     assert len(rows) == 80
     assert {row["part"] for row in rows} == {"oof"}

@@ -232,7 +232,7 @@ def test_bad_rows_are_left_out_if_asked(frame, short, tmp_path):
     assert deepauc.Run(model.path).record.data.skipped_rows == 1
 
 
-def test_what_is_no_table_or_no_run(frame, tmp_path):
+def test_what_is_no_table_or_no_run(tmp_path):
     with pytest.raises(ValueError, match="DataFrame, not list"):
         deepauc.fit([1, 2], label="ill")
     with pytest.raises(ValueError, match="no finished run"):

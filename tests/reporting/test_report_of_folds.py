@@ -131,7 +131,7 @@ def test_errors_are_the_largest_within_their_fold(folder, findings):
     assert all(shares[case.id] == case.wrong_side_of for case in cases)
 
 
-def test_one_networks_scale_changes_only_what_needs_one_scale(folder, fold_run, findings):
+def test_one_networks_scale_changes_only_what_needs_one_scale(fold_run, findings):
     def shift(rows):
         for row in rows:
             if row["fold"] == "2":

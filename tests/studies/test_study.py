@@ -99,6 +99,15 @@ def test_a_set_knows_the_studies_it_names():
         StudySet(name="s", title="", studies=(parent, parent))
 
 
+def test_a_study_starts_from_one_that_is_declared_for_it():
+    first, later = (declared(name=name, grid={}, starts_from=origin) for name, origin in (("a", ""), ("b", "a")))
+    assert StudySet(name="s", title="", studies=(first, later)).chosen(["b"]) == (first, later)
+    for origin in ("b", "c", "d"):  # a link of a chain, itself, one whose records name no origin
+        wrong = declared(name="c", grid={}, starts_from=origin)
+        with pytest.raises(ValueError, match=f"starts from {origin}, which must be declared"):
+            StudySet(name="s", title="", studies=(first, later, wrong, declared(name="d", grid={})))
+
+
 def test_a_set_knows_also_the_studies_that_stand_in_for_another():
     first, second = declared(name="a"), declared(name="b")
     after = declared(name="c", grid={}, inherits=InheritsLatest.after(("a", "b"), axes=("margin",)))

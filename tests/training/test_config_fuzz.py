@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepauc.data.augment.batch import Augment
@@ -15,14 +15,9 @@ from deepauc.optim.standard import SGDSpec
 from deepauc.training.config import DataSettings, Settings, read_settings, settings_toml
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Steps
+from tests.fuzz import share_of
 
-TESTS = 3  # share the reader's budget
-FUZZ = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")) // TESTS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+FUZZ = share_of(3)
 STAGES = (
     Stage(objective=CrossEntropy(), optimizer=SGDSpec(), epochs=2, uncertain={"a": "ones"}),
     Stage(

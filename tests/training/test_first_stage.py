@@ -26,6 +26,7 @@ from deepauc.training.engine.loop import train
 from deepauc.training.first_stage import after_first_stage, first_stage, seen_task, with_first_stages
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.run import Run
+from tests.training.watched import Killed, RecordingInputs, killed_at_checkpoint
 
 MODEL = SmallCNNSpec(widths=(4, 8))
 
@@ -42,18 +43,6 @@ def second(**options):
 
 def recipe(first=None, then=None, model=MODEL, **options):
     return Recipe(model=model, stages=(first or views(), then or second()), **options)
-
-
-class RecordingInputs(ArrayInputs):
-    """Remembers which rows were asked for."""
-
-    def __init__(self, array):
-        super().__init__(array)
-        self.asked = set()
-
-    def __call__(self, indices):
-        self.asked |= set(np.asarray(indices).tolist())
-        return super().__call__(indices)
 
 
 @pytest.fixture
@@ -185,23 +174,11 @@ def test_weights_may_lack_the_classifier_or_have_another(image_task, multilabel_
         train(wrong, image_task, seed=0, run_dir=tmp_path / "wrong")
 
 
-class Killed(BaseException):
-    """Stands for kill -9."""
-
-
-def test_killed_it_is_resumed_by_the_next(image_task, tmp_path, monkeypatch):
+def test_killed_it_is_resumed_by_the_next(image_task, tmp_path):
     whole = first_stage(recipe(), image_task, seed=0, cache_dir=tmp_path / "whole")
-    save = trainer.save_state
-
-    def save_then_die(path, state):
-        save(path, state)
-        raise Killed
-
-    monkeypatch.setattr(trainer, "save_state", save_then_die)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), killed_at_checkpoint(2):
         first_stage(recipe(), image_task, seed=0, cache_dir=tmp_path / "killed")
     assert not (tmp_path / "killed" / whole.name).exists()
-    monkeypatch.setattr(trainer, "save_state", save)
     steps = []
     path = first_stage(recipe(), image_task, seed=0, cache_dir=tmp_path / "killed", progress=steps.append)
     assert len(steps) == 6  # the second epoch

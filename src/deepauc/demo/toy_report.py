@@ -101,14 +101,14 @@ def section(raw: ToyResult, bounded: ToyResult, *, boundaries_picture: str, path
     lines = [
         f"A two-layer ELU network ({settings.hidden} hidden units) is trained on two clouds of {settings.points} "
         f"points with cross-entropy, then retrained with AUC-S or AUC-M: same start, learning rate ({settings.lr:g}) "
-        f"and number of steps, raw scores. Before that, {settings.easy} easy positives are added, or "
+        f"and number of steps, raw scores. Nothing is added for the retraining, or {settings.easy} easy positives, or "
         f"{settings.flipped} points of each class with the other's label. The boundary is where the score equals "
         f"(a + b)/2. The table shows the share of the window below that changes side ({settings.seeds} seeds, 95 % "
         "t-intervals).",
         "",
         f"![Boundaries of seed {settings.first_seed} after {settings.shown_step} steps]({boundaries_picture})",
         "",
-        f"The picture shows {settings.shown_step} steps. All steps, with 95 % intervals over seeds:",
+        f"The picture is of step {settings.shown_step}. All steps, with 95 % intervals over seeds:",
         "",
         f"![Share of the window that changed side against the retraining step]({paths_picture})",
         "",

@@ -196,6 +196,12 @@ class StudySet:
         for study in self.studies:
             for other in (*study.needs, *(() if study.inherits is None else study.inherits.sources)):
                 valid_name(other, names, f"study of the set {self.name}, named by {study.name}")
+        first = {study.name for study in self.studies if study.starts_from == ""}
+        for study in self.studies:
+            if study.starts_from and study.starts_from not in first:
+                raise ValueError(
+                    f"study {study.name} starts from {study.starts_from}, which must be declared with starts_from=''."
+                )
 
     def parents(self, chosen: Sequence[Study]) -> tuple[Study, ...]:
         """Studies that are not chosen themselves, but whose selection a chosen one inherits, from however far."""

@@ -62,7 +62,7 @@ def first_stage(
 
 
 def with_first_stages(
-    jobs: Sequence[Job], *, cache_dir: str | Path, device: str | torch.device | None = None, compiled: bool = True
+    jobs: Sequence[Job], *, cache_dir: str | Path, device: str | torch.device | None = None
 ) -> list[Job]:
     """The jobs without their stages on views, starting from the kept results of these; missing ones are trained
     side by side (`train_together`), each once however many jobs share it."""
@@ -75,7 +75,7 @@ def with_first_stages(
                 by_steps.setdefault(one.steps(), []).append(one)
         for together in by_steps.values():
             alone = [Job(recipe=w.recipe, task=w.task, seed=w.seed, run_dir=w.unfinished) for w in together]
-            train_together(alone, device=device, compiled=compiled)
+            train_together(alone, device=device)
             for one in together:
                 one.unfinished.rename(one.path)
     return [replace(job, recipe=after_first_stage(job.recipe, one.path)) for job, one in zip(jobs, wanted, strict=True)]

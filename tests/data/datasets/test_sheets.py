@@ -1,7 +1,6 @@
 """The reader of sheet files: exact on good ones, one ValueError that names the file on all others."""
 
 import io
-import os
 import pickle
 import tracemalloc
 import zipfile
@@ -11,21 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from deepauc.data.datasets.sheets import Sheets, read_sheets
 from deepauc.data.npy import read_npz
+from tests.fuzz import share_of
 
-TESTS = 2  # share the reader's budget
-FUZZ = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")) // TESTS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+FUZZ = share_of(2)
 
 
 def picture(images: np.ndarray, codec: str = "WEBP") -> bytes:

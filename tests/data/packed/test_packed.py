@@ -15,20 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepauc.data.packed import manifest as packed_manifest
 from deepauc.data.packed.sets import PackedInputs, open_packed, pack
 from deepauc.data.task import ArrayInputs, Inputs, Task
+from tests.fuzz import share_of
 
-TESTS = 2  # share the reader's budget
-FUZZ = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")) // TESTS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+FUZZ = share_of(2)
 
 
 def images(count: int = 20, seed: int = 0) -> np.ndarray:

@@ -94,7 +94,7 @@ def test_a_task_is_that_of_the_csv(tmp_path):
     assert report.unlabelled == 1
 
 
-def test_the_index_plays_no_part(tmp_path):
+def test_the_index_plays_no_part():
     frame = hospital()
     shuffled = frame.set_index(np.arange(40)[::-1] * 7)
     assert read_table(shuffled, **OPTIONS)[0].data_hash() == read_table(frame, **OPTIONS)[0].data_hash()

@@ -1,7 +1,6 @@
 """Whatever the bytes are: a message (ValueError) or a result, never another exception, never a hang."""
 
 import io
-import os
 import tempfile
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from deepauc.data.images.decode import ImageError, decode_image
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import check_table, read_table
 from deepauc.data.table.rows import MissingColumnError
+from tests.fuzz import BUDGET
 
-BUDGET = int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200"))  # of each reader: of tables, and of pictures
 TABLE_TESTS = 3  # share it
 PICTURES = settings(
     derandomize=True,

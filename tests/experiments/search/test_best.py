@@ -16,7 +16,6 @@ from deepauc.studies.running.runner import run_studies
 from deepauc.studies.selection import TriedSetting
 from deepauc.studies.sources import Place
 from deepauc.studies.study import StudySet
-from experiments.benchmarks.smoke import DigitsSource
 from experiments.search import divergence
 from experiments.search import levers as best_levers
 from experiments.search import page as best_page
@@ -35,20 +34,7 @@ from experiments.search.levers import (
     read_ranks,
 )
 from experiments.search.recipe import best
-
-DIGITS = DigitsSource(imratio=0.2)
-SMALL = {
-    "network": "S",
-    "precision": "float32",
-    "batch_size": 64,
-    "positives": 16,
-    "affine": False,
-    "colour": False,
-    "cutout": False,
-    "first_batch": 64,
-    "first_epochs": 1,
-    "epochs": 1,
-}
+from tests.studies.test_folds import DIGITS, SMALL
 
 
 @pytest.mark.parametrize("loss", ["auc_m", "auc_s", "pairwise", "ce"])

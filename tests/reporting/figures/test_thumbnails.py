@@ -123,7 +123,7 @@ def test_page_and_markdown_hold_them_and_forget_them(run_folders, table, tmp_pat
     assert not list((tmp_path / "report-figures").glob("thumbnail-*"))
 
 
-def test_ids_are_escaped(run_folders, copy_to_edit, table, spots_task, tmp_path, parse_page):
+def test_ids_are_escaped(run_folders, copy_to_edit, table, tmp_path, parse_page):
     evil = '"><img src=x onerror=alert(1)> ](x) \u202e&amp;.png'
     run, images = tmp_path / "run", tmp_path / "images"
     copy_to_edit(run_folders / "auc", run)

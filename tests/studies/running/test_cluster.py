@@ -24,28 +24,10 @@ from deepauc.studies.running.cluster import Cluster, carry_out, lock_path, packs
 from deepauc.studies.running.missing import MissingRuns
 from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
-from deepauc.studies.study import Study
-from experiments.benchmarks.recipes import METHODS
-from experiments.benchmarks.smoke import DigitsSource
-
-auc_m, ce = METHODS["auc_m"], METHODS["ce"]
+from tests.studies.running.test_runner import SMALL, a_study, ce
 
 PAPER = str(Path(__file__).parents[3] / "experiments" / "paper.py")
-SMALL = {"network": "S", "batch_size": 64, "augmented": False, "precision": "float32", "epochs": 2}
 OF_A_MOMENT = ("seconds", "hardware", "commit")  # of a record: they are those of the machine and its source tree
-
-
-def a_study(name="m", **changes):
-    given = {
-        "task": DigitsSource(imratio=0.1),
-        "method": auc_m,
-        "fixed": SMALL,
-        "grid": {"margin": (0.3, 1.0), "lr": (0.1,)},
-        "tuning": {"epochs": 1},
-        "seeds": (0, 1),
-        "group": "g",
-    }
-    return Study(name=name, **{**given, **changes})
 
 
 class Hands:

@@ -1,7 +1,5 @@
 """Training on bags: what a step sees, scores of whole bags, resume to the bit, and what is refused."""
 
-import os
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +26,7 @@ from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.interrupt import fitting_batch
 from deepauc.training.scoring import BATCH, score_rows
+from tests.training.watched import ctrl_c_at
 
 CNN = SmallCNNSpec(widths=(4, 8))
 CE = Stage(
@@ -175,17 +174,9 @@ def test_alpha_stands_still_where_the_mean_scores_of_bags_say():
 def test_a_stop_in_the_middle_of_an_epoch_resumes_to_the_bit(task, tmp_path):
     whole = train(recipe(guard=True, tta=2), task, seed=1, run_dir=tmp_path / "whole", device="cpu")
     for wanted in (3, 14):
-        steps = 0
-
-        def press(progress, wanted=wanted):
-            nonlocal steps
-            steps += 1
-            if steps == wanted:
-                os.kill(os.getpid(), signal.SIGINT)
-
         folder = tmp_path / str(wanted)
         with pytest.raises(KeyboardInterrupt, match="the same command"):
-            train(recipe(guard=True, tta=2), task, seed=1, run_dir=folder, device="cpu", progress=press)
+            train(recipe(guard=True, tta=2), task, seed=1, run_dir=folder, device="cpu", progress=ctrl_c_at(wanted))
         resumed = train(recipe(guard=True, tta=2), task, seed=1, run_dir=folder, device="cpu")
         assert files(resumed) == files(whole)
 

@@ -25,6 +25,7 @@ from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import can_be_fast, train
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Recipe, Stage
+from tests.training.watched import ctrl_c_at
 
 MODEL = SmallCNNSpec(widths=(4, 8))
 COMMON = {"epochs": 5, "batch_size": 16, "positives_per_batch": 4}
@@ -54,17 +55,9 @@ def test_it_learns_and_resumes_to_the_bit(name, task, tmp_path, request):
         assert whole.auc("test")["spot"].value > 0.85
         return
     for wanted in (3, 8, 16):
-        steps = 0
-
-        def press(progress, wanted=wanted):
-            nonlocal steps
-            steps += 1
-            if steps == wanted:
-                os.kill(os.getpid(), signal.SIGINT)
-
         folder = tmp_path / str(wanted)
         with pytest.raises(KeyboardInterrupt, match="the same command"):
-            train(recipe(name), task, seed=1, run_dir=folder, progress=press)
+            train(recipe(name), task, seed=1, run_dir=folder, progress=ctrl_c_at(wanted))
         assert files(train(recipe(name), task, seed=1, run_dir=folder)) == files(whole)
 
 

@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import re
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +25,7 @@ from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.interrupt import TrainingStopped, fitting_batch, stopped_at
 from deepauc.training.schedule import Cosine, Cyclic, Steps
+from tests.training.watched import Killed, ctrl_c_at, killed_at_checkpoint
 
 MODEL = SmallCNNSpec(widths=(4, 8))
 
@@ -87,29 +86,12 @@ def test_same_seed_same_run_and_another_seed_another(image_task, tmp_path):
     assert files(other)["scores.csv"] != files(one)["scores.csv"]
 
 
-class Killed(BaseException):
-    """Stands for kill -9: nothing catches it, nothing is tidied up."""
-
-
-@pytest.mark.parametrize("moment", range(1, 7))
-def test_killed_at_any_checkpoint_it_resumes_to_the_bit(image_task, tmp_path, monkeypatch, moment):
+@pytest.mark.parametrize("moment", range(1, 6))
+def test_killed_at_any_checkpoint_it_resumes_to_the_bit(image_task, tmp_path, moment):
     whole = train(two_stage(), image_task, seed=1, run_dir=tmp_path / "whole")
-    saves = 0
-    save = trainer.save_state
-
-    def save_then_die(path, state):
-        nonlocal saves
-        saves += 1
-        if saves == moment:
-            raise Killed  # before this checkpoint is written
-        save(path, state)
-
-    monkeypatch.setattr(trainer, "save_state", save_then_die)
-    try:
+    with pytest.raises(Killed), killed_at_checkpoint(moment):
         train(two_stage(), image_task, seed=1, run_dir=tmp_path / "killed")
-    except Killed:
-        assert not (tmp_path / "killed" / "DONE").exists()
-    monkeypatch.setattr(trainer, "save_state", save)
+    assert not (tmp_path / "killed" / "DONE").exists()
     resumed = train(two_stage(), image_task, seed=1, run_dir=tmp_path / "killed")
     assert files(resumed) == files(whole)
 
@@ -136,17 +118,9 @@ def test_what_was_begun_on_a_gpu_can_be_finished_on_a_cpu(image_task, tmp_path, 
 def test_ctrl_c_in_the_middle_of_an_epoch_saves_and_resumes_to_the_bit(image_task, tmp_path):
     whole = train(two_stage(), image_task, seed=1, run_dir=tmp_path / "whole")
     for wanted in (2, 9, 12, 17):  # inside epochs, and the last step of one
-        steps = 0
-
-        def press(progress, wanted=wanted):
-            nonlocal steps
-            steps += 1
-            if steps == wanted:
-                os.kill(os.getpid(), signal.SIGINT)
-
         folder = tmp_path / str(wanted)
         with pytest.raises(KeyboardInterrupt, match="the same command"):
-            train(two_stage(), image_task, seed=1, run_dir=folder, progress=press)
+            train(two_stage(), image_task, seed=1, run_dir=folder, progress=ctrl_c_at(wanted))
         assert (folder / "checkpoint.safetensors").exists()
         assert files(train(two_stage(), image_task, seed=1, run_dir=folder)) == files(whole)
 

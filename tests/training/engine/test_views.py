@@ -36,6 +36,7 @@ from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.checkpoint import load_state
 from deepauc.training.run.interrupt import TrainingStopped
 from deepauc.training.schedule import Cosine
+from tests.training.watched import Killed, RecordingInputs, killed_at_checkpoint
 
 MODEL = SmallCNNSpec(widths=(4, 8))
 AUGMENT = Augment(crop_padding=1, rotation=10, brightness=0.3, coarse_dropout=1)
@@ -57,18 +58,6 @@ def recipe(*stages, **options):
 
 def files(run):
     return {p.name: p.read_bytes() for p in sorted(run.path.iterdir()) if p.name != "run.json"}
-
-
-class RecordingInputs(ArrayInputs):
-    """Remembers which rows were asked for."""
-
-    def __init__(self, array):
-        super().__init__(array)
-        self.asked = set()
-
-    def __call__(self, indices):
-        self.asked |= set(np.asarray(indices).tolist())
-        return super().__call__(indices)
 
 
 @pytest.fixture
@@ -289,29 +278,13 @@ def test_images_that_do_not_fit_come_through_the_feed(image_task, tmp_path, monk
     assert files(fed) == files(there)
 
 
-class Killed(BaseException):
-    """Stands for kill -9: nothing catches it, nothing is tidied up."""
-
-
 @pytest.mark.parametrize("engine", ["plain", "fast"])
 @pytest.mark.parametrize("moment", range(1, 6))
-def test_killed_at_any_checkpoint_it_resumes_to_the_bit(image_task, tmp_path, monkeypatch, engine, moment):
+def test_killed_at_any_checkpoint_it_resumes_to_the_bit(image_task, tmp_path, engine, moment):
     options = {"seed": 1, "engine": engine, "device": "cpu"}
     whole = train(recipe(), image_task, run_dir=tmp_path / "whole", **options)
-    saves = 0
-    save = trainer.save_state
-
-    def save_then_die(path, state):
-        nonlocal saves
-        saves += 1
-        if saves == moment:
-            raise Killed  # before this checkpoint is written
-        save(path, state)
-
-    monkeypatch.setattr(trainer, "save_state", save_then_die)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), killed_at_checkpoint(moment):
         train(recipe(), image_task, run_dir=tmp_path / "killed", **options)
-    monkeypatch.setattr(trainer, "save_state", save)
     assert files(train(recipe(), image_task, run_dir=tmp_path / "killed", **options)) == files(whole)
 
 

@@ -242,7 +242,7 @@ def test_the_fast_engine_is_timed_too(image_task, monkeypatch):
     assert now[0] == 3.0 * sum(min(steps, per_epoch) for per_epoch in pace.per_epoch)
 
 
-def test_minutes_choose_the_network_too_but_never_with_epochs(image_task):
+def test_minutes_choose_the_network_too_but_never_with_epochs():
     with pytest.raises(ValueError, match="give one of them"):
         PlanOptions(minutes=3, epochs=2)
     for bad in (0.0, -1.0, float("inf"), float("nan")):

@@ -1,25 +1,19 @@
 """Whatever a checkpoint holds: the state, or one ValueError that names the file. Nothing is unpickled on the way."""
 
 import json
-import os
 import struct
 import tempfile
 from pathlib import Path
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
 from deepauc.training.run.checkpoint import _checksum, load_state, save_state
+from tests.fuzz import share_of
 
-TESTS = 3  # share the reader's budget
-FUZZ = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")) // TESTS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+FUZZ = share_of(3)
 STATE = {"a": [1, 2.5, None, "x"], 3: (torch.arange(4), {"deep": torch.ones(2, 2).bfloat16()}), "empty": {}}
 with tempfile.TemporaryDirectory() as _place:
     save_state(Path(_place) / "c", STATE)

@@ -1,23 +1,17 @@
 """Whatever a file of scores holds: a table, or one ValueError that names the file."""
 
 import gzip
-import os
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepauc.data.table.rows import MissingColumnError
 from deepauc.training.run.scores import read_scores
+from tests.fuzz import share_of
 
-TESTS = 3  # share the reader's budget
-FUZZ = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")) // TESTS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+FUZZ = share_of(3)
 HEADERS = ["id,part,group,label,score", "label:a,score:a,label:b,score:b,id", "score,label", "label,score,label"]
 ODD = [
     "0",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from deepauc.data.table.cautions import few_of_a_class, label_cautions
 from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import read_table
-from deepauc.data.task import Array, Indices, Task, feature_columns
+from deepauc.data.task import Array, Task, feature_columns
 from deepauc.names import count_possible_leaks, group_word
 from deepauc.training.config import AUTO, DataSettings, Settings, SplitSettings
 from deepauc.training.plan.decision import Decision, DeviceKind, Fact
@@ -78,11 +78,6 @@ class Prepared:
     @property
     def packed(self) -> PackedRecord | None:
         return self.rows.packed
-
-    def resplit(self, parts: Mapping[str, Indices], split: Decision) -> Prepared:
-        """The same rows in other parts, such as those of a fold; metadata are encoded anew, by these training rows."""
-        task = self.rows.task.with_parts(parts)
-        return _prepared(self.rows, task, split, drawn=None, metadata=self.metadata is not None)
 
 
 def prepare(settings: Settings, device_kind: DeviceKind, *, progress: ReadingProgress | None = None) -> Prepared:

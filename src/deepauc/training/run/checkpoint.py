@@ -23,8 +23,8 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     write_atomically(path, save(tensors, metadata={"state": skeleton, "sha256": _checksum(skeleton, tensors)}))
 
 
-def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
-    """What `save_state` was given, tensors on `device`. A damaged or pickled file is a ValueError that says so."""
+def load_state(path: Path) -> Any:
+    """What `save_state` was given, tensors on the CPU. A damaged or pickled file is a ValueError that says so."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -33,7 +33,7 @@ def load_state(path: Path, *, device: str | torch.device = "cpu") -> Any:
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist.") from None
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             # Copied out of the mapped file: Windows replaces and deletes none that is still mapped.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118

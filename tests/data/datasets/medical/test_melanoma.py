@@ -220,7 +220,7 @@ def test_hostile_tables(competition, rows, message):
         load_melanoma(competition(rows, pictures=False))
 
 
-def test_a_patient_in_two_folds(resized, write_csv):
+def test_a_patient_in_two_folds(resized):
     folder = resized()
     text = (folder / "train.csv").read_text().splitlines()
     text[2] = text[2].replace(",0,6000", ",1,6000")

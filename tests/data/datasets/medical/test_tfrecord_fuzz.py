@@ -1,21 +1,15 @@
 """Whatever a TFRecord file holds: its records and examples, or one ValueError."""
 
-import os
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepauc.data.datasets.medical.tfrecord import masked_crc32c, parse_example, read_records
+from tests.fuzz import share_of
 
-TESTS = 3  # share the reader's budget
-FUZZ = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=int(os.environ.get("DEEPAUC_FUZZ_EXAMPLES", "200")) // TESTS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+FUZZ = share_of(3)
 
 
 def field(number, wire, content):

@@ -17,7 +17,6 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
-from deepauc.training.engine.fast import fast_step
 from deepauc.training.engine.fast.feed import HostFeed
 from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.fast.run_step import RunStep, Snapshot
@@ -27,6 +26,7 @@ from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import InterruptFlag
 from deepauc.training.schedule import Cosine, Steps
+from tests.training.watched import power_cut_at
 
 MODEL = SmallCNNSpec(widths=(4, 8))
 
@@ -136,7 +136,7 @@ def test_other_objectives_several_labels_and_weights(multilabel_task, tmp_path, 
     np.testing.assert_allclose(made[0].scores("test")[0], made[1].scores("test")[0], rtol=1e-3, atol=1e-4)
 
 
-def test_packed_runs_equal_runs_alone_and_resume(image_task, tmp_path, monkeypatch):
+def test_packed_runs_equal_runs_alone_and_resume(image_task, tmp_path):
     jobs = [
         Job(recipe=recipe(margin), task=image_task, seed=seed, run_dir=tmp_path / f"{margin}-{seed}")
         for margin in (0.3, 1.0)
@@ -146,20 +146,8 @@ def test_packed_runs_equal_runs_alone_and_resume(image_task, tmp_path, monkeypat
         train(job.recipe, image_task, seed=job.seed, run_dir=tmp_path / f"alone{i}", engine="fast", device="cpu")
         for i, job in enumerate(jobs)
     ]
-    calls = 0
-    run_epoch = fast_step.FastEngine.run_epoch
-
-    def interrupted(self, epochs):
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise RuntimeError("power cut")
-        run_epoch(self, epochs)
-
-    monkeypatch.setattr(fast_step.FastEngine, "run_epoch", interrupted)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut_at(4):
         train_together(jobs, device="cpu")
-    monkeypatch.setattr(fast_step.FastEngine, "run_epoch", run_epoch)
     for run, single in zip(train_together(jobs, device="cpu"), alone, strict=True):
         assert (run.path / "scores.csv").read_bytes() == (single.path / "scores.csv").read_bytes()
         assert (run.path / "history.csv").read_bytes() == (single.path / "history.csv").read_bytes()

@@ -19,6 +19,7 @@ from deepauc.training.engine.fast.stacked_step import StackedStep, worth_stackin
 from deepauc.training.engine.loop import train
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
+from tests.training.watched import power_cut_at
 
 MODEL = SmallCNNSpec(widths=(4, 8))
 
@@ -58,20 +59,10 @@ def assert_alike(run, alone):
 
 
 @pytest.mark.filterwarnings("ignore:Stage 1 starts from trained weights:UserWarning")
-def test_stacked_runs_equal_runs_alone_and_resume(image_task, tmp_path, calls, monkeypatch):
+def test_stacked_runs_equal_runs_alone_and_resume(image_task, tmp_path, calls):
     made = [recipe(0.3, pesg=NEW), recipe(1.0, optimizer=AdamSpec()), recipe(0.5, epochs=3)]  # the third ends later
     jobs = [Job(recipe=r, task=image_task, seed=i, run_dir=tmp_path / str(i)) for i, r in enumerate(made)]
-    run_epoch, epochs = fast_step.FastEngine.run_epoch, 0
-
-    def interrupted(self, asked):
-        nonlocal epochs
-        epochs += 1
-        if epochs == 4:
-            raise RuntimeError("power cut")
-        run_epoch(self, asked)
-
-    monkeypatch.setattr(fast_step.FastEngine, "run_epoch", interrupted)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut_at(4):
         train_together(jobs, device="cpu")
     runs = train_together(jobs, device="cpu")
     assert set(calls) == {1, 3}
