@@ -75,12 +75,7 @@ class PairwiseAUCLoss(nn.Module):
         soft_labels: bool = False,
     ) -> None:
         super().__init__()
-        if surrogate not in get_args(Surrogate):
-            raise ValueError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, not {surrogate!r}.")
-        given = margin.tolist() if isinstance(margin, Tensor) else margin
-        self.margin = tuple(float(m) for m in given) if isinstance(given, Sequence) else (float(given),)
-        if not self.margin or not all(m >= 0 and math.isfinite(m) for m in self.margin):
-            raise ValueError(f"margin must be finite and not negative, not {margin}.")
+        self.margin = checked_margin(surrogate, margin)
         self.surrogate: Surrogate = surrogate
         self.soft_labels = soft_labels
         self.input_check = InputCheck(soft=soft_labels)
@@ -114,6 +109,17 @@ class PairwiseAUCLoss(nn.Module):
                 self.margin, dtype=precise_dtype(scores.device.type), device=scores.device
             )
         return self._margin_there
+
+
+def checked_margin(surrogate: Surrogate, margin: float | Sequence[float] | Tensor) -> tuple[float, ...]:
+    """One margin, or one per label; ValueError where it or the surrogate is none."""
+    if surrogate not in get_args(Surrogate):
+        raise ValueError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, not {surrogate!r}.")
+    given = margin.tolist() if isinstance(margin, Tensor) else margin
+    margins = tuple(float(m) for m in given) if isinstance(given, Sequence) else (float(given),)
+    if not margins or not all(m >= 0 and math.isfinite(m) for m in margins):
+        raise ValueError(f"margin must be finite and not negative, not {margin}.")
+    return margins
 
 
 class _PairwiseAUC(torch.autograd.Function):
@@ -362,6 +368,9 @@ class PairwiseAUC:
     soft_labels: bool = False
     bound: ClassVar[str] = "sigmoid"
     ranks: ClassVar[bool] = True  # only the order of its scores is trained
+
+    def __post_init__(self) -> None:
+        checked_margin(self.surrogate, self.margin)
 
     def build(self, *, prior: Sequence[float]) -> PairwiseAUCLoss:
         return PairwiseAUCLoss(self.surrogate, self.margin, self.soft_labels)
