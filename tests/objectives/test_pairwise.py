@@ -4,6 +4,7 @@ import copy
 import pickle
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -449,9 +450,9 @@ def test_on_a_gpu_the_host_never_waits_and_a_graph_can_be_captured(surrogate):
     torch.testing.assert_close((loss.detach(), static.grad), again)
 
 
-def test_a_margin_may_be_a_tensor():
+def test_a_margin_may_be_a_tensor_or_an_array():
     scores, labels = batch(30)
-    for margin in (torch.tensor(0.5), torch.tensor([0.5]), [0.5]):
+    for margin in (torch.tensor(0.5), torch.tensor([0.5]), [0.5], np.array([0.5]), np.float64(0.5)):
         torch.testing.assert_close(
             PairwiseAUCLoss(margin=margin)(scores, labels), PairwiseAUCLoss(margin=0.5)(scores, labels)
         )
