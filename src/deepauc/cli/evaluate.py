@@ -80,6 +80,10 @@ def evaluate(
     pooling = checked_pooling(per_group)
     region = Region.asked(max_fpr, min_tpr)
     if table is not None:
+        if score_column or part_column or part:
+            raise ValueError(
+                "--score-column, --part-column and --part choose from a file of scores: leave them out with --table."
+            )
         _external(
             scores,
             table,
