@@ -415,4 +415,8 @@ def test_each_label_of_new_rows_has_its_own_line(deepauc, tmp_path, monkeypatch)
     monkeypatch.setattr(external, "evaluate_table", lambda *_, **__: found)
     code, out, _ = deepauc("evaluate", tmp_path, "--table", tmp_path / "t.csv", "--quiet")
     assert (code, out) == (0, "ill  0.700 [0.600, 0.800]\ntired  0.600 [0.500, 0.700]\n")
+    for words in (("--part", "test"), ("--part-column", "part"), ("--score-column", "score")):
+        code, out, err = deepauc("evaluate", tmp_path, "--table", tmp_path / "t.csv", *words)
+        assert (code, out) == (2, "")
+        assert "leave them out with --table" in err
     assert [row[4].partition("(")[2] for row in found.rows()] == ["the held-out rows of all folds)", "the test part)"]

@@ -5,8 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from deepauc.metrics.crossval.fold_curves import fold_partial_auroc_interval
+from deepauc.metrics.partial import partial_auroc
 from deepauc.pipeline import cross_validation
+from deepauc.pipeline.model import load
 from deepauc.training.config import read_settings
+from deepauc.training.run.scores import read_scores
 
 NUMBERS = ("--feature-column", "x", "--feature-column", "y", "--label-column", "ill", "--id-column", "name")
 SHORT = ("--epochs", 1, "--device", "cpu")
@@ -53,6 +57,14 @@ def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, writ
     kept = next(row for row in found["folds"]["choice"]["board"] if row["kept"])
     assert judged["folds"][0]["auc"] == pytest.approx(kept["auc"])
     assert judged["results"] == []
+    code, text, _ = deepauc("evaluate", out / "scores.csv", "--max-fpr", "0.3", "--json")
+    region = json.loads(text)["folds"][0]["partial_auc"]
+    held_out = read_scores(out / "scores.csv").part("oof")
+    expected = fold_partial_auroc_interval(
+        held_out.scores[:, 0], held_out.labels[:, 0], held_out.folds, max_fpr=0.3, n_resamples=1000
+    )
+    assert (region["area"]["value"], region["area"]["low"]) == pytest.approx((expected.value, expected.low))
+    assert "partial_auc" not in judged["folds"][0]
     for part in ((), ("--part", "oof")):
         code, text, _ = deepauc("compare", out / "scores.csv", out / "scores.csv", "--json", *part)
         (one,) = json.loads(text)["labels"]
@@ -75,6 +87,16 @@ def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, writ
     assert ill["rows"] == 40
     assert ill["part"] == "oof"
     assert ill["shift"] is not None
+    assert "partial_auc" not in ill
+    code, text, _ = deepauc("evaluate", out, "--table", other, "--min-tpr", "0.8", "--json")
+    found = json.loads(text)["labels"][0]["partial_auc"]
+    new = load(out).predict(other)
+    truth = [row["ill"] for row in rows(40, 1)]
+    assert found["area"]["value"] == pytest.approx(partial_auroc(new.score, truth, min_tpr=0.8))
+    assert found["area"]["low"] < found["area"]["value"] < found["area"]["high"]
+    assert "TPR above 0.8" in deepauc("evaluate", out, "--table", other, "--min-tpr", "0.8")[1]
+    code, _, errors = deepauc("evaluate", out, "--table", other, "--min-tpr", "1")
+    assert (code, errors) == (2, "deepauc: min_tpr is 1.0; it must lie in [0, 1).\n")
     code, text, _ = deepauc("evaluate", out, "--table", table)
     assert "training rows: 60." in text
     code, text, _ = deepauc("predict", out, "--table", table, "--id-column", "name", "--parts", "--out", "-")

@@ -176,6 +176,9 @@ def test_bad_options_are_refused_at_once():
     for spec in (TimmSpec, SmallCNNSpec, ResNet20Spec):
         with pytest.raises(ValueError, match="drop_rate must lie in"):
             spec(drop_rate=1.0)
+    for spec in (MLPSpec, SmallCNNSpec, ResNet20Spec):
+        with pytest.raises(ValueError, match="activation must be one of relu, elu, not 'gelu'"):
+            spec(activation="gelu")
     with pytest.raises(ValueError, match="proj_drop_rate must lie in"):
         TimmSpec(proj_drop_rate=1.0)
     for spec in (TimmSpec, ResNet20Spec):

@@ -158,6 +158,8 @@ def test_every_spec_can_be_named_in_a_file():
         ("data = 3", "data must be a table with keys"),
         ("[data]\nlabel_columns = 'x'", "data.label_columns must be a list in square brackets"),
         ("[data]\nskip_bad = 'yes'", "data.skip_bad must be true or false, not 'yes'"),
+        ("[plan]\npretrained = 3", "plan.pretrained must be true or false or a text in quotes, not 3"),
+        ("folds = 2.5", "folds must be a whole number or a text in quotes, not 2.5"),
         ("seed = -1", "seed must not be negative"),
         ('tune = 2\n[plan]\nauc_stage = "none"', "auc_stage none leaves it out: give one"),
         ("seed = = 3", "is not a valid TOML file"),

@@ -1,5 +1,6 @@
 """What every objective that a recipe may name has to keep to, whoever adds the next one."""
 
+import re
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -8,8 +9,15 @@ import pytest
 import torch
 
 from deepauc.data.augment.batch import Augment
+from deepauc.objectives.auc_margin import AUCMargin
+from deepauc.objectives.average_precision import AveragePrecision
+from deepauc.objectives.baselines import CrossEntropy, Focal
+from deepauc.objectives.pairwise import PairwiseAUC
+from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.objectives.saddle_loss import SaddleLoss
-from deepauc.optim.standard import SGDSpec
+from deepauc.optim.pdsca import PDSCASpec
+from deepauc.optim.pesg import PESGSpec
+from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.engine.fast.forward import value_key
 from deepauc.training.plain import OBJECTIVES
 from deepauc.training.recipe import Bound, Stage, ViewObjectiveSpec
@@ -81,3 +89,34 @@ def test_a_label_is_judged_by_its_own_entries(cls):
 def test_it_says_what_goes_before_it(cls):
     assert cls().bound in set(get_args(Bound)) - {"auto"}
     assert isinstance(cls().soft_labels, bool)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "message"),
+    [
+        (AUCMargin, {"margin": 0.0}, "margin must be positive and finite, not 0.0."),
+        (AUCMargin, {"margin": (0.5, -1.0)}, "margin must be positive and finite, not (0.5, -1.0)."),
+        (PairwiseAUC, {"surrogate": "cube"}, "surrogate must be one of square, squared_hinge, hinge, logistic"),
+        (PairwiseAUC, {"margin": -1.0}, "margin must be finite and not negative"),
+        (PartialAUC, {"surrogate": "cube"}, "surrogate must be one of square, squared_hinge, hinge, logistic"),
+        (PartialAUC, {"max_fpr": 0.0}, "it must lie in (0, 1]"),
+        (AveragePrecision, {"memory": 0.0}, "above 0 and at most 1"),
+        (CrossEntropy, {"label_smoothing": 1.0}, "label_smoothing must lie in [0, 1)"),
+        (CrossEntropy, {"pos_weight": 0.0}, "pos_weight must be one positive number"),
+        (CrossEntropy, {"pos_weight": 2.0, "prior_weights": True}, "prior_weights and pos_weight both weigh"),
+        (CrossEntropy, {"scale": 0.0}, "scale must be positive and finite"),
+        (Focal, {"alpha": 2.0}, "alpha must lie in [0, 1]"),
+        (Focal, {"gamma": -1.0}, "gamma must be finite and not negative"),
+        (SGDSpec, {"lr": -0.1}, "lr must be finite and not negative, not -0.1."),
+        (PESGSpec, {"momentum": 1.0}, "momentum must be at least 0 and below 1, not 1.0."),
+        (PESGSpec, {"gamma": float("nan")}, "gamma must be finite and not negative, not nan."),
+        (AdamSpec, {"betas": (0.9, 1.0)}, "betas must be at least 0 and below 1, not (0.9, 1.0)."),
+        (AdamWSpec, {"weight_decay": -1.0}, "weight_decay must be finite and not negative, not -1.0."),
+        (PDSCASpec, {"reference": "origin"}, "reference must be 'start' or 'zero', not 'origin'."),
+        (PDSCASpec, {"lr": float("inf")}, "lr must be finite and not negative, not inf."),
+    ],
+)
+def test_a_bad_value_is_refused_where_it_is_written(cls, options, message):
+    """Not when the stage begins, which may be hours later."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cls(**options)

@@ -25,8 +25,9 @@ from deepauc.cli.options import (
 from deepauc.cli.short_help import HELP_ALL, RARE
 
 if TYPE_CHECKING:
+    from deepauc.metrics.partial import Region
     from deepauc.metrics.pooling import ScorePooling
-    from deepauc.reporting.evaluation.findings import LabelEvaluation
+    from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, PartialAuc
     from deepauc.reporting.folds import FoldAuc
     from deepauc.training.run.scores import Scores
 
@@ -74,8 +75,15 @@ def evaluate(
     With --table, SCORES is a finished run, which scores the new rows first.
     """
     del help_all  # it has shown itself by now
+    from deepauc.metrics.partial import Region
+
     pooling = checked_pooling(per_group)
+    region = Region.asked(max_fpr, min_tpr)
     if table is not None:
+        if score_column or part_column or part:
+            raise ValueError(
+                "--score-column, --part-column and --part choose from a file of scores: leave them out with --table."
+            )
         _external(
             scores,
             table,
@@ -87,6 +95,7 @@ def evaluate(
             recalibrate=recalibrate,
             per_group=pooling,
             bag_column=bag_column,
+            region=region,
             device=device,
             force=force,
             output=Output(quiet=quiet, as_json=as_json),
@@ -96,12 +105,9 @@ def evaluate(
         raise ValueError(
             "--recalibrate, --image-column, --image-root and --bag-column need a run and --table: name both."
         )
-    from dataclasses import asdict
-
     import numpy as np
 
-    from deepauc.metrics.partial import Region
-    from deepauc.reporting.evaluation.findings import AucResult
+    from deepauc.reporting.evaluation.findings import AucResult, to_json
     from deepauc.reporting.evaluation.table import evaluate_part
     from deepauc.reporting.folds import fold_aucs
     from deepauc.training.run.own_files import require_own
@@ -109,7 +115,6 @@ def evaluate(
     from deepauc.training.run.scores import OOF, read_scores
 
     output = Output(quiet=quiet, as_json=as_json)
-    region = Region.asked(max_fpr, min_tpr)
     cautions = require_own(scores.parent, scores.name, force=force)
     read = read_scores(
         scores,
@@ -125,7 +130,7 @@ def evaluate(
     judged = read if part is None else read.part(part)
     judged.require_finite_scores()
     parts: tuple[str | None, ...] = (part,) if part is not None else read.part_names or (None,)
-    folds = fold_aucs(read) if OOF in parts and read.folds is not None else None
+    folds = fold_aucs(read, region=region) if OOF in parts and read.folds is not None else None
     if folds is not None:  # scores of different networks are not pooled
         parts = tuple(name for name in parts if name != OOF)
     within = bool(((judged.scores >= 0) & (judged.scores <= 1) | np.isnan(judged.labels)).all())
@@ -143,7 +148,7 @@ def evaluate(
         _show(output, found, within=within)
     record: dict[str, object] = {"file": str(scores), "notes": notes}
     if folds is not None:
-        record["folds"] = [asdict(one) for one in folds]
+        record["folds"] = [to_json(one) for one in folds]
     output.record({**record, "results": [_record(one, within) for one in found]})
 
 
@@ -159,6 +164,7 @@ def _external(
     recalibrate: bool,
     per_group: ScorePooling | None,
     bag_column: str | None,
+    region: Region | None,
     device: str | None,
     force: bool,
     output: Output,
@@ -169,6 +175,7 @@ def _external(
     from deepauc.cli.table_report import OTHER_NAMES, refuse_table
     from deepauc.data.table.problems import TableError
     from deepauc.data.table.rows import MissingColumnError
+    from deepauc.reporting.evaluation.findings import to_json
     from deepauc.reporting.external import HEADER, evaluate_table
     from deepauc.reporting.figures.label import interval_text
 
@@ -184,6 +191,7 @@ def _external(
             recalibrate=recalibrate,
             per_group=per_group,
             bag_column=bag_column,
+            region=region,
             device=checked_device(device),
             force=force,
         )
@@ -208,11 +216,13 @@ def _external(
             output.result(f"{one.name}  {interval_text(one.auc)}")
         if one.shift is not None:
             output.say(f"{one.name}: recalibrated by adding {one.shift:+.3f} to the log odds of each probability.")
-    output.record({"run": str(run), **asdict(found)})
+    _show_partial_aucs(output, ["label"], [([one.name], one.partial_auc) for one in found.labels])
+    output.record({"run": str(run), **to_json(found)})
 
 
 def _show_folds(output: Output, found: Sequence[FoldAuc]) -> None:
     from deepauc.reporting.figures.label import interval_text
+    from deepauc.training.run.scores import OOF
 
     rows = [[one.label, f"{one.folds}", f"{one.rows:,}", f"{one.positives:,}", interval_text(one.auc)] for one in found]
     header = ["label", "folds", "rows", "positives", "mean AUC within folds"]
@@ -220,6 +230,7 @@ def _show_folds(output: Output, found: Sequence[FoldAuc]) -> None:
     if output.quiet:
         for row in rows:
             output.result(f"oof  {row[0]}  {row[4]}")
+    _show_partial_aucs(output, ["part", "label"], [([OOF, one.label], one.partial_auc) for one in found])
 
 
 def all_notes(table: Scores) -> list[str]:
@@ -254,7 +265,7 @@ def _show(output: Output, found: list[LabelEvaluation], *, within: bool) -> None
         if output.quiet:
             output.result(f"{one.part}  {one.name}  {interval_text(one.auc.headline)}")
     _show_aucs(output, judged, found[0].counts.group_word)
-    _show_partial_aucs(output, judged)
+    _show_partial_aucs(output, ["part", "label"], [([one.part, one.name], one.partial_auc) for one in judged])
     _show_operating_points(output, judged)
     if within:
         _show_calibration(output, judged)
@@ -285,22 +296,24 @@ def _show_aucs(output: Output, judged: list[LabelEvaluation], group_word: str) -
     output.table(header, rows, title="AUC with 95 % intervals")
 
 
-def _show_partial_aucs(output: Output, judged: list[LabelEvaluation]) -> None:
+def _show_partial_aucs(
+    output: Output, of: list[str], areas: Sequence[tuple[list[str], PartialAuc | Absent | None]]
+) -> None:
+    """of: the heads of the cells that say what each area is of."""
     from deepauc.reporting.evaluation.findings import Absent
     from deepauc.reporting.figures.label import interval_text
 
     rows = []
-    for one in judged:
-        found = one.partial_auc
+    for names, found in areas:
         if isinstance(found, Absent):
-            output.say(f"{one.part}, {one.name}: no partial AUC, because {found.why}")
+            output.say(f"{', '.join(names)}: no partial AUC, because {found.why}")
         elif found is not None:
             cells = (interval_text(found.area), f"{found.chance:.3f}", f"{found.most:.3f}")
-            rows.append([one.part, one.name, str(found.region), *cells])
+            rows.append([*names, str(found.region), *cells])
             if output.quiet:
-                output.result(f"{one.part}  {one.name}  {interval_text(found.area)}  ({found.region})")
+                output.result("  ".join([*names, interval_text(found.area), f"({found.region})"]))
     if rows:
-        header = ["part", "label", "region", "partial AUC [bootstrap]", "chance", "at most"]
+        header = [*of, "region", "partial AUC [bootstrap]", "chance", "at most"]
         output.table(header, rows, title="Partial AUC with 95 % intervals")
 
 

@@ -118,6 +118,7 @@ class ResNet20Spec:
     def __post_init__(self) -> None:
         if self.start not in ("he", "xavier"):
             raise ValueError(f"start must be 'he' or 'xavier', not {self.start!r}.")
+        make_activation(self.activation)  # refuses what it does not know
         require_momentum(self.norm_momentum)
         require_rate(self.drop_rate, "drop_rate")
 

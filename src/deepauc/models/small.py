@@ -79,6 +79,7 @@ class MLPSpec:
     activation: ActivationName = "elu"
 
     def __post_init__(self) -> None:
+        make_activation(self.activation)  # refuses what it does not know
         _require_positive(self.hidden, "hidden")
 
     def build(self, *, in_channels: int, num_outputs: int) -> nn.Module:
@@ -98,6 +99,7 @@ class SmallCNNSpec:
     drop_rate: float = 0.0
 
     def __post_init__(self) -> None:
+        make_activation(self.activation)
         require_rate(self.drop_rate, "drop_rate")
         _require_positive(self.widths, "widths")
         if not self.widths:

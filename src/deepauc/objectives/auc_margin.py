@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepauc.objectives.saddle_loss import SaddleLoss
+from deepauc.objectives.saddle_loss import SaddleLoss, require_margin
 
 
 class AUCMarginLoss(SaddleLoss):
@@ -57,6 +57,9 @@ class AUCMargin:
     soft_labels: bool = False
     bound: ClassVar[str] = "sigmoid"  # what a stage puts before the loss unless it says otherwise
     ranks: ClassVar[bool] = True  # only the order of its scores is trained
+
+    def __post_init__(self) -> None:
+        require_margin(self.margin)
 
     def build(self, *, prior: Sequence[float]) -> AUCMarginLoss:
         return AUCMarginLoss(

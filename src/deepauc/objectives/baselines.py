@@ -85,8 +85,7 @@ class CrossEntropyLoss(nn.Module):
         soft_labels: bool = False,
     ) -> None:
         super().__init__()
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing must lie in [0, 1), not {label_smoothing}.")
+        _require_smoothing(label_smoothing)
         _require_scale(scale)
         if class_prior is not None and pos_weight is not None:
             raise ValueError("class_prior and pos_weight both weigh the positives: give one of the two.")
@@ -100,9 +99,7 @@ class CrossEntropyLoss(nn.Module):
         self.class_prior = None if prior is None else prior.tolist()
         self.register_buffer("factor", None if prior is None else prior.float(), persistent=False)
         self.scale = scale
-        factor = None if pos_weight is None else numbers_of(pos_weight)
-        if factor is not None and (factor.ndim > 1 or not (factor.isfinite().all() and (factor > 0).all())):
-            raise ValueError(f"pos_weight must be one positive number, or one per label, not {pos_weight}.")
+        factor = None if pos_weight is None else _checked_pos_weight(pos_weight)
         # float32, which every device has; double-precision scores meet the number that was asked for.
         self.register_buffer("pos_weight", None if factor is None else factor.float(), persistent=False)
         self._asked_for = None if factor is None else factor.tolist()
@@ -154,10 +151,7 @@ class FocalLoss(nn.Module):
         self, *, alpha: float = 0.25, gamma: float = 2.0, scale: float = 1.0, soft_labels: bool = False
     ) -> None:
         super().__init__()
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha must lie in [0, 1], not {alpha}: it is the weight of positives beside negatives.")
-        if not (gamma >= 0 and math.isfinite(gamma)):
-            raise ValueError(f"gamma must be finite and not negative, not {gamma}.")
+        _require_focus(alpha, gamma)
         _require_scale(scale)
         self.alpha = alpha
         self.gamma = gamma
@@ -190,6 +184,25 @@ def _scaled(loss: Tensor, scale: float) -> Tensor:
     return loss if scale == 1 else scale * loss
 
 
+def _require_smoothing(label_smoothing: float) -> None:
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), not {label_smoothing}.")
+
+
+def _checked_pos_weight(pos_weight: float | Sequence[float]) -> Tensor:
+    factor = numbers_of(pos_weight)
+    if factor.ndim > 1 or not (factor.isfinite().all() and (factor > 0).all()):
+        raise ValueError(f"pos_weight must be one positive number, or one per label, not {pos_weight}.")
+    return factor
+
+
+def _require_focus(alpha: float, gamma: float) -> None:
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha must lie in [0, 1], not {alpha}: it is the weight of positives beside negatives.")
+    if not (gamma >= 0 and math.isfinite(gamma)):
+        raise ValueError(f"gamma must be finite and not negative, not {gamma}.")
+
+
 def _require_scale(scale: float) -> None:
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"scale must be positive and finite, not {scale}: it multiplies the loss.")
@@ -212,7 +225,12 @@ class CrossEntropy:
     gives_probabilities: ClassVar[bool] = True  # the sigmoid of a score is one
 
     def __post_init__(self) -> None:
+        _require_smoothing(self.label_smoothing)
         _require_scale(self.scale)
+        if self.pos_weight is not None:
+            _checked_pos_weight(self.pos_weight)
+            if self.prior_weights:
+                raise ValueError("prior_weights and pos_weight both weigh the positives: give one of the two.")
 
     def build(self, *, prior: Sequence[float]) -> CrossEntropyLoss:
         return CrossEntropyLoss(
@@ -240,6 +258,7 @@ class Focal:
     bound: ClassVar[str] = "none"
 
     def __post_init__(self) -> None:
+        _require_focus(self.alpha, self.gamma)
         _require_scale(self.scale)
 
     def build(self, *, prior: Sequence[float]) -> FocalLoss:

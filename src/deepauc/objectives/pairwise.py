@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepauc.labels import NON_FINITE_SCORES, Diverged, scale_free
-from deepauc.objectives.input_check import InputCheck, precise_dtype
+from deepauc.objectives.input_check import InputCheck, numbers_of, precise_dtype
 from deepauc.objectives.once import once
 
 Surrogate = Literal["square", "squared_hinge", "hinge", "logistic"]
@@ -75,12 +75,7 @@ class PairwiseAUCLoss(nn.Module):
         soft_labels: bool = False,
     ) -> None:
         super().__init__()
-        if surrogate not in get_args(Surrogate):
-            raise ValueError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, not {surrogate!r}.")
-        given = margin.tolist() if isinstance(margin, Tensor) else margin
-        self.margin = tuple(float(m) for m in given) if isinstance(given, Sequence) else (float(given),)
-        if not self.margin or not all(m >= 0 and math.isfinite(m) for m in self.margin):
-            raise ValueError(f"margin must be finite and not negative, not {margin}.")
+        self.margin = checked_margin(surrogate, margin)
         self.surrogate: Surrogate = surrogate
         self.soft_labels = soft_labels
         self.input_check = InputCheck(soft=soft_labels)
@@ -114,6 +109,16 @@ class PairwiseAUCLoss(nn.Module):
                 self.margin, dtype=precise_dtype(scores.device.type), device=scores.device
             )
         return self._margin_there
+
+
+def checked_margin(surrogate: Surrogate, margin: float | Sequence[float] | Tensor) -> tuple[float, ...]:
+    """One margin, or one per label; ValueError where it or the surrogate is none."""
+    if surrogate not in get_args(Surrogate):
+        raise ValueError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, not {surrogate!r}.")
+    margins = tuple(numbers_of(margin).reshape(-1).tolist())
+    if not margins or not all(m >= 0 and math.isfinite(m) for m in margins):
+        raise ValueError(f"margin must be finite and not negative, not {margin}.")
+    return margins
 
 
 class _PairwiseAUC(torch.autograd.Function):
@@ -277,12 +282,16 @@ def _to_behind(running: Tensor) -> Tensor:
 def stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.device.type != "cpu" or x.dtype != torch.float64:
         return torch.sort(x, dim=-1, stable=True)
-    if x.ndim == 1 and len(x) < RADIX_FROM and not torch.compiler.is_compiling():
-        order = torch.from_numpy(_stable_order(x.add_(0.0).numpy()))
-        return x.index_select(0, order), order
+    x.add_(0.0)  # turns -0 into 0
+    if x.ndim == 1 and not torch.compiler.is_compiling():
+        if len(x) < RADIX_FROM:
+            order = torch.from_numpy(_stable_order(x.numpy()))
+            return x.index_select(0, order), order
+        if (found := _sorted_by_cells(x)) is not None:
+            return found
     # On the CPU torch sorts integers by radix, five times as fast as floats. A float's bits, all but the first turned
-    # round where it is negative, order as the float does; the map is its own inverse. Adding 0 turns -0 into 0.
-    keys, order = torch.sort(_ordered_bits(x.add_(0.0).view(torch.int64)), dim=-1, stable=True)
+    # round where it is negative, order as the float does; the map is its own inverse.
+    keys, order = torch.sort(_ordered_bits(x.view(torch.int64)), dim=-1, stable=True)
     return _ordered_bits(keys).view(torch.float64), order
 
 
@@ -299,6 +308,25 @@ def _stable_order(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         run = np.cumsum(np.append(True, ~same))[places]
         order[places] = order[places][np.lexsort((order[places], run))]
     return order
+
+
+def _sorted_by_cells(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """A stable sort by the 2^31 equal cells of the range, half the radix passes; None where many share one unsorted."""
+    low, high = (bound.item() for bound in torch.aminmax(x))
+    cells_a_unit = (2**31 - 1) / (high - low) if high > low else math.inf
+    if not math.isfinite(cells_a_unit):
+        return None
+    cells, order = torch.sort(((x - low) * cells_a_unit).to(torch.int32), stable=True)
+    ordered = x.index_select(0, order)
+    if (ordered[1:] < ordered[:-1]).any():
+        shared = torch.nn.functional.pad(cells[1:] == cells[:-1], (1, 1))
+        places = (shared[1:] | shared[:-1]).nonzero().squeeze(1)
+        if len(places) > len(x) // 64:
+            return None
+        rows = order[places]
+        order[places] = rows[torch.from_numpy(np.lexsort((x[rows].numpy(), cells[places].numpy())))]
+        ordered = x.index_select(0, order)
+    return ordered, order
 
 
 def _ordered_bits(bits: Tensor) -> Tensor:
@@ -362,6 +390,9 @@ class PairwiseAUC:
     soft_labels: bool = False
     bound: ClassVar[str] = "sigmoid"
     ranks: ClassVar[bool] = True  # only the order of its scores is trained
+
+    def __post_init__(self) -> None:
+        checked_margin(self.surrogate, self.margin)
 
     def build(self, *, prior: Sequence[float]) -> PairwiseAUCLoss:
         return PairwiseAUCLoss(self.surrogate, self.margin, self.soft_labels)

@@ -22,6 +22,7 @@ from deepauc.objectives.once import once
 from deepauc.objectives.pairwise import (
     PairwiseAUCLoss,
     Surrogate,
+    checked_margin,
     exact_centre,
     known_rows,
     over_pairs,
@@ -370,6 +371,7 @@ class PartialAUC:
 
     def __post_init__(self) -> None:
         Limits.of(self.max_fpr, self.min_tpr)
+        checked_margin(self.surrogate, self.margin)
 
     def build(self, *, prior: Sequence[float]) -> PartialAUCLoss:
         return PartialAUCLoss(

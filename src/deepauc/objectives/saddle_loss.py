@@ -45,8 +45,7 @@ class SaddleLoss(nn.Module):
                 f"prior must lie strictly between 0 and 1, not {prior}: it is the share of positives in the stream of "
                 "samples the loss sees (ClassQuotaSampler.prior, or labels.mean() for plain shuffling)."
             )
-        if not all(m > 0 and math.isfinite(m) for m in self.margin):
-            raise ValueError(f"margin must be positive and finite, not {margin}.")
+        require_margin(margin)
         self.normalise = normalise
         self.constrain_alpha = constrain_alpha
         self.soft_labels = soft_labels
@@ -238,6 +237,12 @@ class SaddleLoss(nn.Module):
         """Whether a or b is far outside the scores, as a tensor on their device; an empty batch does not say."""
         reach = scores.detach().abs().amax().float() if len(scores) else torch.inf
         return torch.maximum(self.a.detach().abs().amax(), self.b.detach().abs().amax()) > DIVERGED_FACTOR * (1 + reach)
+
+
+def require_margin(margin: float | Sequence[float]) -> None:
+    """ValueError unless it is, for every label, a margin of the min-max form."""
+    if not all(m > 0 and math.isfinite(m) for m in numbers_of(margin).reshape(-1).tolist()):
+        raise ValueError(f"margin must be positive and finite, not {margin}.")
 
 
 def _per_label(name: str, value: float | Sequence[float], num_labels: int) -> tuple[float, ...]:

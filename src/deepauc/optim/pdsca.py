@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from deepauc.optim.pesg import PESG, MinMaxObjective, Reference, norms_apart
+from deepauc.optim.pesg import PESG, MinMaxObjective, Reference, norms_apart, require_options
+from deepauc.optim.standard import require_rates
 
 Loss = Callable[..., Tensor]
 """Of scores and labels; called with sample weights too where there are some."""
@@ -277,6 +278,8 @@ class PDSCASpec:
 
     def __post_init__(self) -> None:
         _require_options(self.inner_lr, self.beta0, self.beta1)
+        require_rates(vars(self))
+        require_options(self.reference, "gradient", None)
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PDSCA:
         if not hasattr(objective, "dual_parameters"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, cast, get_args, overload
@@ -13,7 +12,7 @@ from torch.optim import Optimizer
 
 from deepauc.kernels.pesg_fused import FusedUpdate
 from deepauc.kernels.pesg_update import Primal, Rates, descend, update
-from deepauc.optim.standard import without_norms
+from deepauc.optim.standard import require_rates, without_norms
 
 
 class MinMaxObjective(Protocol):
@@ -132,10 +131,8 @@ class PESG(Optimizer):
         group = self.param_groups[-1]
         if group.get("maximize"):
             raise ValueError(_NO_MAXIMIZE)
-        for name, limit in (("lr", math.inf), ("gamma", math.inf), ("weight_decay", math.inf), ("momentum", 1)):
-            if not 0 <= float(group[name]) < limit:
-                raise ValueError(f"{name} must be at least 0 and below {limit}, not {group[name]}.")
-        _require_options(group["reference"], group.get("alpha_step", "gradient"), group["clip_value"])
+        require_rates(group)
+        require_options(group["reference"], group.get("alpha_step", "gradient"), group["clip_value"])
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -291,7 +288,8 @@ class PESGSpec:
     projects: ClassVar[bool] = True  # each step ends with the objective's projection
 
     def __post_init__(self) -> None:
-        _require_options(self.reference, self.alpha_step, self.clip_value)
+        require_rates(vars(self))
+        require_options(self.reference, self.alpha_step, self.clip_value)
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PESG:
         if not hasattr(objective, "dual_parameters"):
@@ -339,7 +337,8 @@ def _require_own_state(state_dict: dict[str, Any]) -> None:
         raise ValueError(_NO_MAXIMIZE)
 
 
-def _require_options(reference: object, alpha_step: object, clip_value: float | None) -> None:
+def require_options(reference: object, alpha_step: object, clip_value: float | None) -> None:
+    """ValueError, naming the valid ones, for a value that PESG does not know."""
     for name, value, valid in (("reference", reference, Reference), ("alpha_step", alpha_step, AlphaStep)):
         if value not in get_args(valid):
             raise ValueError(f"{name} must be {' or '.join(map(repr, get_args(valid)))}, not {value!r}.")

@@ -5,7 +5,8 @@ decay_norms, of each: whether weight decay acts on normalisation parameters and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,17 @@ class ClippedSGD(torch.optim.SGD):
         return loss
 
 
+def require_rates(options: Mapping[str, Any]) -> None:
+    """ValueError unless an optimizer can work with those of its options that are rates, or shares of what it keeps."""
+    for name in ("lr", "gamma", "weight_decay"):
+        if not 0 <= float(options.get(name, 0)) < math.inf:
+            raise ValueError(f"{name} must be finite and not negative, not {options[name]}.")
+    if not 0 <= options.get("momentum", 0) < 1:
+        raise ValueError(f"momentum must be at least 0 and below 1, not {options['momentum']}.")
+    if not all(0 <= beta < 1 for beta in options.get("betas", ())):
+        raise ValueError(f"betas must be at least 0 and below 1, not {options['betas']}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SGDSpec:
     """torch.optim.SGD.
@@ -60,6 +72,7 @@ class SGDSpec:
     decay_norms: bool = True
 
     def __post_init__(self) -> None:
+        require_rates(vars(self))
         if self.clip_value is not None and not self.clip_value > 0:
             raise ValueError(f"clip_value must be positive, or None for no clipping, not {self.clip_value}.")
 
@@ -85,6 +98,9 @@ class AdamSpec:
     weight_decay: float = 0.0
     decay_norms: bool = True
 
+    def __post_init__(self) -> None:
+        require_rates(vars(self))
+
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> torch.optim.Optimizer:
         groups = _groups(parameters, objective, decay_norms=self.decay_norms)
         return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
@@ -98,6 +114,9 @@ class AdamWSpec:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.01
     decay_norms: bool = True
+
+    def __post_init__(self) -> None:
+        require_rates(vars(self))
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> torch.optim.Optimizer:
         groups = _groups(parameters, objective, decay_norms=self.decay_norms)

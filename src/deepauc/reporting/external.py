@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from deepauc.data.table.header import table_header
 from deepauc.metrics.calibration import brier_score
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.operating_points import operating_point
+from deepauc.metrics.partial import Region
 from deepauc.metrics.pooling import ScorePooling
-from deepauc.reporting.evaluation.label import WHOLE, rows_of
+from deepauc.reporting.evaluation.findings import ONLY_IF_ASKED, Absent, PartialAuc
+from deepauc.reporting.evaluation.label import WHOLE, partial_auc_of, rows_of
 from deepauc.reporting.evaluation.sample import Sample
 from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.text_tables import auc_text, markdown_table
@@ -57,6 +59,7 @@ class ExternalLabel:
     shift: float | None = None
     recalibrated_brier: float | None = None
     thresholds: tuple[AtThreshold, ...] = ()
+    partial_auc: PartialAuc | Absent | None = field(default=None, metadata=ONLY_IF_ASKED)
 
     @property
     def prevalence(self) -> float:
@@ -119,12 +122,14 @@ def evaluate_table(
     per_group: ScorePooling | None = None,
     bag_column: str | None = None,
     positive: str | None = None,
+    region: Region | None = None,
     device: Any = None,
     force: bool = False,
 ) -> External:
     """Score a table by a finished run and judge the scores by the table's labels; columns default to the run's.
 
-    per_group: judge groups, the scores of their rows pooled. bag_column: of a run that scores bags.
+    per_group: judge groups, the scores of their rows pooled. bag_column: of a run that scores bags. region: also the
+    partial AUC there.
     recalibrate: shift the probabilities so that their mean is the share of positives here. The Brier score after it is
     taken on the rows that the shift was found on: one number, so little is gained by chance.
     """
@@ -162,13 +167,14 @@ def evaluate_table(
         if len(np.unique(truth)) < 2:
             raise ValueError(f"{name_of(table)}: the labels in {column!r} are all of one class, and an AUC needs both.")
         groups = None if found.groups is None else found.groups[known]
+        sample = Sample(scores=scores, labels=truth, groups=groups)
         probabilities = None if found.probabilities is None else found.probabilities[known, j]
         labels.append(
             ExternalLabel(
                 name=name,
                 rows=len(truth),
                 positives=int(truth.sum()),
-                auc=part_interval(Sample(scores=scores, labels=truth, groups=groups)).floats(),
+                auc=part_interval(sample).floats(),
                 training=trained.get(name),
                 part=part,
                 **_probabilities(probabilities, truth, recalibrate=recalibrate),
@@ -176,6 +182,7 @@ def evaluate_table(
                 thresholds=()
                 if per_group is not None
                 else _at_thresholds(bundle.thresholds.get(name, {}), scores, truth, groups),
+                partial_auc=partial_auc_of(sample, region),
             )
         )
     notes = []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from deepauc.metrics.crossval.folds import fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
+from deepauc.metrics.partial import Region
 from deepauc.reporting.document.blocks import Block, Caution, DataTable, Paragraph, Section, TableCell, shown
 from deepauc.reporting.document.cells import cells, interval_cell, signed_cell
-from deepauc.reporting.evaluation.findings import RunFindings
+from deepauc.reporting.evaluation.findings import ONLY_IF_ASKED, Absent, PartialAuc, RunFindings
+from deepauc.reporting.evaluation.label import partial_auc_of
+from deepauc.reporting.evaluation.sample import Sample
 from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.training.run.fold_record import FoldsRecord, KeptCandidate
 from deepauc.training.run.scores import OOF, Scores
@@ -45,10 +48,14 @@ class FoldAuc:
     rows: int
     positives: int
     auc: Estimate[float]
+    partial_auc: PartialAuc | Absent | None = field(default=None, metadata=ONLY_IF_ASKED)
 
 
-def fold_aucs(table: Scores) -> list[FoldAuc]:
-    """Of the held-out rows of a table, label by label; a label that no fold can judge is left out."""
+def fold_aucs(table: Scores, *, region: Region | None = None) -> list[FoldAuc]:
+    """Of the held-out rows of a table, label by label; a label that no fold can judge is left out.
+
+    region: also the partial AUC there.
+    """
     rows = table.part(OOF)
     assert rows.folds is not None
     found = []
@@ -58,8 +65,17 @@ def fold_aucs(table: Scores) -> list[FoldAuc]:
         if known.any() and labels_with_pairs(labels, folds).any():
             groups = None if rows.groups is None else rows.groups[known]
             auc = fold_auroc_interval(scores, labels, folds, groups=groups).floats()
-            count = len(np.unique(folds))
-            found.append(FoldAuc(label=label, folds=count, rows=len(labels), positives=int(labels.sum()), auc=auc))
+            sample = Sample(scores=scores, labels=labels, groups=groups, folds=folds)
+            found.append(
+                FoldAuc(
+                    label=label,
+                    folds=len(np.unique(folds)),
+                    rows=len(labels),
+                    positives=int(labels.sum()),
+                    auc=auc,
+                    partial_auc=partial_auc_of(sample, region),
+                )
+            )
     return found
 
 

@@ -202,6 +202,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
                 return _one(option, value, where)
             except ValueError as error:
                 faults.append(error)
+    words = [_WORDS[option] for option in options if option in _WORDS]
+    if len(words) > 1 and not isinstance(value, list | dict):
+        raise ValueError(f"{where} must be {' or '.join(words)}, not {value!r}.")
     raise faults[-1 if isinstance(value, list | dict) else 0]  # of a number and a list, the one that was meant
 
 

@@ -75,7 +75,7 @@ def test_what_the_options_start_from(options, model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pretrained": "w.safetensors"}, "name its network too"),
+        ({"pretrained": "w.safetensors"}, r"name its network too, with --model NAME, or with model under \[plan\]"),
         ({"pretrained": "resnet50", "model": "densenet121"}, "leave one of them out"),
         ({"pretrained": True, "model": "resnet20"}, "no weights are published for resnet20"),
         ({"pretrained": True, "tta": 4}, "leave out tta"),

@@ -123,7 +123,7 @@ def evaluate_label(
         decision=_decision(sample, probable.after),
         cautions=(*_cautions(counts, folds), *_backwards(auc), *few, *(() if fewer is None else (fewer,))),
         resamples=resamples,
-        partial_auc=None if region is None else attempt(lambda: _partial_auc(sample, counts, resamples, region)),
+        partial_auc=partial_auc_of(sample, region),
     )
 
 
@@ -191,6 +191,14 @@ def _auc(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
             ).floats()
         ),
     )
+
+
+def partial_auc_of(sample: Sample, region: Region | None) -> PartialAuc | Absent | None:
+    """Of labelled rows, within folds where they have some; None where no region was asked for."""
+    if region is None:
+        return None
+    counts = count_rows(sample)
+    return attempt(lambda: _partial_auc(sample, counts, resamples_of(counts), region))
 
 
 def _partial_auc(sample: Sample, counts: Counts, resamples: Resamples, region: Region) -> PartialAuc:

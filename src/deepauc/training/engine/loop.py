@@ -175,6 +175,7 @@ def claim_folder(
     """The run's folder, its identity and surroundings written down before anything else happens."""
     _require_validation(recipe, task)
     require_bags(recipe, task)
+    _require_buildable(recipe, task)
     if len(task.source.shape) != 3 and any(stage.augment is not None for stage in recipe.stages):
         views = any(stage.on_views for stage in recipe.stages)
         remedy = "leave out the stage that compares views" if views else "leave it (and tta) out of the recipe"
@@ -197,6 +198,16 @@ def claim_folder(
             **(notes or {}),
         },
     )
+
+
+def _require_buildable(recipe: Recipe, task: Task) -> None:
+    """ValueError, before the first stage, where loss and optimizer of a later one do not go together or with the task.
+
+    Such as PESG with cross-entropy, or margins for another number of labels.
+    """
+    for stage in recipe.stages:
+        objective = stage.build_objective(prior=(0.5,) * task.num_labels, num_rows=len(task))
+        stage.optimizer.build([nn.Parameter(torch.zeros(1, 1))], objective)
 
 
 def _require_validation(recipe: Recipe, task: Task) -> None:

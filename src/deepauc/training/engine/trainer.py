@@ -135,9 +135,6 @@ class Trainer:
         self.ranks.require_same("the checkpoint they see", at)
         if saved is not None:
             self.stage_number = saved["stage"]
-        for later in self.recipe.stages[self.stage_number + 1 :]:  # a wrong option is told now, not when its turn comes
-            share = () if later.on_views else (0.5,) * self.task.num_labels
-            later.build_objective(prior=share, num_rows=len(self.task))
         for number in range(self.stage_number, len(self.recipe.stages)):
             self.stage_number = number
             stage = self.recipe.stages[number]

@@ -91,7 +91,10 @@ def starting_model(options: PlanOptions) -> TimmSpec | None:
         return None
     if isinstance(asked, str) and asked.endswith(FILE):
         if options.model is None:
-            raise ValueError(f"pretrained {asked!r} is a file of weights: name its network too, with --model NAME.")
+            raise ValueError(
+                f"pretrained {asked!r} is a file of weights: name its network too, with --model NAME, or with model "
+                "under [plan] of a settings file."
+            )
         return TimmSpec(name=_published(options.model), weights=asked)
     name = SHORT.get(asked, asked) if isinstance(asked, str) else None
     model = None if options.model is None else SHORT.get(options.model, options.model)
