@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_na
 from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
 from deepauc.training.plain import recipe_hash, to_plain
-from deepauc.training.plan.decision import Decision, replaced
+from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.timing import RESERVE, Pace, measure_pace, seconds_of
 from deepauc.training.predict.predict import predict
 from deepauc.training.prepare.encoded_metadata import metadata_task, whole_encoder
@@ -194,10 +194,11 @@ def plan_folds(
         with cpu_threads(device):
             pace = measure_pace(job.recipe, smallest, seed=settings.seed, device=device)
     seconds = number * seconds_of(job.recipe, smallest, pace) if minutes is None else 0.0
-    job = fit_minutes(job, pace=pace)
+    job = fit_minutes(job, pace=pace, minutes=minutes, folds=number)
     seeds = 1
     if minutes is not None:
-        job, seconds = _told_in_all(job, minutes, number)
+        epochs = next(decision for decision in job.decisions if decision.name == "epochs")
+        seconds = cast(float, epochs.rests_on["takes"])
         seeds = max(1, min(MOST_SEEDS, int(60 * minutes * (1 - RESERVE) / seconds)))
         facts: dict[str, Any] = {"minutes": minutes, "takes": seeds * seconds, "most": MOST_SEEDS}
         reason = "time left" if seeds > 1 else "no time"
@@ -222,16 +223,6 @@ def plan_folds(
 def _rarer_rows(task: Task) -> int:
     labels = task.labels[task.labelled("train")].reshape(-1, task.num_labels)
     return min(int((labels == value).sum(axis=0).min()) for value in (0, 1))
-
-
-def _told_in_all(job: Job, minutes: float, number: int) -> tuple[Job, float]:
-    """The decision on epochs by the minutes of all folds together, and the seconds that they take."""
-    one = next(decision for decision in job.decisions if decision.name == "epochs")
-    facts: dict[str, Any] = dict(one.rests_on)
-    facts |= {"folds": number, "minutes": minutes}
-    facts |= {name: number * facts[name] for name in ("takes", "whole", "allow") if name in facts}
-    told = Decision(name=one.name, value=one.value, reason=("in time per fold", *one.reason[1:]), rests_on=facts)
-    return replace(job, decisions=replaced(job.decisions, told)), float(facts["takes"])
 
 
 def _claimed(planned: FoldJob, settings: Settings, whole: Task, out: Path, command: str) -> RunFolder:

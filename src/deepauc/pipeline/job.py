@@ -106,13 +106,17 @@ def starting_weights(settings: Settings) -> tuple[TimmSpec, FoundWeights] | None
     return None if found is None else (model, found)
 
 
-def fit_minutes(job: Job, *, pace: Pace | None = None, listen: Listener = ignore) -> Job:
+def fit_minutes(
+    job: Job, *, pace: Pace | None = None, minutes: float | None = None, folds: int = 1, listen: Listener = ignore
+) -> Job:
     """The job shortened to the minutes of its settings, if they name any.
 
-    pace: an earlier measurement, used where it is of as many stages; else a few steps are timed now. Of several ranks
-    the first one's counts for all.
+    minutes: what the networks of so many folds share, where the settings name those of one. pace: an earlier
+    measurement, used where it is of as many stages; else a few steps are timed now. Of several ranks the first one's
+    counts for all.
     """
-    minutes, settings = job.settings.plan.minutes, job.settings
+    settings = job.settings
+    minutes = settings.plan.minutes if minutes is None else minutes
     if job.plan is None or minutes is None:
         return job
     task = job.prepared.task
@@ -122,7 +126,7 @@ def fit_minutes(job: Job, *, pace: Pace | None = None, listen: Listener = ignore
         with cpu_threads(job.device):
             pace = measure_pace(job.recipe, task, seed=settings.seed, device=job.device)
     pace = agreed(pace)
-    made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune)
+    made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune, folds=folds)
     return _job(settings, job.prepared, job.device, plan=made, recipe=made.recipe, decisions=made.decisions, pace=pace)
 
 
