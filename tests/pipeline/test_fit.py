@@ -232,6 +232,17 @@ def test_bad_rows_are_left_out_if_asked(frame, short, tmp_path):
     assert deepauc.Run(model.path).record.data.skipped_rows == 1
 
 
+def test_missing_images_say_what_their_paths_are_relative_to(tmp_path):
+    import pandas as pd
+
+    table = pd.DataFrame({"file": [f"{row}.png" for row in range(20)], "ill": [0, 1] * 10})
+    with pytest.raises(TableError, match=r"'0\.png', \.\.\.: .* \(20 rows\)") as error:
+        deepauc.fit(table, label="ill", image="file", out=tmp_path / "run")
+    assert error.value.__notes__ == [
+        "Image paths are relative to the folder you are in; image_root= names another folder."
+    ]
+
+
 def test_what_is_no_table_or_no_run(frame, tmp_path):
     with pytest.raises(ValueError, match="DataFrame, not list"):
         deepauc.fit([1, 2], label="ill")
