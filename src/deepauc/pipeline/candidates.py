@@ -7,7 +7,7 @@ label, and none of its fold, has a say in its score. Averages are means of proba
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -245,7 +245,8 @@ def _fitted(scores: npt.NDArray[Any], labels: Floats) -> TemperatureScaling:
     if scaling.slope > 0 or spread == 0:
         return scaling
     # With a slope of 0 all rows of a fold tie: its AUC would be 0.5 whatever the network does, and the interval narrow.
-    return replace(scaling, slope=LEAST_SLOPE / spread)
+    slope = LEAST_SLOPE / spread
+    return TemperatureScaling(slope=slope, intercept=scaling.intercept - slope * float(scores[known].mean()))
 
 
 def _mean(odds: Mapping[str, Floats], members: Mapping[str, float]) -> Floats:
