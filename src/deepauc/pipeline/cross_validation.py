@@ -20,7 +20,7 @@ import torch
 from deepauc.data.folds import Folds, fold_task
 from deepauc.data.task import Task
 from deepauc.models.fusion import MetadataEncoder
-from deepauc.pipeline.both_inputs import for_images, for_metadata
+from deepauc.pipeline.both_inputs import for_metadata
 from deepauc.pipeline.candidates import (
     METADATA,
     SEED,
@@ -46,7 +46,7 @@ from deepauc.pipeline.events import (
 )
 from deepauc.pipeline.fold_average import save_average
 from deepauc.pipeline.folding import Dealt
-from deepauc.pipeline.job import Job, compute_features, cpu_threads, fit_minutes, plan, recorded_pace
+from deepauc.pipeline.job import Job, compute_features, cpu_threads, fit_minutes, plan, recorded_pace, share_of_images
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import State, folder_state, run_notes, train_run
 from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_names, trivial_seconds
@@ -176,7 +176,6 @@ def plan_folds(
     encoder, beside = None if whole.metadata is None else whole_encoder(rows.task), None
     if has_both(settings.data):
         beside = plan_folds(for_metadata(settings), rows, dealt, device=device)
-        settings = for_images(settings)
     elif encoder is not None:
         tasks = tuple(metadata_task(task)[0] for task in tasks)
     smallest = min(tasks, key=_rarer_rows)
@@ -199,7 +198,7 @@ def plan_folds(
     if minutes is not None:
         epochs = next(decision for decision in job.decisions if decision.name == "epochs")
         seconds = cast(float, epochs.rests_on["takes"])
-        seeds = max(1, min(MOST_SEEDS, int(60 * minutes * (1 - RESERVE) / seconds)))
+        seeds = max(1, min(MOST_SEEDS, int(60 * minutes * share_of_images(settings) * (1 - RESERVE) / seconds)))
         facts: dict[str, Any] = {"minutes": minutes, "takes": seeds * seconds, "most": MOST_SEEDS}
         reason = "time left" if seeds > 1 else "no time"
         told = Decision(name="networks per fold", value=seeds, reason=(reason,), rests_on=facts)

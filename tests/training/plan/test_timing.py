@@ -172,6 +172,19 @@ def test_times_that_are_told_are_of_all_folds_together(image_task, minutes, stag
         assert all_five["stages"]["takes"] > 5 * minutes
 
 
+def test_a_share_of_the_minutes_is_told_as_the_whole(image_task):
+    plan = three_stages(image_task)
+    whole, shared = (fit_into(plan, image_task, PACE, minutes=m, share=share) for m, share in ((1.8, 1.0), (2.0, 0.9)))
+    assert shared.recipe == whole.recipe
+    told_whole, told_shared = (
+        next(one.rests_on for one in fitted.decisions if one.name == "epochs") for fitted in (whole, shared)
+    )
+    assert told_shared["minutes"] == 2.0
+    assert told_shared["takes"] == told_whole["takes"]
+    enough = fit_into(plan, image_task, PACE, minutes=told_shared["allow"], share=0.9)
+    assert enough.recipe == plan.recipe
+
+
 def test_the_minutes_that_a_refusal_names_are_enough_for_all_folds(image_task):
     with pytest.raises(ValueError, match=r"0\.1 minutes are not enough: one epoch of each stage in 5 folds") as refused:
         fit_into(three_stages(image_task), image_task, PACE, minutes=0.1, folds=5)
