@@ -109,6 +109,7 @@ def test_elsewhere_than_in_a_terminal_tables_are_whole(tmp_path, capsys):
     assert "\x1b" not in out
     assert "…" not in out
     assert out.count("| mean ± std") == 1
+    assert f'deepauc.fit("{tmp_path / "digits-table" / "table.csv"}"' in out
 
 
 @pytest.mark.usefixtures("no_report")

@@ -1,5 +1,7 @@
 """The demo's first run: the figures are those of the run, the printed command is that run, only own files go."""
 
+import ast
+import inspect
 import json
 import shlex
 import shutil
@@ -13,6 +15,7 @@ from deepauc.cli.demo_first_run import FirstRunSettings, require_replaceable, ru
 from deepauc.cli.main import run as deepauc
 from deepauc.demo.digits_table import write_digits_table
 from deepauc.pipeline import outcome
+from deepauc.pipeline.fit import fit as fit_function
 from deepauc.training.run.run import Run
 
 SETTINGS = FirstRunSettings(epochs=2, model="small-cnn")
@@ -69,6 +72,23 @@ def test_the_printed_command_is_this_run(made, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["state"] == "finished"
     assert said["run"] == str(out / demo_first_run.RUN_FOLDER)
+
+
+def test_the_printed_call_of_fit_takes_the_table_of_this_run(made):
+    out, result = made
+    call = demo_first_run.python_call(result.table)
+    (fit,) = [
+        node
+        for node in ast.walk(ast.parse(call))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "deepauc.fit"
+    ]
+    given = {word.arg: word.value.value for word in fit.keywords}
+    settings = Run(out / demo_first_run.RUN_FOLDER).record.data
+    assert fit.args[0].value == str(result.table)
+    assert (given["image"], given["split"]) == (settings.image_column, settings.split_column)
+    assert (given["label"],) == settings.label_columns
+    assert set(given) <= set(inspect.signature(fit_function).parameters)
+    assert call in demo_first_run.section(result, out)
 
 
 def test_again_with_another_seed_replaces_the_run(made, tmp_path, monkeypatch):

@@ -119,6 +119,7 @@ def test_leave_one_site_out_then_another_hospital(deepauc, table, tmp_path, writ
     [
         (("--folds", 1), "folds must be 0 (one split), 2 or more"),
         (("--folds", "nowhere"), "nowhere"),
+        (("--folds", "ill"), "neither as metadata nor for the folds"),
         (("--folds", "name"), "60 different values"),
         (("--folds", 3, "--tune", 2), "leave out folds, or tune"),
         (("--folds", 3, "--split-of", "runs/first"), "the split of another run"),

@@ -12,7 +12,7 @@ from PIL import Image
 
 from deepauc.data.table.read import read_table
 from deepauc.metrics.crossval import choosing
-from deepauc.metrics.crossval.folds import fold_auroc
+from deepauc.metrics.crossval.folds import fold_auroc, fold_auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
 from deepauc.pipeline import cross_validation
 from deepauc.pipeline.candidates import HeldOut, choose_candidate, cross_fitted, log_odds_of_mean, recalibrations
@@ -499,6 +499,40 @@ def test_a_held_out_score_does_not_see_its_own_folds_labels():
     second = odds(changed)
     np.testing.assert_array_equal(first.scores[:20], second.scores[:20])
     assert not np.array_equal(first.scores[20:], second.scores[20:])
+
+
+def test_the_auc_of_a_single_network_is_that_of_its_raw_scores():
+    """Also where the other folds rank backwards: a slope of 0 would tie all rows of a fold, at an AUC of 0.5."""
+    generator = np.random.default_rng(0)
+    fold = np.repeat([0, 1, 2], 40)
+    labels = np.arange(120) % 3 == 0
+    raw = np.where(fold == 0, 1.0, -1.0) * labels + generator.normal(size=120)
+    rows = held_out({"ce": raw}, {"logistic": -raw}, labels=labels, fold=fold)
+    found = choose_candidate(rows, default="ce", seconds={"ce": 1.0, "logistic": 0.1})
+    board = {row.candidate: row.auc for row in found.choice.board}
+    for name, scores in (("ce", raw), ("logistic", -raw)):
+        expected = fold_auroc_interval(scores, labels, fold).floats()
+        assert board[name].value == pytest.approx(expected.value, abs=1e-12)
+        assert (board[name].low, board[name].high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert np.ptp(cross_fitted(rows, "ce")[fold == 0]) < 0.1  # an order alone, and no vote in an average
+
+
+def test_the_time_of_a_candidate_is_that_of_all_it_needs():
+    generator = np.random.default_rng(0)
+    fold = np.repeat([0, 1, 2], 20)
+    labels = generator.random(60) < 0.4
+    names = ("ce", "ce_auc_m", "ce, seed 2", "ce_auc_m, seed 2")
+    rows = held_out({name: generator.normal(size=60) for name in names}, {}, labels=labels, fold=fold)
+    rows = replace(rows, metadata=generator.normal(size=(60, 1)))
+    seconds = dict(zip((*names, "metadata"), (10.0, 3.0, 20.0, 4.0, 0.5), strict=True))
+    found = choose_candidate(rows, default="ce_auc_m", seconds=seconds)
+    assert {row.candidate: row.seconds for row in found.choice.board} == {
+        "ce": 30.0,
+        "ce_auc_m": 37.0,
+        "average": 37.0,
+        "metadata": 0.5,
+        "ce_auc_m with metadata": 37.5,
+    }
 
 
 def test_a_small_fold_is_recalibrated_by_all():

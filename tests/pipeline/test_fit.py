@@ -12,6 +12,7 @@ import deepauc
 from deepauc.cli.main import run as command
 from deepauc.data.table.problems import TableError
 from deepauc.pipeline import cross_validation, outcome
+from deepauc.reporting.external import External, evaluate_table
 
 CONFIG = "folds = {folds}\n[plan]\nepochs = 2\n"
 
@@ -136,8 +137,23 @@ def test_external_rows_and_their_prevalence(model, frame):
     assert ill.recalibrated_brier == pytest.approx(((shifted - frame.ill) ** 2).mean(), abs=1e-6)
     assert [point.name for point in ill.thresholds][:1] == ["specificity 0.8"]
     assert "AUC here" in str(found)
+    half = model.evaluate(new.assign(ill=np.where(new.index % 3 == 0, new.ill, np.nan))).labels[0]
+    assert half.trained_prevalence == pytest.approx(frame.ill.mean())
+    assert f"{half.prevalence:.3f} / {frame.ill.mean():.3f}" in str(External(table="new", labels=(half,)))
     with pytest.raises(ValueError, match="one class"):
         model.evaluate(new[new.ill == 0])
+
+
+def test_labels_of_another_hospital_in_its_own_words(model, frame):
+    new = frame.assign(name=[f"n{number}" for number in range(90)])
+    words = np.where(frame.ill == 1, "malignant", "benign")
+    listed = rf"'benign' in {90 - frame.ill.sum()} rows, 'malignant' in {frame.ill.sum()} rows"
+    with pytest.raises(ValueError, match=f"{listed}.*--positive"):
+        evaluate_table(model.path, new.assign(ill=words))
+    with pytest.raises(ValueError, match=f"no row holds the positive value 'sick'.*{listed}.*--positive"):
+        evaluate_table(model.path, new.assign(ill=words), positive="sick")
+    found = evaluate_table(model.path, new.assign(ill=words), positive="malignant")
+    assert found.auc == model.evaluate(new).auc
 
 
 def test_one_split_has_a_leaderboard_of_validation(frame, short, tmp_path):
@@ -230,6 +246,17 @@ def test_bad_rows_are_left_out_if_asked(frame, short, tmp_path):
     assert "skip_bad=True" in error.value.__notes__[0]
     model = deepauc.fit(frame, out=tmp_path / "run", config=short(0), skip_bad=True, **OPTIONS)
     assert deepauc.Run(model.path).record.data.skipped_rows == 1
+
+
+def test_missing_images_say_what_their_paths_are_relative_to(tmp_path):
+    import pandas as pd
+
+    table = pd.DataFrame({"file": [f"{row}.png" for row in range(20)], "ill": [0, 1] * 10})
+    with pytest.raises(TableError, match=r"'0\.png', \.\.\.: .* \(20 rows\)") as error:
+        deepauc.fit(table, label="ill", image="file", out=tmp_path / "run")
+    assert error.value.__notes__ == [
+        "Image paths are relative to the folder you are in; image_root= names another folder."
+    ]
 
 
 def test_what_is_no_table_or_no_run(tmp_path):

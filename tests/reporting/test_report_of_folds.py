@@ -15,6 +15,7 @@ from deepauc.reporting.document.sections import run_document
 from deepauc.reporting.evaluation.findings import Absent
 from deepauc.reporting.evaluation.run import evaluate_run
 from deepauc.reporting.evaluation.subgroups import Metadata
+from deepauc.reporting.folds import AVERAGE_AT_THRESHOLDS
 from deepauc.reporting.operating_card import operating_card
 from deepauc.reporting.report import write_report
 
@@ -159,6 +160,7 @@ def test_a_test_part_is_judged_by_the_average_at_the_thresholds_of_all_folds(fol
         assert row.true_negatives == int(((scores < cut) & (labels == 0)).sum())
     assert label.calibration.after.brier == pytest.approx(brier_score(1 / (1 + np.exp(-scores)), labels))
     document = run_document(findings, command=None)
+    assert AVERAGE_AT_THRESHOLDS not in [one.text for one in document.sections[0].blocks if isinstance(one, Caution)]
     section = next(one for one in document.sections if one.anchor == "average-on-test")
     assert {block.anchor for block in section.blocks if isinstance(block, Heading)} >= {"test-1-curves"}
 
@@ -190,6 +192,15 @@ def test_html_markdown_and_json_say_the_same_numbers(written_reports):
             assert f"{row['auc']['value']:.3f}" in page
     assert label["curves"]["each_roc"]
     assert findings["average_on_test"][0]["auc"]["delong"]["value"] > 0
+
+
+def test_the_average_was_not_judged_at_the_thresholds(findings, written_reports):
+    said = [
+        block.text for block in run_document(findings, command=None).sections[0].blocks if isinstance(block, Caution)
+    ]
+    assert AVERAGE_AT_THRESHOLDS in said
+    other = run_document(written_reports["auc"].findings, command=None).sections[0].blocks
+    assert AVERAGE_AT_THRESHOLDS not in [block.text for block in other if isinstance(block, Caution)]
 
 
 def test_too_few_positives_are_said_in_place_of_an_auc(fold_run):

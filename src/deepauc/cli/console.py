@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from deepauc.data.table.problems import MOST_PADDING
 from deepauc.text_tables import markdown_table, rich_table
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Output:
                 drawn.add_row(*map(Text, row))  # Text: a bracket in a cell is no markup
             Console().print(drawn)
             return
-        widths = [max(len(line[place]) for line in lines) for place in range(len(header) - 1)]
+        widths = [min(MOST_PADDING, max(len(line[place]) for line in lines)) for place in range(len(header) - 1)]
         for line in lines:
             self.result("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]))
 

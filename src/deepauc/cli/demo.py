@@ -172,6 +172,7 @@ def _first_run_part(out: Path, table: Exported, settings: FirstRunSettings, outp
     output.say(
         f"The same on your own table, with your paths and column names (leave out --epochs):\n{result.command}\n"
     )
+    output.say(f"The same from Python:\n{demo_first_run.python_call(result.table)}\n")
     return Part(
         title="A first run, from csv to report",
         section=demo_first_run.section(result, out),

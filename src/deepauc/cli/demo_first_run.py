@@ -134,7 +134,7 @@ def section(result: FirstRun, out: Path) -> str:
             "",
             "The same from Python, without the short `--epochs`; the model then scores new tables:",
             "",
-            f"```python\n{_python(table)}\n```",
+            f"```python\n{python_call(result.table)}\n```",
             "",
             "AUC with DeLong's 95 % interval:",
             "",
@@ -160,11 +160,11 @@ def record(result: FirstRun, out: Path) -> dict[str, Any]:
     }
 
 
-def _python(table: str) -> str:
+def python_call(table: Path) -> str:
     """The call of `fit` on the demo's table."""
     return (
         "import deepauc\n\n"
-        f'model = deepauc.fit("{table}", image="file", label="target", split="split", out="runs/first")\n'
+        f'model = deepauc.fit("{table.as_posix()}", image="file", label="target", split="split", out="runs/first")\n'
         "print(model.leaderboard)\n"
         'model.predict("new.csv")'
     )

@@ -31,14 +31,6 @@ from deepauc.training.run.record import IMAGES, Results
 from deepauc.training.run.run import Run, aucs_of, finished
 from deepauc.training.run.scores import read_run_scores, write_run_scores
 
-FOR_IMAGES = 0.9  # of the minutes, where there are networks on metadata beside them
-
-
-def for_images(settings: Settings) -> Settings:
-    """These settings for the networks on images: metadata have their share of the minutes."""
-    minutes = settings.plan.minutes
-    return settings if minutes is None else replace(settings, plan=replace(settings.plan, minutes=FOR_IMAGES * minutes))
-
 
 def for_metadata(settings: Settings) -> Settings:
     """These settings for the small networks on metadata: planned by themselves, as they take next to no time."""

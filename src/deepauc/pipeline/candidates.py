@@ -6,7 +6,7 @@ label, and none of its fold, has a say in its score. Averages are means of proba
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 AVERAGE, METADATA, SEED = "average", "metadata", ", seed "
 OWN_ROWS = 10  # of either class that a fold must hold for a recalibration of its own; else that of all folds
+LEAST_SLOPE = 1e-3  # log odds per standard deviation, where held-out rows rank backwards: next to no vote, but an order
 _SHORT = {"CrossEntropy": "ce", "AUCMargin": "auc_m", "AUCSquare": "auc_s"}
 _AS_IT_IS = TemperatureScaling(slope=1.0, intercept=0.0)
 
@@ -119,10 +120,21 @@ def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float
     )
     members = made_of[kept.name] if kept.with_trivial is None else joined[kept.name, kept.with_trivial]
     scores = candidates[kept.name] if kept.with_trivial is None else averages[kept.name, kept.with_trivial]
-    judged = {**candidates, **trivial}
+    judged, needs = {**candidates, **trivial}, {**made_of, **{name: {name: 1.0} for name in trivial}}
     if kept.with_trivial is not None:
-        judged[f"{kept.name} with {kept.with_trivial}"] = scores
-    return Chosen(choice=_kept(rows, kept, judged, default, seconds), scores=scores, members=members)
+        joint = f"{kept.name} with {kept.with_trivial}"
+        judged[joint], needs[joint] = scores, members
+    each = {name: needs_seconds(rows, parts, seconds) for name, parts in needs.items()}
+    return Chosen(choice=_kept(rows, kept, judged, default, each), scores=scores, members=members)
+
+
+def needs_seconds(rows: HeldOut, members: Iterable[str], seconds: Mapping[str, float]) -> float:
+    """What the training of these takes. seconds: of each by itself, a later stage without those before it."""
+    needed = set(members)
+    for name in needed & set(rows.networks):
+        earlier = list(rows.networks)[: list(rows.networks).index(name)]
+        needed |= {one for one in earlier if one.partition(SEED)[2] == name.partition(SEED)[2]}
+    return sum(seconds[name] for name in sorted(needed))
 
 
 def recalibrations(rows: HeldOut, name: str) -> list[LabelwiseScaling]:
@@ -153,18 +165,13 @@ def intervals(rows: HeldOut, scores: Floats) -> dict[str, Estimate[float]]:
 def _kept(
     rows: HeldOut, kept: Kept, judged: Mapping[str, Floats], default: str, seconds: Mapping[str, float]
 ) -> KeptCandidate:
-    networks = sum(seconds[name] for name in rows.raw if name not in rows.trivial)
-    each: dict[str, float] = {}
-    for name, taken in seconds.items():
-        base = name.partition(SEED)[0]
-        each[base] = each.get(base, 0.0) + taken
     name_kept = kept.name if kept.with_trivial is None else f"{kept.name} with {kept.with_trivial}"
     board = tuple(
         BoardRow(
             candidate=name,
             label=label,
             auc=auc,
-            seconds=round(each.get(name, networks), 3),
+            seconds=round(seconds[name], 3),
             kept=name == name_kept,
             trivial=name in rows.trivial,
             less_kept=None if name == name_kept else _difference(rows, label, scores, judged[name_kept]),
@@ -234,7 +241,12 @@ def _fitted(scores: npt.NDArray[Any], labels: Floats) -> TemperatureScaling:
         return _AS_IT_IS
     scaling = fit_temperature(scores[known], labels[known])
     assert isinstance(scaling, TemperatureScaling)
-    return scaling
+    spread = float(scores[known].std())
+    if scaling.slope > 0 or spread == 0:
+        return scaling
+    # With a slope of 0 all rows of a fold tie: its AUC would be 0.5 whatever the network does, and the interval narrow.
+    slope = LEAST_SLOPE / spread
+    return TemperatureScaling(slope=slope, intercept=scaling.intercept - slope * float(scores[known].mean()))
 
 
 def _mean(odds: Mapping[str, Floats], members: Mapping[str, float]) -> Floats:

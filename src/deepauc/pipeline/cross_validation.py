@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ import torch
 from deepauc.data.folds import Folds, fold_task
 from deepauc.data.task import Task
 from deepauc.models.fusion import MetadataEncoder
-from deepauc.pipeline.both_inputs import for_images, for_metadata
+from deepauc.pipeline.both_inputs import for_metadata
 from deepauc.pipeline.candidates import (
     METADATA,
     SEED,
@@ -46,14 +46,14 @@ from deepauc.pipeline.events import (
 )
 from deepauc.pipeline.fold_average import save_average
 from deepauc.pipeline.folding import Dealt
-from deepauc.pipeline.job import Job, compute_features, cpu_threads, fit_minutes, plan, recorded_pace
+from deepauc.pipeline.job import Job, compute_features, cpu_threads, fit_minutes, plan, recorded_pace, share_of_images
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import State, folder_state, run_notes, train_run
 from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_names, trivial_seconds
 from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
 from deepauc.training.plain import recipe_hash, to_plain
-from deepauc.training.plan.decision import Decision, replaced
+from deepauc.training.plan.decision import Decision
 from deepauc.training.plan.timing import RESERVE, Pace, measure_pace, seconds_of
 from deepauc.training.predict.predict import predict
 from deepauc.training.prepare.encoded_metadata import metadata_task, whole_encoder
@@ -176,7 +176,6 @@ def plan_folds(
     encoder, beside = None if whole.metadata is None else whole_encoder(rows.task), None
     if has_both(settings.data):
         beside = plan_folds(for_metadata(settings), rows, dealt, device=device)
-        settings = for_images(settings)
     elif encoder is not None:
         tasks = tuple(metadata_task(task)[0] for task in tasks)
     smallest = min(tasks, key=_rarer_rows)
@@ -194,11 +193,12 @@ def plan_folds(
         with cpu_threads(device):
             pace = measure_pace(job.recipe, smallest, seed=settings.seed, device=device)
     seconds = number * seconds_of(job.recipe, smallest, pace) if minutes is None else 0.0
-    job = fit_minutes(job, pace=pace)
+    job = fit_minutes(job, pace=pace, minutes=minutes, folds=number)
     seeds = 1
     if minutes is not None:
-        job, seconds = _told_in_all(job, minutes, number)
-        seeds = max(1, min(MOST_SEEDS, int(60 * minutes * (1 - RESERVE) / seconds)))
+        epochs = next(decision for decision in job.decisions if decision.name == "epochs")
+        seconds = cast(float, epochs.rests_on["takes"])
+        seeds = max(1, min(MOST_SEEDS, int(60 * minutes * share_of_images(settings) * (1 - RESERVE) / seconds)))
         facts: dict[str, Any] = {"minutes": minutes, "takes": seeds * seconds, "most": MOST_SEEDS}
         reason = "time left" if seeds > 1 else "no time"
         told = Decision(name="networks per fold", value=seeds, reason=(reason,), rests_on=facts)
@@ -222,16 +222,6 @@ def plan_folds(
 def _rarer_rows(task: Task) -> int:
     labels = task.labels[task.labelled("train")].reshape(-1, task.num_labels)
     return min(int((labels == value).sum(axis=0).min()) for value in (0, 1))
-
-
-def _told_in_all(job: Job, minutes: float, number: int) -> tuple[Job, float]:
-    """The decision on epochs by the minutes of all folds together, and the seconds that they take."""
-    one = next(decision for decision in job.decisions if decision.name == "epochs")
-    facts: dict[str, Any] = dict(one.rests_on)
-    facts |= {"folds": number, "minutes": minutes}
-    facts |= {name: number * facts[name] for name in ("takes", "whole", "allow") if name in facts}
-    told = Decision(name=one.name, value=one.value, reason=("in time per fold", *one.reason[1:]), rests_on=facts)
-    return replace(job, decisions=replaced(job.decisions, told)), float(facts["takes"])
 
 
 def _claimed(planned: FoldJob, settings: Settings, whole: Task, out: Path, command: str) -> RunFolder:

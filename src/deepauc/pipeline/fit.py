@@ -127,6 +127,9 @@ def fit(
     except TableError as error:
         if not error.every_row and all(problem.row is not None for problem in error.problems):
             error.add_note("Correct these rows, or leave them out with skip_bad=True.")
+        if any(problem.kind == "missing file" for problem in error.problems):
+            start = "the folder you are in" if frame is not None else "the table's folder"
+            error.add_note(f"Image paths are relative to {start}; image_root= names another folder.")
         raise
     if outcome is None:
         raise SystemExit(0)  # a further process of torchrun: the first one has the model

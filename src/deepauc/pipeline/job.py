@@ -24,10 +24,12 @@ from deepauc.training.plan.make import Plan, make_plan
 from deepauc.training.plan.start import starting_model, weights_decision
 from deepauc.training.plan.timing import Pace, fit_into, measure_pace, seconds_of
 from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
-from deepauc.training.prepare.prepare import Prepared, Rows, read_rows, require_complete, split_rows
+from deepauc.training.prepare.prepare import Prepared, Rows, has_both, read_rows, require_complete, split_rows
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.folder import RunFolder
 from deepauc.training.tuning import Trial
+
+FOR_IMAGES = 0.9  # of the minutes, where there are networks on metadata beside them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +108,17 @@ def starting_weights(settings: Settings) -> tuple[TimmSpec, FoundWeights] | None
     return None if found is None else (model, found)
 
 
-def fit_minutes(job: Job, *, pace: Pace | None = None, listen: Listener = ignore) -> Job:
+def fit_minutes(
+    job: Job, *, pace: Pace | None = None, minutes: float | None = None, folds: int = 1, listen: Listener = ignore
+) -> Job:
     """The job shortened to the minutes of its settings, if they name any.
 
-    pace: an earlier measurement, used where it is of as many stages; else a few steps are timed now. Of several ranks
-    the first one's counts for all.
+    minutes: what the networks of so many folds share, where the settings name those of one. pace: an earlier
+    measurement, used where it is of as many stages; else a few steps are timed now. Of several ranks the first one's
+    counts for all.
     """
-    minutes, settings = job.settings.plan.minutes, job.settings
+    settings = job.settings
+    minutes = settings.plan.minutes if minutes is None else minutes
     if job.plan is None or minutes is None:
         return job
     task = job.prepared.task
@@ -122,8 +128,14 @@ def fit_minutes(job: Job, *, pace: Pace | None = None, listen: Listener = ignore
         with cpu_threads(job.device):
             pace = measure_pace(job.recipe, task, seed=settings.seed, device=job.device)
     pace = agreed(pace)
-    made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune)
+    share = share_of_images(settings)
+    made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune, folds=folds, share=share)
     return _job(settings, job.prepared, job.device, plan=made, recipe=made.recipe, decisions=made.decisions, pace=pace)
+
+
+def share_of_images(settings: Settings) -> float:
+    """Of the minutes: networks on metadata beside them have the rest."""
+    return FOR_IMAGES if has_both(settings.data) else 1.0
 
 
 def estimated_seconds(job: Job) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from deepauc.data.table.frame import Table
-from deepauc.pipeline.both_inputs import for_images, train_both
+from deepauc.pipeline.both_inputs import train_both
 from deepauc.pipeline.cross_validation import CrossValidation, cross_validate
 from deepauc.pipeline.events import Checked, Decided, Estimated, Listener, ignore
 from deepauc.pipeline.folding import dealt_folds
@@ -71,8 +71,6 @@ def planned(
     listen: Listener = ignore,
 ) -> Job:
     """One split of the rows and a recipe for it. folder: where the run goes; it may know the pace of this machine."""
-    if has_both(settings.data):
-        settings = for_images(settings)
     job = plan(settings, split_rows(rows, settings), device=device)
     if folder is None:
         return fit_minutes(job, listen=listen)

@@ -44,7 +44,8 @@ class AtThreshold:
 class ExternalLabel:
     """One label on the new rows. training: the AUC that the run was given when it was trained; part: on which rows.
 
-    mean_probability: beside the share of positives, how far the probabilities are off in the mean. shift: what
+    mean_probability: beside the share of positives, how far the probabilities are off in the mean; trained_prevalence:
+    that share in the run's own table. shift: what
     recalibration to the local prevalence adds to the log odds; the Brier score after it is on the same rows.
     """
 
@@ -54,6 +55,7 @@ class ExternalLabel:
     auc: Estimate[float]
     training: Estimate[float] | None
     part: str | None
+    trained_prevalence: float | None = None
     mean_probability: float | None = None
     brier: float | None = None
     shift: float | None = None
@@ -93,7 +95,8 @@ class External:
                 f"{one.positives:,}",
                 _auc(one.auc),
                 "-" if one.training is None else f"{_auc(one.training)} ({rows_of(one.part or WHOLE)})",
-                "-" if one.mean_probability is None else f"{one.mean_probability:.3f} / {one.prevalence:.3f}",
+                f"{one.prevalence:.3f} / {'-' if one.trained_prevalence is None else f'{one.trained_prevalence:.3f}'}",
+                "-" if one.mean_probability is None else f"{one.mean_probability:.3f}",
                 "-" if one.brier is None else f"{one.brier:.4f}",
                 "-" if one.recalibrated_brier is None else f"{one.recalibrated_brier:.4f}",
             ]
@@ -106,7 +109,7 @@ class External:
 
 HEADER = (
     *("label", "rows", "positives", "AUC here", "AUC of the run"),
-    *("mean probability / share of positives", "Brier", "Brier, recalibrated"),
+    *("share of positives here / of the run", "mean probability", "Brier", "Brier, recalibrated"),
 )
 
 
@@ -177,6 +180,7 @@ def evaluate_table(
                 auc=part_interval(sample).floats(),
                 training=trained.get(name),
                 part=part,
+                trained_prevalence=data.prevalence(name),
                 **_probabilities(probabilities, truth, recalibrate=recalibrate),
                 # Those of training are for single rows' scores.
                 thresholds=()

@@ -23,12 +23,15 @@ SINGLE_NETWORKS = (
     "This AUC judges the networks of the single folds on rows that they were not trained on. It holds for these "
     "folds. It does not judge the average of all networks, which deepauc predict uses."
 )
+AVERAGE_AT_THRESHOLDS = (
+    "The average of all networks, which deepauc predict uses, was not judged at these thresholds. On six small data "
+    "sets with a large test part, the average reached the sensitivity or specificity asked for on average; on single "
+    "tables it was some percentage points off in either direction. Check the thresholds on labelled rows of your own: "
+    "deepauc evaluate with --table."
+)
 THRESHOLDS_OF_FOLDS = (
     "Thresholds are chosen on the held-out rows of all folds. The values reached were counted fold by fold, with "
-    "the network of that fold, at the threshold that the other folds choose. The average of all networks, which "
-    "deepauc predict uses, was not judged at them. On six small data sets with a large test part, the average "
-    "reached the value asked for on average; on single tables it was some percentage points off in either "
-    "direction. Check the thresholds on labelled rows of your own: deepauc evaluate with --table."
+    f"the network of that fold, at the threshold that the other folds choose. {AVERAGE_AT_THRESHOLDS}"
 )
 NAMES = {
     "ce": "cross-entropy",

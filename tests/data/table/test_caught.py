@@ -138,6 +138,30 @@ def test_a_few_large_images_among_small_ones_are_no_caution():
     assert shrinking_caution({(64, 64): 90, (2000, 2000): 10}, (64, 64)) is None
 
 
+def test_many_cells_with_one_fault_are_one_line(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "x,y\n" + "".join(f'"{row},5",{row % 2}\n' for row in range(9)) + "high,0\nlow,1\n" + "?,1\n" * 6 + "2,0\n"
+    )
+    with pytest.raises(TableError) as refused:
+        read_table(path, feature_columns=["x"], label_columns=["y"], kind="binary")
+    assert [(line[0], line[3]) for line in collapsed(refused.value.problems) if line[2] == "NaN feature"] == [
+        ("2-10", "'0,5', ...: a feature is a finite number, below 3.4e38; write a decimal point, 0.5 (9 rows)"),
+        ("11", "'high': a feature is a finite number, below 3.4e38"),
+        ("12", "'low': a feature is a finite number, below 3.4e38"),
+        ("13-18", "'?': a feature is a finite number, below 3.4e38 (6 rows)"),
+    ]
+
+
+def test_a_long_list_of_rows_does_not_push_the_others_aside():
+    scattered = [Problem(row=row, column="x", kind="bad weight", message="no") for row in range(2, 300, 2)]
+    other = Problem(row=None, column="y", kind="one class only", message="all 0")
+    first, second, third = format_problems([*scattered, other]).splitlines()
+    assert second.startswith("2, 4, 6")
+    assert "298" in second
+    assert max(len(first), len(third)) < 80
+
+
 def test_the_same_message_more_than_five_times_is_one_line():
     def problems(count):
         said = "'{}.png': there is no such file"
@@ -147,7 +171,7 @@ def test_the_same_message_more_than_five_times_is_one_line():
     assert len(collapsed(problems([2, 3, 4, 5, 6]))) == 5
     ((rows, _, _, message),) = collapsed(problems([2, 3, 4, 5, 6, 9]))
     assert rows == "2-6, 9"
-    assert message == "there is no such file (6 rows)"
+    assert message == "'2.png', ...: there is no such file (6 rows)"
     assert collapsed(problems(range(2, 90, 2)), most_ranges=2)[0][0] == "2, 4, ..."
     other = Problem(row=7, column="y", kind="unknown label value", message="'x'")
     assert [line.split()[0] for line in format_problems([*problems(range(2, 9)), other]).splitlines()] == [

@@ -67,6 +67,13 @@ def test_a_decimal_comma(tmp_path, cell, remedy):
     assert problem.message.endswith(remedy)
 
 
+def test_a_column_of_decimal_commas_is_one_problem(tmp_path):
+    rows = [f'"{row},5",{row % 2}' for row in range(20)] + ["high,0"]
+    (problem,) = check_table(table(tmp_path, "f,target", rows), **NUMBERS).problems
+    assert (problem.row, problem.column) == (None, "f")
+    assert problem.message.startswith("its numbers have decimal commas, such as '0,5': write decimal points")
+
+
 def test_true_and_false_are_1_and_0(tmp_path):
     """As pandas writes what get_dummies makes of a category."""
     path = table(tmp_path, "f,target", ["True,1", "False,0", " FALSE ,1", "2.5,0", "yes,1"])

@@ -1,6 +1,7 @@
 """A plan cut to the minutes one is willing to wait: monotone, never without an epoch, said what was cut."""
 
 import math
+import re
 from dataclasses import asdict, replace
 from itertools import pairwise
 
@@ -153,6 +154,43 @@ def test_not_even_one_epoch_is_an_error_that_names_the_remedy(image_task):
         fit_into(plan, image_task, PACE, minutes=0.05)
     with pytest.raises(ValueError, match="stages: 1 and 3"):
         fit_into(plan, image_task, replace(PACE, step=(1.0,)), minutes=1)
+
+
+@pytest.mark.parametrize(("minutes", "stages"), [(0.4, 1), (1.5, 2)])
+def test_times_that_are_told_are_of_all_folds_together(image_task, minutes, stages):
+    plan = planned(image_task)
+    pace = replace(PACE, step=PACE.step[1:], end=PACE.end[1:], per_epoch=PACE.per_epoch[1:])
+    alone, shared = (fit_into(plan, image_task, pace, minutes=n * minutes, folds=n) for n in (1, 5))
+    assert shared.recipe == alone.recipe
+    one, all_five = ({d.name: d.rests_on for d in fitted.decisions} for fitted in (alone, shared))
+    assert all_five["epochs"]["minutes"] == 5 * minutes
+    assert all_five["epochs"]["takes"] == pytest.approx(5 * one["epochs"]["takes"])
+    assert all_five["epochs"]["folds"] == 5
+    assert len(alone.recipe.stages) == stages
+    if stages == 1:  # the AUC stage is left out, and what it would take is told
+        assert all_five["stages"]["minutes"] == 5 * minutes
+        assert all_five["stages"]["takes"] > 5 * minutes
+
+
+def test_a_share_of_the_minutes_is_told_as_the_whole(image_task):
+    plan = three_stages(image_task)
+    whole, shared = (fit_into(plan, image_task, PACE, minutes=m, share=share) for m, share in ((1.8, 1.0), (2.0, 0.9)))
+    assert shared.recipe == whole.recipe
+    told_whole, told_shared = (
+        next(one.rests_on for one in fitted.decisions if one.name == "epochs") for fitted in (whole, shared)
+    )
+    assert told_shared["minutes"] == 2.0
+    assert told_shared["takes"] == told_whole["takes"]
+    enough = fit_into(plan, image_task, PACE, minutes=told_shared["allow"], share=0.9)
+    assert enough.recipe == plan.recipe
+
+
+def test_the_minutes_that_a_refusal_names_are_enough_for_all_folds(image_task):
+    with pytest.raises(ValueError, match=r"0\.1 minutes are not enough: one epoch of each stage in 5 folds") as refused:
+        fit_into(three_stages(image_task), image_task, PACE, minutes=0.1, folds=5)
+    (allow,) = re.findall(r"Allow ([\d.]+) minutes", str(refused.value))
+    fitted = fit_into(three_stages(image_task), image_task, PACE, minutes=float(allow), folds=5)
+    assert all(epochs(fitted))
 
 
 def test_a_measured_pace_is_that_of_the_steps(image_task, monkeypatch):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from deepauc.data.table.compact import LARGEST, NumberColumn, TextColumn
 from deepauc.data.table.label_values import label_key
-from deepauc.data.table.problems import MissingCode, Problem, ProblemKind, shown
+from deepauc.data.table.problems import MOST_ALIKE, MissingCode, Problem, ProblemKind, shown
 from deepauc.data.task import Floats, single_precision_weights
 from deepauc.labels import NO_NAME
 from deepauc.names import one_form
@@ -84,23 +84,23 @@ def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tu
 def parse_features(
     cells: NumberColumn, lines: Sequence[int], column: str
 ) -> tuple[npt.NDArray[np.float64], list[Problem]]:
-    """Finite numbers within the reach of float32; true is 1 and false is 0, as for labels. A bad one is 0."""
-    values, problems = cells.values(), list[Problem]()
+    """Finite numbers within the reach of float32; true is 1 and false is 0, as for labels. A bad one is 0.
+
+    Where most cells have decimal commas, that is one problem of the column.
+    """
+    values, problems, with_comma = cells.values(), list[Problem](), list[str]()
     for rows, block in cells.texts:
         texts = block.cells()
         numbers, bad = _parse_numbers([_TRUTH.get(cell.strip().lower(), cell) for cell in texts])
         values[rows] = np.where(bad, 0, numbers)
-        problems += [
-            _problem(
-                lines[rows.start + place],
-                column,
-                "NaN feature",
-                EMPTY_FEATURE
-                if not texts[place].strip()
-                else f"{shown(texts[place])}: a feature is a finite number, below 3.4e38{_decimal_comma(texts[place])}",
-            )
-            for place in np.flatnonzero(bad).tolist()
-        ]
+        for place in np.flatnonzero(bad).tolist():
+            message, comma = EMPTY_FEATURE, _decimal_comma(texts[place])
+            if texts[place].strip():
+                message = f"{shown(texts[place])}: a feature is a finite number, below 3.4e38{comma}"
+            with_comma += [texts[place]] if comma else []
+            problems.append(_problem(lines[rows.start + place], column, "NaN feature", message))
+    if len(with_comma) > max(MOST_ALIKE, len(values) / 2):
+        return values, [_commas(with_comma[0], column)]
     return values, problems
 
 
@@ -201,11 +201,13 @@ def comma_problems(cells: Sequence[str], column: str) -> list[Problem]:
         elif _parse_numbers([cell])[1].any():
             return []
         numbers += 1
-    if not with_comma:
-        return []
+    return [_commas(example, column)] if with_comma else []
+
+
+def _commas(example: str, column: str) -> Problem:
     message = f"its numbers have decimal commas, such as {shown(example)}: write decimal points, or separate the "
     message += "columns of the file by semicolons"
-    return [Problem(row=None, column=column, kind="no number", message=message)]
+    return Problem(row=None, column=column, kind="no number", message=message)
 
 
 def _decimal_comma(cell: str) -> str:

@@ -38,7 +38,9 @@ ProblemKind = Literal[
 
 
 _OF_FILES = frozenset({"missing file", "unreadable image", "constant image", "decompression bomb"})
-_FILE = re.compile(r"""^(?:'[^']*'|"[^"]*"): """)  # a file name as `shown` quotes it
+_CELL = re.compile(r"""^('[^']*'|"[^"]*"): """)  # a cell, such as a file name, as `shown` quotes it
+_POINT = re.compile(r"(?<=; write a decimal point), \S+$")  # and the same cell as a number
+MOST_PADDING = 40  # letters that a column of a plain table is padded to: a long list of rows stands out
 MOST_ALIKE = 5  # rows with one and the same message that have a line each
 SUSPICIOUS_SHARE = 0.1  # of a table's rows, which one patient seldom has
 _NOBODY = frozenset({"unknown", "na", "n/a", "nan", "none", "null", "?", "-", "0"})
@@ -184,7 +186,7 @@ class TableReport:
 def format_problems(problems: Sequence[Problem]) -> str:
     """One line per problem under a line of headings; nothing is cut off."""
     cells = [("row", "column", "kind", "message"), *collapsed(problems)]
-    widths = [max(len(row[i]) for row in cells) for i in range(3)]
+    widths = [min(MOST_PADDING, max(len(row[i]) for row in cells)) for i in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]) for row in cells
     )
@@ -193,25 +195,33 @@ def format_problems(problems: Sequence[Problem]) -> str:
 def collapsed(problems: Sequence[Problem], *, most_ranges: int | None = None) -> list[tuple[str, str, str, str]]:
     """(rows, column, kind, message), in order; a message that more than five rows share is one line with their count.
 
-    Names of image files do not tell messages apart. most_ranges: of row numbers on such a line; None: all.
+    Names of image files do not tell messages apart, and neither do cells that have not more than five rows each: the
+    first one is shown. most_ranges: of row numbers on such a line; None: all.
     """
-    keys = [(one.column or "-", one.kind, _without_file(one)) for one in problems]
+    exact = [(one.column or "-", one.kind, one.message) for one in problems]
+    often = Counter(exact)
+    keys = [
+        key if one.kind not in _OF_FILES and often[key] > MOST_ALIKE else (*key[:2], _without_cell(one.message))
+        for one, key in zip(problems, exact, strict=True)
+    ]
     rows: dict[tuple[str, str, str], list[int]] = {}
     for one, key in zip(problems, keys, strict=True):
         rows.setdefault(key, []).extend([] if one.row is None else [one.row])
     lines: list[tuple[str, str, str, str]] = []
     told = set()
-    for one, key in zip(problems, keys, strict=True):
+    for one, key, itself in zip(problems, keys, exact, strict=True):
         if len(rows[key]) <= MOST_ALIKE:
             lines.append(("-" if one.row is None else str(one.row), *key[:2], one.message))
         elif key not in told:
             told.add(key)
-            lines.append((_ranges(rows[key], most_ranges), *key[:2], f"{key[2]} ({len(rows[key]):,} rows)"))
+            shared = often[itself] == len(rows[key])
+            message = one.message if shared else _CELL.sub(lambda found: f"{found[1]}, ...: ", one.message)
+            lines.append((_ranges(rows[key], most_ranges), *key[:2], f"{message} ({len(rows[key]):,} rows)"))
     return lines
 
 
-def _without_file(one: Problem) -> str:
-    return _FILE.sub("", one.message) if one.kind in _OF_FILES else one.message
+def _without_cell(message: str) -> str:
+    return _POINT.sub("", _CELL.sub("", message))
 
 
 def _ranges(numbers: Sequence[int], most: int | None) -> str:

@@ -71,7 +71,8 @@ class TableColumns:
             raise ValueError(f"column {twice[0]!r} is named for two purposes: name it for one.")
         if answers := set(self.labels) & set(self.all_metadata):
             raise ValueError(
-                f"column {min(answers)!r} is a label, which would give the answer away: leave it out of the metadata."
+                f"column {min(answers)!r} is a label, which would give the answer away: name it neither as metadata "
+                "nor for the folds."
             )
 
     @property

@@ -52,7 +52,13 @@ from deepauc.reporting.evaluation.findings import (
 )
 from deepauc.reporting.evaluation.label import rows_of
 from deepauc.reporting.figures.label import forest_picture, interval_text
-from deepauc.reporting.folds import SINGLE_NETWORKS, candidates_section, kept_text, verdict_blocks
+from deepauc.reporting.folds import (
+    AVERAGE_AT_THRESHOLDS,
+    SINGLE_NETWORKS,
+    candidates_section,
+    kept_text,
+    verdict_blocks,
+)
 from deepauc.training.run.scores import OOF
 
 NOT_A_DEVICE = (
@@ -128,7 +134,10 @@ def _part_blocks(findings: RunFindings) -> list[Block]:
     """What the reader has to know before the figures: the part, leaks."""
     held_out = findings.judged_part in ("test", OOF)
     part = Paragraph(findings.part_note) if held_out else Caution(findings.part_note)
-    single = [Paragraph(SINGLE_NETWORKS)] if findings.folds else []
+    single: list[Block] = [Paragraph(SINGLE_NETWORKS)] if findings.folds else []
+    chosen = any(not isinstance(one.operating_points, Absent) for one in findings.labels)
+    if findings.folds and chosen and not findings.average_on_test:
+        single.append(Caution(AVERAGE_AT_THRESHOLDS))
     return [part, *single, *(Caution(text) for text in leak_texts(findings.leaks))]
 
 

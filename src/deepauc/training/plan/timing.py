@@ -101,8 +101,13 @@ def seconds_of(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> floa
     return _total(_epoch_seconds(recipe, pace), epochs, tune) + _ending(recipe, task, pace, tune=tune)
 
 
-def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0) -> Plan:
+def fit_into(
+    plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0, folds: int = 1, share: float = 1.0
+) -> Plan:
     """The plan with as many epochs as end in time, all stages cut by the same share and none to less than one epoch.
+
+    folds: so many networks share the minutes; every time that is told is of all of them. share: of the minutes, where
+    other networks have the rest.
 
     A first stage that the plan itself has chosen takes only what the others, whole, leave of the time, and so does the
     AUC stage, unless the user wants it; where that is not enough of it, it goes. More minutes never give fewer epochs.
@@ -111,40 +116,44 @@ def fit_into(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 
     recipe = plan.recipe
     wanted = [stage.epochs or 0 for stage in recipe.stages]
     an_epoch, ending = _epoch_seconds(recipe, pace), _ending(recipe, task, pace, tune=tune)
-    limit = 60 * minutes * (1 - RESERVE)
+    limit = 60 * minutes * share * (1 - RESERVE)
 
     def seconds(epochs: Sequence[int]) -> float:
-        return _total(an_epoch, epochs, tune) + ending
+        return folds * (_total(an_epoch, epochs, tune) + ending)
 
     measured: dict[str, Fact] = {"minutes": minutes, "pace": pace.step}
     if plan.first_stage_may_go and seconds([LEAST_EPOCHS, *wanted[1:]]) > limit:
-        takes = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]))
+        takes = _minutes_for(seconds([LEAST_EPOCHS, *wanted[1:]]) / share)
         none = no_first_stage("no time", "shorter", **measured, needed=LEAST_EPOCHS, takes=takes)
-        return fit_into(_without_first(plan, none), task, _pace_of(pace, slice(1, None)), minutes=minutes, tune=tune)
+        rest = _pace_of(pace, slice(1, None))
+        return fit_into(_without_first(plan, none), task, rest, minutes=minutes, tune=tune, folds=folds, share=share)
     without_auc = None if plan.first_stage_may_go else plan.without_auc  # with a first stage left, the rest is whole
     if without_auc is not None and seconds([*wanted[:-1], LEAST_AUC_EPOCHS]) > limit:
-        takes = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]))
+        takes = _minutes_for(seconds([*wanted[:-1], LEAST_AUC_EPOCHS]) / share)
         why = alone("no time", "shared is worse", "always", **measured, needed=LEAST_AUC_EPOCHS, takes=takes)
         without_auc = replace(without_auc, decisions=replaced(without_auc.decisions, why))
-        return fit_into(without_auc, task, _pace_of(pace, slice(-1)), minutes=minutes, tune=tune)
+        first = _pace_of(pace, slice(-1))
+        return fit_into(without_auc, task, first, minutes=minutes, tune=tune, folds=folds, share=share)
     least = seconds([1] * len(wanted))
     if least > limit:
+        what = f"{f' with {tune} pairs tuned' if tune else ''}{f' in {folds} folds' if folds > 1 else ''}"
         raise ValueError(
-            f"{minutes:g} minutes are not enough: one epoch of each stage{f' with {tune} pairs tuned' if tune else ''} "
-            f"takes about {time_text(least)} here ({pace_text(pace.step)}). Allow {_minutes_for(least):g} minutes, or "
-            "make it less work: a smaller image size, the network small-cnn, fewer rows, a GPU."
+            f"{minutes:g} minutes are not enough: one epoch of each stage{what} takes about {time_text(least)} here "
+            f"({pace_text(pace.step)}). Allow {_minutes_for(least / share):g} minutes, or make it "
+            "less work: a smaller image size, the network small-cnn, fewer rows, a GPU."
         )
     epochs = [1] * len(wanted)
     for more in _lengths(wanted, first=plan.first_stage_may_go, last=without_auc is not None):
         if seconds(more) > limit:
             break
         epochs = more
-    reason: tuple[str, ...] = ("in time with tuning",) if tune else ("in time",)
+    reason: tuple[str, ...] = ("in time with tuning" if tune else "in time per fold" if folds > 1 else "in time",)
     facts: dict[str, Fact] = {**measured, "takes": seconds(epochs), **({"tune": tune} if tune else {})}
+    facts |= {"folds": folds} if folds > 1 else {}
     if epochs != wanted:
         whole = seconds(wanted)
         reason = (*reason, "cut")
-        facts |= {"wanted": tuple(wanted), "whole": whole, "allow": _minutes_for(whole)}
+        facts |= {"wanted": tuple(wanted), "whole": whole, "allow": _minutes_for(whole / share)}
     length = Decision(name="epochs", value=tuple(epochs), reason=reason, rests_on=facts)
     stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
     return Plan(recipe=replace(recipe, stages=stages), decisions=replaced(plan.decisions, length))

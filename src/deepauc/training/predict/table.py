@@ -15,8 +15,9 @@ import torch
 
 from deepauc.data.bags import BagColumn
 from deepauc.data.images.decode import ImageFileInputs
-from deepauc.data.table.columns import parse_labels
+from deepauc.data.table.columns import LABELS, parse_labels
 from deepauc.data.table.frame import Table
+from deepauc.data.table.label_values import value_problems, values_text
 from deepauc.data.table.read import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
 from deepauc.metrics.pooling import ScorePooling, pool_scores
@@ -409,7 +410,15 @@ def _resized(source: Inputs, bundle: Bundle) -> Inputs:
 def _labels(inputs: TableInputs, column: str, positive: str | None) -> npt.NDArray[np.float64]:
     """0, 1 or NaN, read as in training."""
     cells = [f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in inputs.metadata[column].tolist()]
+    whole = value_problems(cells, column, known=LABELS, positive=positive, keep=np.ones(len(cells), dtype=bool))
+    if whole and positive is not None:
+        raise ValueError(f"label column {column!r}: {whole[0].message} Name this table's own with --positive.")
     values, problems = parse_labels(cells, range(len(cells)), column, positive=positive)
+    if whole and problems:
+        raise ValueError(
+            f"label column {column!r}: {values_text(cells)} Write 1 for the positive value and 0 for the others, or "
+            "name it: `deepauc evaluate` takes --positive. Or leave out --label-column: scores need no labels."
+        )
     if problems:
         first = problems[0]
         raise ValueError(

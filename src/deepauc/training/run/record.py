@@ -89,6 +89,11 @@ class DataRecord:
     sets_of_identical_inputs: int = 0
     alike: tuple[Alike, ...] = ()
 
+    def prevalence(self, label: str) -> float | None:
+        """The share of positives among the labelled rows."""
+        positives, negatives = self.positives.get(label, 0), self.negatives.get(label, 0)
+        return positives / (positives + negatives) if positives + negatives else None
+
     @classmethod
     def of(cls, plain: Any) -> DataRecord:
         found = _mapping(plain)
