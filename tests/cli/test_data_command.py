@@ -414,4 +414,4 @@ def test_a_wrong_column_is_asked_about_and_a_terminal_is_not_flooded(deepauc, tm
     assert code == 2
     assert 20 <= out.count("unknown") < 40
     assert "more of the same kinds" in out
-    assert "121 problems: unknown label value 60, missing file 60, no labelled row 1" in out
+    assert "121 problems: unknown label value (60), missing file (60), no labelled row (1)" in out

@@ -83,6 +83,8 @@ class _Resolver:
         if not name:
             return Problem(row=line, column=column, kind="missing file", message="the cell is empty")
         try:
+            if "\\" in name and not os.path.lexists(os.path.join(self.folder, name)):
+                name = name.replace("\\", "/")  # written on Windows
             path = self._real_path(os.path.join(self.folder, name))
             if self.allow_outside or os.path.commonpath([self.folder, path]) == self.folder:
                 return path
@@ -102,8 +104,6 @@ class _Resolver:
 def _hint(path: str | None, error: ImageError) -> str:
     if error.kind != "missing file" or path is None:
         return ""
-    if "\\" in os.path.basename(path):
-        return " (write / between folders, not \\)"
     for suffix in _SUFFIXES:
         if os.path.isfile(path + suffix):
             return f" (there is one that ends in {suffix}: write the whole name)"
