@@ -19,6 +19,7 @@ from deepauc.cli.options import (
     RareDevice,
     RareForce,
     RarePerGroup,
+    RarePositive,
     checked_device,
     checked_pooling,
 )
@@ -32,7 +33,7 @@ Scale = Literal["sigmoid", "rank"]
 
 
 def predict(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several runs are averaged.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several runs are averaged.")],
     table: Annotated[Path, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="CSV file to write (-: standard output).")],
     image_column: ImageColumn = None,
@@ -42,6 +43,7 @@ def predict(
         typer.Option("--label-column", metavar="COLUMN", help="Labels to copy to the output; repeatable."),
     ] = None,
     group_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients to copy to the output.")] = None,
+    positive: RarePositive = None,
     id_column: IdColumn = None,
     bag_column: RareBagColumn = None,
     per_group: RarePerGroup = None,
@@ -105,6 +107,7 @@ def predict(
                 feature_columns=feature_column or (),
                 label_columns=label_column or (),
                 group_column=group_column,
+                positive=positive,
                 id_column=id_column,
                 bag_column=bag_column,
                 per_group=pooling,

@@ -168,11 +168,22 @@ class Model:
         table: Table,
         *,
         recalibrate: bool = False,
+        positive: str | None = None,
         image_root: str | Path | None = None,
         device: str | None = None,
     ) -> External:
-        """The model on new labelled rows, beside its figures in training. recalibrate: to the prevalence there."""
-        return evaluate_table(self.path, table, recalibrate=recalibrate, image_root=image_root, device=device)
+        """The model on new labelled rows, beside its figures in training.
+
+        Args:
+            table: A file or a DataFrame with the columns of training.
+            recalibrate: Shift the probabilities to the prevalence there.
+            positive: The label that is positive there, if it is neither 1 nor that of training.
+            image_root: The folder that image paths are relative to.
+            device: `cpu` or `cuda`.
+        """
+        return evaluate_table(
+            self.path, table, recalibrate=recalibrate, positive=positive, image_root=image_root, device=device
+        )
 
     def export(self, folder: str | Path, *, single: bool = False) -> Path:
         """The weights and their description, which `deepauc predict` and plain torch load, into a new folder.

@@ -150,7 +150,7 @@ def evaluate_table(
         bag_column=bag_column,
         per_group=per_group,
         probability=calibrated,
-        positive=positive if positive is not None else data.positive,
+        positive=positive,
         device=device,
         force=force,
     )
