@@ -158,6 +158,8 @@ def _kept(
     for name, taken in seconds.items():
         base = name.partition(SEED)[0]
         each[base] = each.get(base, 0.0) + taken
+    for name in list(each):  # a network goes on from the one that its name begins with
+        each[name] += sum(taken for one, taken in each.items() if name.startswith(f"{one}_"))
     name_kept = kept.name if kept.with_trivial is None else f"{kept.name} with {kept.with_trivial}"
     board = tuple(
         BoardRow(
