@@ -156,7 +156,7 @@ def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
 
 
 def _show(output: Output, found: TablePrediction, out: Path) -> None:
-    from deepauc.names import counted
+    from deepauc.names import counted, rows_have
 
     if found.skipped:
         output.result(f"Rows left out because of a problem: {', '.join(map(str, found.skipped))}")
@@ -174,8 +174,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
         output.say(f"Caution. {found.split_caution[0].upper()}{found.split_caution[1:]}.")
     if found.rows_seen and found.parts is None:
         output.say(
-            f"Caution. Rows whose name was in the run's training or validation rows: {found.rows_seen:,}. An AUC over "
-            "them would be too good. The run's own scores.csv has the scores of held-out rows (part test or oof); "
+            f"Caution. {rows_have(found.rows_seen)} the name of a training or validation row of the run. An AUC over "
+            "such rows would be too good. The run's own scores.csv has the scores of held-out rows (part test or oof); "
             "--parts adds the part of each row."
         )
     for text in _unseen_texts(found):

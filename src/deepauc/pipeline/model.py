@@ -13,6 +13,7 @@ import numpy as np
 from deepauc.data.table.frame import Table
 from deepauc.metrics.crossval.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate
+from deepauc.names import rows_have
 from deepauc.pipeline.leaderboard import one_split_board
 from deepauc.pipeline.outcome import doubts, paired_tests
 from deepauc.pipeline.single import save_single
@@ -149,7 +150,7 @@ class Model:
         )
         if found.rows_seen:
             warnings.warn(
-                f"rows whose name was in the training rows: {found.rows_seen:,}. Their scores are too good; "
+                f"{rows_have(found.rows_seen)} the name of a training row. Such scores are too good; "
                 ".oof has scores of the training rows by networks that did not see them.",
                 UserWarning,
                 stacklevel=2,

@@ -17,6 +17,7 @@ from deepauc.metrics.calibration import brier_score
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.operating_points import operating_point
 from deepauc.metrics.pooling import ScorePooling
+from deepauc.names import rows_have
 from deepauc.reporting.evaluation.label import WHOLE, rows_of
 from deepauc.reporting.evaluation.sample import Sample
 from deepauc.reporting.evaluation.within_folds import part_interval
@@ -181,8 +182,8 @@ def evaluate_table(
     notes = []
     if found.rows_seen:
         notes.append(
-            f"Caution. Rows whose name was in the run's training rows: {found.rows_seen:,}. The AUC on them is too "
-            "good."
+            f"Caution. {rows_have(found.rows_seen)} the name of a row that the run was trained on. An AUC on such "
+            "rows is too good."
         )
     return External(table=name_of(table), labels=tuple(labels), rows_seen=found.rows_seen, notes=tuple(notes))
 
