@@ -65,7 +65,10 @@ def predict(
     probability: Annotated[
         bool, typer.Option("--probability", help="Add probabilities, recalibrated on validation.")
     ] = False,
-    parts: Annotated[bool, typer.Option("--parts", help="Add each row's part (train, test, ...) in the runs.")] = False,
+    parts: Annotated[
+        bool,
+        typer.Option("--parts", rich_help_panel=RARE, help="Add each row's part (train, test, ...) in the runs."),
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed of --tta (default: 0).")
     ] = None,
