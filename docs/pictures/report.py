@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 HERE = Path(__file__).parent
-WIDTH, HEIGHT = 900, 1060
+WIDTH, HEIGHT = 1180, 960
 NOISE = 60
 """Standard deviation in grey values: without it the digits are too easy for a report to look at."""
 

@@ -150,6 +150,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def rows_have(count: int) -> str:
+    """`1 row has`, `2,000 rows have`."""
+    return f"{counted(count, 'row')} {'has' if count == 1 else 'have'}"
+
+
 def leak_text(kind: str, count: int, word: str) -> str:
     """`2 patients` or `1 identical image`, in two parts. kind: of a leak; word: what a group is called."""
     return counted(count, {"patient": word, "features": "identical row"}.get(kind, f"identical {kind}"))

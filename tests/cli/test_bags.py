@@ -257,7 +257,7 @@ def test_fit_on_bags_with_folds_gives_one_network_of_bags(folder):
     spec = Bundle.load(folder / "fit").model
     assert isinstance(spec, AverageSpec)
     assert all(isinstance(member, BagSpec) for member in spec.members)
-    with pytest.warns(UserWarning, match="training rows: 90"):
+    with pytest.warns(UserWarning, match="90 rows have the name of a training row"):
         table = model.predict(folder / "data.csv")
     assert len(table) == EXAMS
     assert table["probability"].between(0, 1).all()

@@ -410,7 +410,7 @@ def test_a_wrong_column_is_asked_about(deepauc, tmp_path):
     assert out.count("unknown label value  ") == 1  # one fault, though each row has another name
     assert "'name0', ...: " in out
     assert "column 'name': unknown label value in 60 rows. Is it the right column" in out
-    assert "121 problems: unknown label value 60, missing file 60, no labelled row 1" in out
+    assert "121 problems: unknown label value (60), missing file (60), no labelled row (1)" in out
 
 
 def test_a_terminal_is_not_flooded(deepauc, tmp_path, monkeypatch):

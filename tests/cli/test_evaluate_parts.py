@@ -64,6 +64,6 @@ def test_thresholds_that_validation_cannot_give_are_told(deepauc, scores):
 
 def test_ids_that_repeat_in_another_part_come_without_a_caution(deepauc, scores):
     path = scores("s.csv", {}, id=[f"a{max(row, 9)}" for row in range(ROWS)])  # ten rows of train are one
-    said = "Caution. Rows with the id of an earlier row of their part: 9."
+    said = "Caution. 9 rows have the id of an earlier row of the same part."
     assert said in deepauc("evaluate", path)[1]
     assert said not in deepauc("evaluate", path, "--part", "test")[1]

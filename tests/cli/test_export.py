@@ -162,10 +162,11 @@ def test_no_file_of_the_run_is_lost(deepauc, images, tmp_path, words):
 
 def test_without_the_extra_the_remedy_is_named(deepauc, images, tmp_path, monkeypatch):
     monkeypatch.setattr(export_module, "find_spec", lambda name: None)
-    code, _, errors = deepauc(images[0].path, "--onnx", tmp_path / "m.onnx")
+    code, _, errors = deepauc(images[0].path, "--onnx", tmp_path / "m.onnx", "--bundle", tmp_path / "model")
     assert code == 2
     assert "pip install 'deepauc[onnx]'" in errors
     assert len(errors.splitlines()) == 1
+    assert not (tmp_path / "model").exists()  # where it could not be written again
 
 
 def test_the_bundle_predicts_what_the_run_does(deepauc, images, tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -300,14 +301,35 @@ def test_labels_are_copied_as_training_reads_them(deepauc, runs, new, tmp_path, 
     assert [row["label"] for row in read(out)] == (["0", "1", ""] if any(words) else ["", "", ""])
 
 
-@pytest.mark.parametrize("words", ["yes no", "0 2", "0 malignant"])
+def test_labels_in_words_are_copied_by_the_positive_value(deepauc, runs, new, tmp_path):
+    """That of training, where the column has it; else the one that is named."""
+    folder, out = shutil.copytree(runs["small"].path, tmp_path / "run"), tmp_path / "s.csv"
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "data": {**record["data"], "positive": "melanoma"}}))
+
+    def copied(cells, *words):
+        (new / "words.csv").write_text("file,target\n" + "".join(f"{n}.png,{cell}\n" for n, cell in enumerate(cells)))
+        table = ("--table", new / "words.csv", "--image-column", "file", "--label-column", "target", "--out", out)
+        code, _, errors = deepauc(folder, *table, *words)
+        return errors if code else [row["label"] for row in read(out)]
+
+    assert copied(["Melanoma", "benign", ""]) == ["1", "0", ""]
+    assert copied(["0", "1"]) == ["0", "1"]
+    refused = copied(["yes", "yes", "no", "no", "no"])
+    assert "The column holds 2 values: 'no' in 3 rows, 'yes' in 2 rows" in refused
+    assert "--positive yes" in refused
+    assert copied(["yes", "no", "no"], "--positive", "yes") == ["1", "0", "0"]
+    assert "no row holds the positive value 'maligne'" in copied(["yes", "no"], "--positive", "maligne")
+
+
+@pytest.mark.parametrize("words", ["0 2", "0 malignant"])
 def test_a_label_that_is_none_is_told_before_anything_is_scored(deepauc, runs, new, tmp_path, monkeypatch, words):
     monkeypatch.setattr(
         "deepauc.training.predict.predict.score_copies", lambda *a, **k: pytest.fail("rows were scored")
     )
     first, second = words.split()
     (new / "words.csv").write_text(f"file,target\n0.png,{first}\n1.png,{second}\n")
-    bad = "0.png: 'yes'" if first == "yes" else f"1.png: '{second}'"
+    bad = f"1.png: '{second}'"
     table = ("--table", new / "words.csv", "--label-column", "target")
     code, _, errors = deepauc(runs["small"].path, *table, "--out", tmp_path / "s.csv")
     assert code == 2

@@ -73,7 +73,7 @@ def test_predict_says_how_many_rows_the_run_has_learnt_from(deepauc, clinic, tra
     assert 0 < len(held_out) < 40
     code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv")
     assert code == 0
-    assert f"training or validation rows: {40 - len(held_out)}." in text
+    assert f"{40 - len(held_out)} rows have the name of a training or validation row" in text
     code, text, _ = deepauc("predict", out, "--table", table, "--out", tmp_path / "s.csv", "--json")
     assert json.loads(text)["rows_seen_in_training"] == 40 - len(held_out)
     new = write_table(folder / "new.csv", [row for row in rows if row["file"] in held_out])

@@ -6,10 +6,16 @@ import re
 import pytest
 
 import deepauc
+from deepauc.integrations.sklearn import DeepAUCClassifier
+from deepauc.reporting.report import write_report
+from deepauc.studies.study import Study
+from deepauc.studies.table_source import TableSource
 
 LISTED = [
     *(deepauc.Stage, deepauc.Recipe, deepauc.PESG, deepauc.auroc, deepauc.auroc_interval, deepauc.compare_auroc),
     *(getattr(deepauc, name) for name in deepauc.__all__ if name.endswith("Loss")),
+    *(deepauc.PDSCA, deepauc.ClassQuotaSampler, deepauc.Task, deepauc.Augment, deepauc.TimmSpec),
+    *(deepauc.fit, deepauc.train, deepauc.predict, write_report, Study, TableSource, DeepAUCClassifier),
 ]
 
 

@@ -308,10 +308,14 @@ def test_minutes_that_are_left_buy_further_seeds(people, tmp_path, monkeypatch):
     monkeypatch.setattr(cross_validation, "MOST_SEEDS", 2)
     monkeypatch.setattr(choosing._Board, "pick", lambda board: ("ce", None))
     monkeypatch.setattr(length, "MOST_EPOCHS", (3, 3))
-    out = tmp_path / "run"
-    trained(settings_of(people, minutes=20), out)
+    out, told = tmp_path / "run", []
+    trained(settings_of(people, minutes=20), out, listen=told.append)
+    began = [str(event) for event in told if isinstance(event, FoldBegan)]
+    assert began[:3] == [f"Fold {fold} of 3, network {n} of 2" for fold, n in ((1, 1), (1, 2), (2, 1))]
     record = RunFolder(out).record()
     assert next(one.value for one in record.plan.decisions if one.name == "networks per fold") == "2"
+    seconds = {row.candidate: row.seconds for row in record.folds.choice.board}
+    assert 0 < seconds["ce"] < seconds["ce_auc_m"] == seconds["average"]  # AUC-M goes on from cross-entropy
     seeds = [RunFolder(out / "fold-1" / place).record().identity.seed for place in ("", "seed-2")]
     assert seeds == [0, cross_validation.SEED_STEP]
     assert {row.candidate for row in record.folds.choice.board} == {"ce", "ce_auc_m", "average", "logistic"}

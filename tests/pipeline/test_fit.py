@@ -111,7 +111,7 @@ def test_new_rows_and_rows_of_training(model, frame, tmp_path):
         scores = model.predict(new)
     assert list(scores) == ["id", "score", "probability"]
     np.testing.assert_allclose(1 / (1 + np.exp(-scores.score)), scores.probability, rtol=1e-5)
-    with pytest.warns(UserWarning, match=r"training rows: 90\. .* \.oof"):
+    with pytest.warns(UserWarning, match=r"90 rows have the name of a training row\. .* \.oof"):
         assert np.array_equal(model.predict(frame).score, scores.score)
     new.to_csv(tmp_path / "new.csv", index=False)
     assert np.array_equal(model.predict(tmp_path / "new.csv").score, scores.score)
@@ -200,7 +200,7 @@ def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, c
     assert lines[1].startswith("Training takes about ")
     assert lines[-1] == f"Report: {model.report}"
     assert {"ce", "logistic", "brightness"} <= set(model.leaderboard.candidate)
-    with pytest.warns(UserWarning, match="training rows: 48"):
+    with pytest.warns(UserWarning, match="48 rows have the name of a training row"):
         scores = model.predict(table, image_root="pictures")
     assert len(scores) == 48
     assert capsys.readouterr().out == ""

@@ -242,12 +242,14 @@ def _repeated_ids(table: Scores) -> list[str]:
     """A sample in several rows of a part makes intervals too narrow, unless groups hold its rows together."""
     if table.ids is None or table.groups is not None:
         return []
+    from deepauc.names import rows_have
+
     parts = [""] * len(table) if table.parts is None else table.parts.tolist()
     named = [key for key in zip(parts, table.ids.tolist(), strict=True) if key[1]]
     if not (repeated := len(named) - len(set(named))):
         return []
     return [
-        f"Caution. Rows with the id of an earlier row of their part: {repeated:,}. All rows count as independent "
+        f"Caution. {rows_have(repeated)} the id of an earlier row of the same part. All rows count as independent "
         "samples, which makes the intervals too narrow: drop the duplicates, or use the ids as groups (--group-column)."
     ]
 

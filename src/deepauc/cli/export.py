@@ -44,7 +44,7 @@ def export(
     for path, option in ((onnx, "--onnx"), (card, "--card")):
         if path is not None:
             require_output(path, option)
-    _require_nothing_lost(run, onnx=onnx, card=card)
+    _require_possible(run, onnx=onnx, card=card)
     from deepauc.pipeline.single import has_folds, save_single
     from deepauc.reporting.export import copy_bundle, export_onnx
     from deepauc.reporting.model_card import model_card
@@ -95,8 +95,11 @@ def export(
     output.record(record)
 
 
-def _require_nothing_lost(run: Path, *, onnx: Path | None, card: Path | None) -> None:
-    """An export may take the place of an earlier one, but not of a file that the run is made of, or of the other."""
+def _require_possible(run: Path, *, onnx: Path | None, card: Path | None) -> None:
+    """An export may take the place of an earlier one, but not of a file that the run is made of, or of the other.
+
+    The packages for ONNX are looked for before anything is written.
+    """
     for path, suffix in ((onnx, ".onnx"), (card, ".md")):
         if path is None or not path.exists() or run.resolve() not in path.resolve().parents:
             continue
@@ -104,3 +107,7 @@ def _require_nothing_lost(run: Path, *, onnx: Path | None, card: Path | None) ->
             raise ValueError(f"{path} is a file of the run, which would be lost: name another file.")
     if onnx is not None and card is not None and onnx.resolve() == card.resolve():
         raise ValueError(f"{onnx} cannot be both, the ONNX file and the card: name two files.")
+    if onnx is not None:
+        from deepauc.reporting.export import onnx_packages
+
+        onnx_packages()

@@ -19,6 +19,7 @@ from deepauc.cli.options import (
     RareDevice,
     RareForce,
     RarePerGroup,
+    RarePositive,
     checked_device,
     checked_pooling,
 )
@@ -32,7 +33,7 @@ Scale = Literal["sigmoid", "rank"]
 
 
 def predict(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several runs are averaged.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several runs are averaged.")],
     table: Annotated[Path, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="CSV file to write (-: standard output).")],
     image_column: ImageColumn = None,
@@ -42,6 +43,7 @@ def predict(
         typer.Option("--label-column", metavar="COLUMN", help="Labels to copy to the output; repeatable."),
     ] = None,
     group_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients to copy to the output.")] = None,
+    positive: RarePositive = None,
     id_column: IdColumn = None,
     bag_column: RareBagColumn = None,
     per_group: RarePerGroup = None,
@@ -63,7 +65,10 @@ def predict(
     probability: Annotated[
         bool, typer.Option("--probability", help="Add probabilities, recalibrated on validation.")
     ] = False,
-    parts: Annotated[bool, typer.Option("--parts", help="Add each row's part (train, test, ...) in the runs.")] = False,
+    parts: Annotated[
+        bool,
+        typer.Option("--parts", rich_help_panel=RARE, help="Add each row's part (train, test, ...) in the runs."),
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed of --tta (default: 0).")
     ] = None,
@@ -105,6 +110,7 @@ def predict(
                 feature_columns=feature_column or (),
                 label_columns=label_column or (),
                 group_column=group_column,
+                positive=positive,
                 id_column=id_column,
                 bag_column=bag_column,
                 per_group=pooling,
@@ -153,7 +159,7 @@ def _require_writable(out: Path, *, table: Path, runs: Sequence[Path]) -> None:
 
 
 def _show(output: Output, found: TablePrediction, out: Path) -> None:
-    from deepauc.names import counted
+    from deepauc.names import counted, rows_have
 
     if found.skipped:
         output.result(f"Rows left out because of a problem: {', '.join(map(str, found.skipped))}")
@@ -171,8 +177,8 @@ def _show(output: Output, found: TablePrediction, out: Path) -> None:
         output.say(f"Caution. {found.split_caution[0].upper()}{found.split_caution[1:]}.")
     if found.rows_seen and found.parts is None:
         output.say(
-            f"Caution. Rows whose name was in the run's training or validation rows: {found.rows_seen:,}. An AUC over "
-            "them would be too good. The run's own scores.csv has the scores of held-out rows (part test or oof); "
+            f"Caution. {rows_have(found.rows_seen)} the name of a training or validation row of the run. An AUC over "
+            "such rows would be too good. The run's own scores.csv has the scores of held-out rows (part test or oof); "
             "--parts adds the part of each row."
         )
     for text in _unseen_texts(found):

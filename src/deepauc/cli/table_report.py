@@ -12,7 +12,7 @@ import typer
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.table.columns import EMPTY_FEATURE
-from deepauc.data.table.problems import Problem, TableReport, collapsed
+from deepauc.data.table.problems import Problem, TableReport, collapsed, kinds_text
 from deepauc.names import counted
 
 OTHER_NAMES = "If columns have other names here, give them: --image-column, --label-column, --group-column."
@@ -72,8 +72,7 @@ def refuse_table(
         else:
             right = "the right column, and the right folder" if kind == "missing file" else "the right column"
             output.result(f"column {column!r}: {kind} in {count:,} rows. Is it {right}?")
-    kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(one.kind for one in problems).items())
-    output.result(f"{len(problems):,} problem{'s' * (len(problems) != 1)}: {kinds}")
+    output.result(kinds_text(problems))
     rows = {one.row for one in problems if one.row is not None}
     if may_skip and (named := [repr(column) for column, count in text.items() if count > MOST_ALIKE]):
         typer.echo(f"deepauc: turn {', '.join(named)} into numbers, or leave out --feature-column for it.", err=True)

@@ -144,7 +144,7 @@ class Narrator:
                 self.output.say(f"Training takes about {duration_text(event.seconds)} in all.")
             case FoldBegan():
                 named = "" if event.name == str(event.number) else f" ({printable(event.name)})"
-                self.output.say(f"Fold {event.number} of {event.folds}{named}")
+                self.output.say(f"{event}{named}")
             case TrainingBegan():
                 drawn = not (self.output.quiet or self.output.as_json) and sys.stdout.isatty()
                 bar = self._bars.enter_context(progress_bar()) if drawn else None

@@ -22,12 +22,18 @@ class ClassQuotaSampler(Sampler[list[int]]):
     Not as `sampler=`, which would make batches of batches: (n, batch_size, ...), or "list indices must be integers".
 
     An epoch is a fresh permutation of the negatives, each once, the incomplete tail dropped; positives are cycled in
-    fresh permutations. Both are drawn from (seed, epoch) alone, so an epoch can be made again anywhere. Batch size and
-    quota are global: rank r of k yields its share of each batch, and the k shares together are the batch of one rank.
+    fresh permutations. Both are drawn from (seed, epoch) alone, so an epoch can be made again anywhere. The k shares of
+    k ranks together are the batch of one rank. `prior` is what the loss needs: the share of positives in this stream of
+    samples; a tuple for (N, L).
 
-    labels: 0/1, NaN where unlabelled (never drawn), (N,) or (N, L). For (N, L) `label` names the column whose
-    positives fill the quota, or None to take the columns in turn, batch by batch.
-    prior: what the loss needs: the share of positives in this stream of samples; a tuple for (N, L).
+    Args:
+        labels: 0/1, NaN where unlabelled (never drawn), (N,) or (N, L).
+        batch_size: Rows per batch, of all ranks together.
+        positives_per_batch: Positives in each batch, of all ranks together.
+        seed: Random seed.
+        rank: This process's number, from 0; it draws its share of each batch.
+        world_size: Number of processes.
+        label: For (N, L) the column whose positives fill the quota; None takes the columns in turn, batch by batch.
     """
 
     def __init__(

@@ -136,10 +136,22 @@ def feature_columns(source: Inputs) -> tuple[str, ...]:
 class Task:
     """One classification problem: what goes in, what is to be told, and who is in which part.
 
-    With N rows and L labels: `labels` is (N,) for `binary`, (N, L) for `multilabel`, float32, holding 0 and 1, NaN
-    where missing and -1 where uncertain (`data.uncertain.resolve` decides); rows of the training part may be soft,
-    in [0, 1]. A row without any label is unlabelled: it may be in train, never in validation or test.
-    `parts` maps train, validation and test to disjoint row numbers; any may be absent, and a row need not be in one.
+    There are N rows and L labels. Rows of the training part may have soft labels, in [0, 1]. A row without any label is
+    unlabelled: it may be in train, never in validation or test.
+
+    Args:
+        name: What reports call it.
+        kind: "binary", or "multilabel".
+        source: The inputs, such as `ArrayInputs`.
+        labels: (N,) for binary, (N, L) for multilabel: 0 and 1, NaN where missing, -1 where uncertain
+            (`data.uncertain.resolve` decides).
+        label_names: One per label.
+        parts: Row numbers of train, validation and test, disjoint; any may be absent, and a row need not be in one.
+        groups: (N,) the patient of each row.
+        group_column: What the table calls them, for messages; no part of the data hash.
+        metadata: Columns of (N, ...).
+        weights: (N,) finite, not negative.
+        ids: (N,) file names or row numbers.
     """
 
     name: str
@@ -148,11 +160,11 @@ class Task:
     labels: Floats
     label_names: tuple[str, ...]
     parts: Mapping[str, Indices]
-    groups: Array | None = None  # (N,) str: the patient of each row
-    group_column: str | None = None  # what its table calls them, for messages; no part of the data hash
-    metadata: Mapping[str, Array] = field(default_factory=dict)  # column -> (N, ...)
-    weights: Floats | None = None  # (N,), finite, not negative
-    ids: Array | None = None  # (N,) str: a file name or a row number
+    groups: Array | None = None
+    group_column: str | None = None
+    metadata: Mapping[str, Array] = field(default_factory=dict)
+    weights: Floats | None = None
+    ids: Array | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):

@@ -41,16 +41,28 @@ CHECKED_ROWS = 8  # of the positives, and of the others, whose labels are looked
 class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     """`transformers.Trainer` with AUC-M (or AUC-S) on sigmoid scores, PESG, and batches with a quota of positives.
 
-    The head may have one output, two (the score is the difference of the logits), or one a label for several labels.
+    The head may have one output, two (the score is the difference of the logits), or one per label for several labels.
     Labels are 0/1 under `labels`, (N,) or (N, L), NaN where missing. The model is called without them: its own loss
-    is not used.
+    is not used. Not for DeepSpeed and FSDP, which shard the optimizer's state.
 
-    train_labels: the training set's labels in its order, (N,) or (N, L): prior and quota come from them.
-    positives_per_batch: of the global batch, per_device_train_batch_size times the processes; None is the Trainer's
-    own shuffling. pesg: lr, gamma, weight decay and momentum; `args` must leave learning_rate and weight_decay at
-    their defaults, since they would not be used. milestones: epochs at whose start a stage begins
-    (`PESG.new_stage(lr_factor)`); with lr_scheduler_type="constant" nothing else changes lr. compute_metrics:
-    `auroc_metrics` unless given. Not for DeepSpeed and FSDP, which shard the optimizer's state.
+    Args:
+        model: The classifier.
+        args: The training arguments, with learning_rate and weight_decay at their defaults, since they would not be
+            used.
+        train_dataset: The training set.
+        train_labels: Its labels in its order, (N,) or (N, L): prior and quota come from them.
+        objective: The spec of the loss.
+        pesg: Learning rate, gamma, weight decay and momentum.
+        positives_per_batch: Positives in the global batch, per_device_train_batch_size times the processes; None is the
+            Trainer's own shuffling.
+        milestones: Epochs at whose start a stage begins (`PESG.new_stage`).
+        lr_factor: What the learning rate is multiplied with there; with lr_scheduler_type="constant" nothing else
+            changes it.
+        eval_dataset: The validation set.
+        data_collator: As in the Trainer.
+        processing_class: As in the Trainer.
+        compute_metrics: `auroc_metrics` unless given.
+        callbacks: As in the Trainer.
     """
 
     loss_is_scaled_for_ga = False  # a mean over the batch: the Trainer divides by the accumulation steps

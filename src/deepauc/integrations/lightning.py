@@ -25,8 +25,11 @@ from deepauc.optim.pesg import PESG, require_factor
 class NewStage(Callback):  # type: ignore[misc, unused-ignore]
     """Line 6 of Algorithm 1 at the start of each epoch in `milestones`: lr decays, the reference is renewed.
 
-    milestones: epochs, counted from 0 as Lightning does. lr_factor: what lr is multiplied with; 1 where a scheduler
-    decides about lr. Which milestones are past is kept in the checkpoint: a resumed run meets each of them once.
+    Which milestones are past is kept in the checkpoint: a resumed run meets each of them once.
+
+    Args:
+        milestones: Epochs, counted from 0 as Lightning does.
+        lr_factor: What lr is multiplied with; 1 where a scheduler decides about lr.
     """
 
     def __init__(self, milestones: Sequence[int], *, lr_factor: float = 0.1) -> None:
@@ -79,11 +82,19 @@ def quota_loader(
 ) -> DataLoader[Any]:
     """A loader with `ClassQuotaSampler` as its batch sampler; return it from `train_dataloader`.
 
-    batch_size and positives_per_batch are global: each rank of the trainer draws its share. A run resumed from a
-    checkpoint, also from one in the middle of an epoch, goes on with the batch that comes next. With
-    Trainer(overfit_batches=...) every epoch has the same batches. With several ranks,
-    Trainer(use_distributed_sampler=False): Lightning would replace the sampler. The loss's prior is
-    positives_per_batch / batch_size.
+    A run resumed from a checkpoint, also from one in the middle of an epoch, goes on with the batch that comes next.
+    With Trainer(overfit_batches=...) every epoch has the same batches. With several ranks,
+    Trainer(use_distributed_sampler=False): Lightning would replace the sampler. The loss's prior is positives_per_batch
+    / batch_size.
+
+    Args:
+        dataset: The training set.
+        labels: Its labels in its order.
+        trainer: The module's trainer, `self.trainer`.
+        batch_size: Rows per batch, of all ranks together; each draws its share.
+        positives_per_batch: Positives in each batch, of all ranks together.
+        seed: Random seed.
+        num_workers: As in the DataLoader.
     """
     sampler = ClassQuotaSampler(
         labels, batch_size, positives_per_batch, seed, rank=trainer.global_rank, world_size=trainer.world_size

@@ -50,15 +50,24 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     are given) with the best mean AUC on held-out rows; a network is then trained for that long on all rows. Slope and
     intercept of `predict_proba` come from the held-out scores, so its mean is near the share of positives.
 
-    module: called with (in_features, num_outputs), makes the network; None is a linear model plus an MLP of the
-    `hidden` widths. lr, gamma, momentum, weight_decay, margin: as in PESG and AUCMarginLoss. batch_size: tables of at
-    most as many rows are taken whole in every step, larger ones by ClassQuotaSampler. max_iter, n_iter_no_change:
-    steps at most, and steps without a better AUC after which cross-validation ends; check_every: how often it looks.
-    cv: folds, a scikit-learn splitter, or (train, test) pairs. device: where it is trained; it is kept and applied on
-    the CPU, in float64.
-
     Fitted: classes_, n_iter_, weight_decay_, cv_auc_ (mean over folds, and over classes one-vs-rest), cv_curve_,
-    module_, standardiser_, recalibration_ (one a column), n_features_in_, feature_names_in_.
+    module_, standardiser_, recalibration_ (one per column), n_features_in_, feature_names_in_.
+
+    Args:
+        module: Makes the network, called with (in_features, num_outputs); None is a linear model plus an MLP.
+        hidden: Widths of that MLP.
+        margin: Margin of AUCMarginLoss.
+        lr: Learning rate of PESG.
+        gamma: PESG's pull towards its reference.
+        momentum: Momentum of PESG.
+        weight_decay: Weight decay of PESG; of several values cross-validation chooses one.
+        batch_size: Rows per step. A smaller table is taken whole, a larger one by ClassQuotaSampler.
+        max_iter: Largest number of steps.
+        n_iter_no_change: Steps without a better AUC after which cross-validation ends.
+        check_every: Steps between two looks at the AUC.
+        cv: Number of folds, a scikit-learn splitter, or (train, test) pairs.
+        device: Where it is trained; it is kept and applied on the CPU, in float64.
+        random_state: Random seed.
     """
 
     def __init__(

@@ -49,15 +49,21 @@ __all__ = [
 class TimmSpec:
     """Any network of timm's by name: densenet121, tf_efficientnet_b5, inception_resnet_v2, resnet50, ...
 
-    activation: "elu" replaces every ReLU, checked; None leaves the network's own.
-    small_stem: a 3x3 stride-1 first convolution and no max-pool, for images of about 32 pixels (DenseNet, ResNet).
-    pretrained: published weights that are on this machine (`models.pretrained.find_weights`); weights: the same from
-    this safetensors file. Neither ever downloads, nor falls back to random weights.
-    drop_rate: dropout before the classifier. proj_drop_rate: inside the network, in DenseNet behind every dense layer,
-    where it follows from the step alone (`kernels.dropout`). image_size: for networks that fix it when they are built
-    (vision transformers). start: "xavier" draws convolutions anew, uniform, with a classifier's bias of 0; None leaves
-    the network's own, which for DenseNet is He's. norm_momentum: a batch's share in the running statistics of batch
-    normalisation; None leaves the network's own.
+    Args:
+        name: timm's name of it.
+        activation: "elu" replaces every ReLU, checked; None leaves the network's own.
+        small_stem: A 3x3 stride-1 first convolution and no max-pool, for images of about 32 pixels (DenseNet, ResNet).
+        pretrained: Published weights that are on this machine (`models.pretrained.find_weights`). It never downloads,
+            nor falls back to random weights.
+        weights: The same from this safetensors file.
+        drop_rate: Dropout before the classifier.
+        drop_path_rate: As in timm.
+        image_size: For networks that fix it when they are built (vision transformers).
+        proj_drop_rate: Dropout inside the network, in DenseNet behind every dense layer, where it follows from the step
+            alone (`kernels.dropout`).
+        norm_momentum: A batch's share in the running statistics of batch normalisation; None leaves the network's own.
+        start: "xavier" draws convolutions anew, uniform, with a classifier's bias of 0; None leaves the network's own,
+            which for DenseNet is He's.
     """
 
     name: str = "densenet121"

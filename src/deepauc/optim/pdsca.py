@@ -21,22 +21,40 @@ Loss = Callable[..., Tensor]
 class PDSCA(PESG):
     """Minimises L_AUC(w - inner_lr grad L_CE(w)): descends in w with the AUC gradient taken where cross-entropy leads.
 
-    In turn, one step a batch:
-    inner:  u <- (1 - beta0) u + beta0 (w - inner_lr dL_CE/dw);  the network holds u
-    outer:  z <- (1 - beta1) z + beta1 dL_AUC/d(u, a, b);  (w, a, b) and alpha step as in PESG with z as the gradient;
-            the network holds w again
+    In turn, one step per batch:
+
+        inner:  u <- (1 - beta0) u + beta0 (w - inner_lr dL_CE/dw)
+                the network holds u
+        outer:  z <- (1 - beta1) z + beta1 dL_AUC/d(u, a, b)
+                (w, a, b) and alpha step as in PESG with z as the gradient
+                the network holds w again
+
     u and z begin with their first value, not at 0. The derivative of the inner step is taken as 1, as in the paper.
 
-        optimizer = PDSCA(model.parameters(), AUCMarginLoss(prior=0.01), torch.nn.BCEWithLogitsLoss(), lr=0.1)
+        loss_fn, baseline = AUCMarginLoss(prior=0.01), torch.nn.BCEWithLogitsLoss()
+        optimizer = PDSCA(model.parameters(), loss_fn, baseline, lr=0.1)
         for x, y in loader:
-            loss = optimizer.loss(model(x).squeeze(1), y)  # cross-entropy and AUC in turn
+            loss = optimizer.loss(model(x).squeeze(1), y)  # cross-entropy, AUC in turn
             optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-    `step` refuses to go on without a call of `loss` before it, so that the two cannot get out of turn. objective: a
-    min-max loss, such as AUCMarginLoss; it sees bound(scores). baseline: what the inner step minimises; it sees the
-    scores as they are. lr, gamma, weight_decay, momentum, reference, clip_value and `new_stage` are PESG's, for the
-    outer step. A learning-rate schedule does not change inner_lr. Between an inner and an outer step the network holds
-    u: `weights_in_place` puts w there for a while (to validate, to save), `finish` for good.
+    `step` refuses to go on without a call of `loss` before it, so that the two cannot get out of turn. A learning-rate
+    schedule does not change inner_lr. Between an inner and an outer step the network holds u: `weights_in_place` puts w
+    there for a while (to validate, to save), `finish` for good.
+
+    Args:
+        params: The network's parameters, or groups of them.
+        objective: The min-max loss, such as AUCMarginLoss; it sees bound(scores).
+        baseline: The loss of the inner step; it sees the scores as they are.
+        lr: Learning rate of the outer step.
+        inner_lr: Learning rate of the inner step.
+        beta0: Share of the new value in the moving average u.
+        beta1: Share of the new gradient in the moving average z.
+        gamma: Strength of the pull towards v_ref, as in PESG.
+        weight_decay: Weight decay of the outer step, as in PESG.
+        momentum: Momentum of the outer step, as in PESG.
+        reference: Where v_ref begins, as in PESG.
+        clip_value: Clips the outer step's gradients, as in PESG.
+        bound: What the scores pass before the objective.
     """
 
     def __init__(

@@ -52,8 +52,10 @@ def require_factor(lr_factor: float) -> None:
 class PESG(Optimizer):
     """Descends in v = (w, a, b) with a proximal pull towards v_ref, ascends in alpha, and projects alpha.
 
-    d = dF/dv + gamma (v - v_ref) + weight_decay v;  buf = momentum buf + d;  v <- v - lr buf  (d without momentum)
-    alpha <- project(alpha + lr dF/dalpha)
+        d = dF/dv + gamma (v - v_ref) + weight_decay v
+        buf = momentum buf + d
+        v <- v - lr buf  (d without momentum)
+        alpha <- project(alpha + lr dF/dalpha)
 
     `new_stage` divides lr and sets v_ref to the average of the stage's iterates. A parameter that gets no gradient in a
     step stays where it is and counts so in the average. Per-group options: lr, gamma, weight_decay, momentum,

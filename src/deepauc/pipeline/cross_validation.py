@@ -265,10 +265,11 @@ def _train_folds(planned: FoldJob, out: Path, command: str, device: torch.device
     folds = planned.folds
     for number, task in enumerate(planned.tasks):
         folder = fold_folder(out, number)
-        if not RunFolder(folder).done:
-            listen(FoldBegan(number=number + 1, folds=len(folds), name=folds.names[number]))
+        began = FoldBegan(number=number + 1, folds=len(folds), name=folds.names[number], networks=planned.seeds)
         for seed in range(planned.seeds):
             place = fold_folder(out, number, seed)
+            if not RunFolder(place).done:
+                listen(replace(began, network=seed + 1))
             run = train_run(planned.fold(number, seed), place, state=folder_state(place), command=command, listen=heard)
             with cpu_threads(device):
                 baseline_run(run, task, device=device)

@@ -81,11 +81,17 @@ class Estimated:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldBegan:
-    """The networks of a fold are trained next. number: from 1."""
+    """A network of a fold is trained next. number, network: from 1."""
 
     number: int
     folds: int
     name: str
+    network: int = 1
+    networks: int = 1
+
+    def __str__(self) -> str:
+        of_several = f", network {self.network} of {self.networks}" if self.networks > 1 else ""
+        return f"Fold {self.number} of {self.folds}{of_several}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -181,7 +181,7 @@ def _tell(event: Event) -> None:
         case Resumed():
             _say(f"Resuming the unfinished run in {event.out}.")
         case FoldBegan():
-            _say(f"Fold {event.number} of {event.folds}")
+            _say(str(event))
         case ComputingFeatures(done=done, total=total) if done == total:
             _say(f"Computed the features of {counted(total, 'image')}.")
         case TrainingBegan():

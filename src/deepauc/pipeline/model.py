@@ -13,6 +13,7 @@ import numpy as np
 from deepauc.data.table.frame import Table
 from deepauc.metrics.crossval.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate
+from deepauc.names import rows_have
 from deepauc.pipeline.leaderboard import one_split_board
 from deepauc.pipeline.outcome import doubts, paired_tests
 from deepauc.pipeline.single import save_single
@@ -149,7 +150,7 @@ class Model:
         )
         if found.rows_seen:
             warnings.warn(
-                f"rows whose name was in the training rows: {found.rows_seen:,}. Their scores are too good; "
+                f"{rows_have(found.rows_seen)} the name of a training row. Such scores are too good; "
                 ".oof has scores of the training rows by networks that did not see them.",
                 UserWarning,
                 stacklevel=2,
@@ -168,11 +169,22 @@ class Model:
         table: Table,
         *,
         recalibrate: bool = False,
+        positive: str | None = None,
         image_root: str | Path | None = None,
         device: str | None = None,
     ) -> External:
-        """The model on new labelled rows, beside its figures in training. recalibrate: to the prevalence there."""
-        return evaluate_table(self.path, table, recalibrate=recalibrate, image_root=image_root, device=device)
+        """The model on new labelled rows, beside its figures in training.
+
+        Args:
+            table: A file or a DataFrame with the columns of training.
+            recalibrate: Shift the probabilities to the prevalence there.
+            positive: The label that is positive there, if it is neither 1 nor that of training.
+            image_root: The folder that image paths are relative to.
+            device: `cpu` or `cuda`.
+        """
+        return evaluate_table(
+            self.path, table, recalibrate=recalibrate, positive=positive, image_root=image_root, device=device
+        )
 
     def export(self, folder: str | Path, *, single: bool = False) -> Path:
         """The weights and their description, which `deepauc predict` and plain torch load, into a new folder.

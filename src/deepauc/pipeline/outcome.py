@@ -138,7 +138,7 @@ def doubts(tests: Sequence[PairedTest]) -> list[str]:
         if best is not None and best.low <= 0:
             of = "The network" if len(labels) == 1 else f"For {label} the network"
             less = signed_text(Estimate(best.value, best.low, best.high))
-            found.append(f"{of} is not clearly better than {best.against}: AUC {less}.")
+            found.append(f"{of} is not clearly better than {best.against}: AUC difference {less}.")
     return found
 
 

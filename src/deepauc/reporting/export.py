@@ -61,7 +61,7 @@ def export_onnx(
     and so are the copies of an image, where the run's scores are means over them. force: also of a network that is not
     the one that the run in this folder trained. images_of: the run whose images both are compared on; this one.
     """
-    onnx, onnxruntime = _onnx_packages()
+    onnx, onnxruntime = onnx_packages()
     folder, path = Path(run_dir), Path(path)
     bundle = Bundle.load(folder)
     require_own(folder, *BUNDLE_FILES, force=force)
@@ -251,7 +251,7 @@ def _own_images(folder: Path, bundle: Bundle) -> list[npt.NDArray[np.uint8]]:
     return images
 
 
-def _onnx_packages() -> tuple[Any, Any]:
+def onnx_packages() -> tuple[Any, Any]:
     """onnx and onnxruntime, or a ValueError with the remedy."""
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
     if missing:

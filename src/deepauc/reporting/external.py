@@ -18,6 +18,7 @@ from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.operating_points import operating_point
 from deepauc.metrics.partial import Region
 from deepauc.metrics.pooling import ScorePooling
+from deepauc.names import rows_have
 from deepauc.reporting.evaluation.findings import ONLY_IF_ASKED, Absent, PartialAuc
 from deepauc.reporting.evaluation.label import WHOLE, partial_auc_of, rows_of
 from deepauc.reporting.evaluation.sample import Sample
@@ -158,7 +159,7 @@ def evaluate_table(
         bag_column=bag_column,
         per_group=per_group,
         probability=calibrated,
-        positive=positive if positive is not None else data.positive,
+        positive=positive,
         device=device,
         force=force,
     )
@@ -192,8 +193,8 @@ def evaluate_table(
     notes = []
     if found.rows_seen:
         notes.append(
-            f"Caution. Rows whose name was in the run's training rows: {found.rows_seen:,}. The AUC on them is too "
-            "good."
+            f"Caution. {rows_have(found.rows_seen)} the name of a row that the run was trained on. An AUC on such "
+            "rows is too good."
         )
     return External(table=name_of(table), labels=tuple(labels), rows_seen=found.rows_seen, notes=tuple(notes))
 

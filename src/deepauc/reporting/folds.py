@@ -117,7 +117,7 @@ def _lead(choice: KeptCandidate) -> str | None:
         return None
     lead, other = signed_text(choice.lead), candidate_text(choice.trivial)
     if not choice.clearly_better:
-        return f"The network is not clearly better than {other}: AUC {lead}."
+        return f"The network is not clearly better than {other}: AUC difference {lead}."
     return f"The network is better than {other} by {lead}."
 
 

@@ -48,15 +48,21 @@ def write_report(
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> WrittenReport:
-    """Judge a finished run and write its report, into the run folder unless `out` names another.
+    """Judge a finished run and write its report. The same folder gives the same bytes again.
 
-    baseline: another run on the same samples, for the paired test. metadata: columns to look at subgroups by. cases:
-    how many of the largest errors of each kind to name by id (ids may name patients, so none by default). thumbnails:
-    the table of the run's images, to show those errors with Grad-CAM overlays, four of each kind where `cases` is 0;
-    they are patients' images, so none by default. region: also the partial AUC there, which a run that was trained for
-    one has anyway. repeats: runs on the same rows with other seeds, whose AUCs are set beside this one's. command: what
-    the report says it was made by. progress: called with (steps done, steps in all). force: go on, with a caution,
-    where a file is not the one that the run wrote. The same folder gives the same bytes again.
+    Args:
+        run_dir: The run's folder.
+        baseline: Another run on the same samples, for the paired test.
+        metadata: Columns to look at subgroups by.
+        cases: How many of the largest errors of each kind to name by id (ids may name patients, so none by default).
+        thumbnails: The table of the run's images, to show those errors with Grad-CAM overlays, four of each kind where
+            `cases` is 0; they are patients' images, so none by default.
+        region: Also the partial AUC there, which a run that was trained for one has anyway.
+        repeats: Runs on the same rows with other seeds, whose AUCs are set beside this one's.
+        out: The folder to write to; None: the run's.
+        command: What the report says it was made by.
+        force: Go on, with a caution, where a file is not the one that the run wrote.
+        progress: Called with (steps done, steps in all).
     """
     folder = Path(run_dir) if out is None else Path(out)
     require_output_folder(folder, str(folder))

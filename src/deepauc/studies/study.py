@@ -59,17 +59,30 @@ class InheritsLatest(Inherits):
 class Study:
     """One row of a table: `method` on `task`, tuned on validation AUC, then refitted on all training data.
 
-    method: a plain function of keyword arguments that returns a Recipe; axes of `grid`, `fixed` and `tuning` are its
-    arguments, checked here. grid: axes (all combinations) or a `Grid`; one configuration alone needs no tuning.
-    seeds: the random training sets of the final runs; the network's seed is the same number. tuning_seeds: those it is
-    tuned on, 90 % each, the rest being validation. tuning: arguments that differ while tuning, such as fewer epochs.
-    test_curve, alpha_curve: kept by final runs; tuning runs never see the test part. curve_every: epochs between two
-    points of the test curve. group: studies of one group are tuned together before any of them is refitted. cut: what
-    was left out of the declared study; goes into the records. measures: further metrics of scores and labels (n,), by
-    name: records hold them on validation while tuning and on test at the end. chosen_by: the one of them that settings
-    are chosen by on validation in place of the AUC. starts_from: the study of the same set whose network, of the same
-    seed, the first stage starts from; "" for one that others start from. Neither is tuned, so that both may have
-    several labels, with an AUC each in their records. about: further entries of these, for a page of one's own.
+    Args:
+        name: What the table calls it.
+        task: Where the data come from, such as a `TableSource`.
+        method: A plain function of keyword arguments that returns a Recipe; axes of `grid`, `fixed` and `tuning` are
+            its arguments, checked here.
+        grid: Axes (all combinations) or a `Grid`; one configuration alone needs no tuning.
+        fixed: Further arguments of `method`.
+        select: The rule that chooses a setting.
+        seeds: The random training sets (of a table: folds) of the final runs; the network's seed is the same number.
+        tuning_seeds: Those it is tuned on, 90 % each, the rest being validation.
+        tuning: Arguments that differ while tuning, such as fewer epochs.
+        inherits: Take settings that another study has chosen.
+        test_curve: Final runs keep the test AUC by epoch; tuning runs never see the test part.
+        alpha_curve: Final runs keep alpha by step.
+        curve_every: Epochs between two points of the test curve.
+        group: Studies of one group are tuned together before any of them is refitted.
+        cut: What was left out of the declared study; goes into the records.
+        measures: Further metrics of scores and labels (n,), by name: records hold them on validation while tuning and
+            on test at the end.
+        chosen_by: The one of them that settings are chosen by on validation in place of the AUC.
+        starts_from: The study of the same set whose network, of the same seed, the first stage starts from; "" for one
+            that others start from. Neither is tuned, so that both may have several labels, with an AUC each in their
+            records.
+        about: Further entries of the records, for a page of one's own.
     """
 
     name: str

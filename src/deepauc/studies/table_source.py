@@ -21,12 +21,19 @@ from deepauc.training.prepare.in_memory import kept_in_memory
 class TableSource(TaskSource):
     """A table (csv, parquet) with a column of image files, or with columns of numbers and words (`metadata`).
 
-    table: a relative path is looked for in the folder of `--data`, without it in the current folder. Rows are cut into
-    `folds`, those of one group together; the seed of a run is the number of the fold that is its test part. With a
-    `split` column the parts are the table's own and the seed is only the network's; after tuning on the validation part
-    (without one: on a tenth of train) a final run learns from train and validation. size: side of the images, needed
-    where they differ. bag: the column that says which rows are images of one exam, patient or slide; rows of the task
-    are then bags, and the network of a recipe a `BagSpec`.
+    Args:
+        table: A relative path is looked for in the folder of `--data`, without it in the current folder.
+        label: The column of labels, 0 or 1.
+        image: The column of image files.
+        metadata: The columns of numbers and words.
+        group: The column of patients, whose rows stay together.
+        split: The column with the table's own parts. The seed is then only the network's; after tuning on the
+            validation part (without one: on a tenth of train) a final run learns from train and validation.
+        size: Side of the images, needed where they differ.
+        folds: Without a split, how many folds the rows are cut into; the seed of a run is the number of the fold that
+            is its test part.
+        bag: The column that says which rows are images of one exam, patient or slide; rows of the task are then bags,
+            and the network of a recipe a `BagSpec`.
     """
 
     table: str | Path

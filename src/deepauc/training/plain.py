@@ -61,7 +61,11 @@ def to_plain(value: Any, *, defaults: bool = True) -> Any:
         return [to_plain(v, defaults=defaults) for v in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ValueError(f"a recipe holds specs, numbers, strings and tuples; {type(value).__name__} is none of these.")
+    name = value.__name__ if isinstance(value, type) else type(value).__name__
+    raise ValueError(
+        f"a recipe holds specs, numbers, strings and tuples; {name} is none of these. For a loss or an optimizer of "
+        "your own write a spec: a frozen dataclass whose method build() makes it."
+    )
 
 
 def _frozen(cls: type) -> Mapping[str, Any]:

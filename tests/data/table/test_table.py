@@ -200,7 +200,7 @@ def test_the_message_is_a_plain_table(tmp_path):
     with pytest.raises(TableError) as caught:
         read_table(write(tmp_path, "file,target\n0.png,0\n1.png,1\nx.png,maybe\n"), **IMAGES)
     lines = str(caught.value).splitlines()
-    assert lines[0].endswith("2 problems (unknown label value 1, missing file 1)")
+    assert lines[0].endswith("2 problems: unknown label value (1), missing file (1)")
     assert lines[1].split() == ["row", "column", "kind", "message"]
     assert lines[2].startswith("4    target  unknown label value  'maybe': write 1 for")
     assert lines[3] == "4    file    missing file         'x.png': the file does not exist"
@@ -344,12 +344,21 @@ def test_paths_that_leave_the_folder(tmp_path):
 def test_hints_for_missing_files(tmp_path):
     pictures(tmp_path, 2)
     (tmp_path / "directory").mkdir()
-    text = "file,target\n0,0\nfolder\\1.png,1\ndirectory,1\n" + "x" * 300 + ".png,0\n0.png/a.png,0\n"
+    text = "file,target\n0,0\nfolder\\9.png,1\ndirectory,1\n" + "x" * 300 + ".png,0\n0.png/a.png,0\n"
     problems = problems_of(write(tmp_path, text), **IMAGES)
     assert [p.kind for p in problems] == ["missing file"] * 5
     assert "there is one that ends in .png" in problems[0].message
-    assert "write / between folders" in problems[1].message
     assert "this is not a file" in problems[2].message
+
+
+def test_folders_as_windows_writes_them(tmp_path):
+    (tmp_path / "table" / "sub").mkdir(parents=True)
+    pictures(tmp_path / "table" / "sub", 2)
+    pictures(tmp_path, 1)
+    task, _ = read_table(write(tmp_path / "table", "file,target\nsub\\0.png,0\nsub\\1.png,1\n"), **IMAGES)
+    assert list(task.ids) == ["sub\\0.png", "sub\\1.png"]
+    problems = problems_of(write(tmp_path / "table", "file,target\nsub\\0.png,0\n..\\0.png,1\n"), **IMAGES)
+    assert found(problems) == [(3, "file", "path leaves folder")]
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

@@ -71,31 +71,51 @@ class AugmentTable:
 class Augment:
     """What may happen to a training image, in this order; every default but flip and crop is 'nothing'.
 
-    First a random window whose side is the share `enlarged_crop` of the image's, enlarged to the image's size (30 / 32
-    with crop_padding=0 is that of LibAUC's first releases). Then one geometric map: random resized crop, crop with
+    First a random window, enlarged to the image's size. Then one geometric map: random resized crop, crop with
     padding, flips, then shear, rotation, zoom and translation. Flips and whole-pixel crops alone move bytes (exact);
     with anything more the composed map is sampled once, bilinearly. Then colour: brightness, contrast, saturation, hue,
     grey. Then coarse dropout. Mixup is a step of its own (`mix`), since it changes labels too.
+
+    Args:
+        flip: Mirror half of the images, left and right.
+        vertical_flip: Mirror half of the images, up and down.
+        crop_padding: Pixels added on each side before a crop back to the image's size.
+        rotation: Degrees, either way.
+        translation: Share of the side, either way.
+        scale: Smallest and largest zoom.
+        shear: Degrees along x, either way.
+        resized_crop: Smallest and largest share of the area; the ratio of the sides is 3:4 to 4:3.
+        brightness: b: a factor from max(0, 1 - b) to 1 + b.
+        contrast: Likewise.
+        saturation: Likewise.
+        hue: Share of the colour circle, either way; at most 0.5.
+        greyscale: Share of the images that lose their colour.
+        coarse_dropout: Number of boxes per image.
+        hole_size: Side of a box, as a share of the image's.
+        mixup: alpha of Beta(alpha, alpha); 0 is none.
+        fill: What shows outside the image and in the boxes: 0 is black, 1 white.
+        enlarged_crop: Side of the random window of whole pixels, as a share of the image's; 30 / 32 with crop_padding=0
+            is that of LibAUC's first releases.
     """
 
-    flip: bool = True  # left and right, for half of the images
+    flip: bool = True
     vertical_flip: bool = False
-    crop_padding: int = 4  # pixels on each side, then a crop back to the image's size
-    rotation: float = 0.0  # degrees, either way
-    translation: float = 0.0  # share of the side, either way
-    scale: tuple[float, float] = (1.0, 1.0)  # smallest and largest zoom
-    shear: float = 0.0  # degrees along x, either way
-    resized_crop: tuple[float, float] = (1.0, 1.0)  # smallest and largest share of the area; sides' ratio 3:4 to 4:3
-    brightness: float = 0.0  # factor from max(0, 1 - b) to 1 + b; likewise contrast and saturation
+    crop_padding: int = 4
+    rotation: float = 0.0
+    translation: float = 0.0
+    scale: tuple[float, float] = (1.0, 1.0)
+    shear: float = 0.0
+    resized_crop: tuple[float, float] = (1.0, 1.0)
+    brightness: float = 0.0
     contrast: float = 0.0
     saturation: float = 0.0
-    hue: float = 0.0  # share of the colour circle, either way; at most 0.5
-    greyscale: float = 0.0  # share of the images that lose their colour
-    coarse_dropout: int = 0  # boxes an image
-    hole_size: float = 0.2  # share of the side
-    mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0 is none
-    fill: float = 0.0  # what shows outside the image and in the holes; 0 black, 1 white
-    enlarged_crop: float = 1.0  # side of a random window of whole pixels, as a share, enlarged to the image's size
+    hue: float = 0.0
+    greyscale: float = 0.0
+    coarse_dropout: int = 0
+    hole_size: float = 0.2
+    mixup: float = 0.0
+    fill: float = 0.0
+    enlarged_crop: float = 1.0
     columns: tuple[str, ...] = field(init=False, repr=False, compare=False)  # the names of a row's entries
 
     def __post_init__(self) -> None:

@@ -35,10 +35,14 @@ def examine_column(
     *,
     folder: Path,
     allow_outside: bool,
+    relative_to: str = "",
     window: Window | None,
     progress: Callable[[int, int], None] | None,
 ) -> ImageColumn:
-    """Find and decode every file once. `progress` is called with (rows done, rows in all)."""
+    """Find and decode every file once. `progress` is called with (rows done, rows in all).
+
+    relative_to: what paths are relative to, for messages, where that is not the table's folder.
+    """
     problems: list[Problem] = []
     resolve = _Resolver(folder, allow_outside=allow_outside)
     paths: list[str | None] = []
@@ -62,7 +66,7 @@ def examine_column(
             for offset, found in enumerate(pool.map(examine, paths[start : start + _BATCH])):
                 row = start + offset
                 if isinstance(found, ImageError):
-                    message = f"{shown(cells[row])}: {found}{_hint(paths[row], found)}"
+                    message = f"{shown(cells[row])}: {found}{_hint(paths[row], found, relative_to)}"
                     problems.append(Problem(row=lines[row], column=column, kind=found.kind, message=message))
                 facts.append(found if isinstance(found, ImageFacts) else None)
             if progress is not None:
@@ -83,6 +87,8 @@ class _Resolver:
         if not name:
             return Problem(row=line, column=column, kind="missing file", message="the cell is empty")
         try:
+            if "\\" in name and not os.path.lexists(os.path.join(self.folder, name)):
+                name = name.replace("\\", "/")  # written on Windows
             path = self._real_path(os.path.join(self.folder, name))
             if self.allow_outside or os.path.commonpath([self.folder, path]) == self.folder:
                 return path
@@ -99,12 +105,10 @@ class _Resolver:
         return os.path.realpath(joined) if name in ("", ".", "..") or os.path.islink(joined) else joined
 
 
-def _hint(path: str | None, error: ImageError) -> str:
+def _hint(path: str | None, error: ImageError, relative_to: str) -> str:
     if error.kind != "missing file" or path is None:
         return ""
-    if "\\" in os.path.basename(path):
-        return " (write / between folders, not \\)"
     for suffix in _SUFFIXES:
         if os.path.isfile(path + suffix):
             return f" (there is one that ends in {suffix}: write the whole name)"
-    return ""
+    return f" (paths are relative to {relative_to})" if relative_to else ""

@@ -34,7 +34,7 @@ def value_problems(
     problem tells.
     """
     values = [one_form(cell) for cell in cells]
-    counts = _counts(values)
+    counts = Counter(value for value in values if value.lower() not in {"", "nan"})
     problems: list[Problem] = []
     if positive is not None:
         if counts and label_key(positive) not in map(label_key, counts):
@@ -48,15 +48,6 @@ def value_problems(
         message += f'--positive {shlex.quote(rarest)} (in Python: positive="{rarest}"); all others are then negative'
         problems.append(_problem(column, "unknown label value", message))
     return [*problems, *_lost(values, counts, column, keep)]
-
-
-def values_text(cells: Iterable[str]) -> str:
-    """The values of a label column and how many rows hold each, as a sentence."""
-    return _listed(_counts([one_form(cell) for cell in cells]))
-
-
-def _counts(values: Sequence[str]) -> Counter[str]:
-    return Counter(value for value in values if value.lower() not in {"", "nan"})
 
 
 def _lost(values: Sequence[str], counts: Counter[str], column: str, keep: npt.NDArray[np.bool_]) -> list[Problem]:

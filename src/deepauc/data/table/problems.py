@@ -69,9 +69,7 @@ class TableError(ValueError):
         self.every_row = every_row
 
     def __str__(self) -> str:
-        count = len(self.problems)
-        kinds = ", ".join(f"{kind} {n}" for kind, n in Counter(p.kind for p in self.problems).items())
-        return f"{self.path}: {count} problem{'s' * (count != 1)} ({kinds})\n{format_problems(self.problems)}"
+        return f"{self.path}: {kinds_text(self.problems)}\n{format_problems(self.problems)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +179,13 @@ class TableReport:
         if largest.name.lower() not in _NOBODY and largest.rows < max(10, SUSPICIOUS_SHARE * self.rows):
             return text
         return f"{text}. If that is not one {group_word(self.group_column)}, give each of its rows its own name"
+
+
+def kinds_text(problems: Sequence[Problem]) -> str:
+    """`3 problems: missing file (2), one class only (1)`."""
+    kinds = Counter(one.kind for one in problems)
+    each = ", ".join(kinds) if len(kinds) == 1 else ", ".join(f"{kind} ({n:,})" for kind, n in kinds.items())
+    return f"{counted(len(problems), 'problem')}: {each}"
 
 
 def format_problems(problems: Sequence[Problem]) -> str:

@@ -36,7 +36,7 @@ def training_section(findings: RunFindings) -> Section:
     blocks: list[Block] = []
     record = findings.record
     if record.stages:
-        header = ("Stage", "Objective", "Optimiser", "Length", "Batch", "Positives a batch", "Score bound", "Keeps")
+        header = ("Stage", "Objective", "Optimiser", "Length", "Batch", "Positives per batch", "Score bound", "Keeps")
         rows = tuple(_stage_row(number, stage.plain) for number, stage in enumerate(record.stages))
         blocks.append(DataTable(caption="Stages of the recipe", header=header, rows=rows))
     if decisions := _decisions(record):

@@ -17,7 +17,7 @@ def trivial_cautions(findings: RunFindings) -> list[Block]:
         name, best = max(judged, key=lambda one: one[1].baseline_auc, default=("", None))
         if best is not None and best.difference.low <= 0:
             of = "The network" if len(findings.label_names) == 1 else f"For {shown(label)} the network"
-            text = f"{of} is not clearly better than {shown(name)}: AUC {signed_text(best.difference)}."
+            text = f"{of} is not clearly better than {shown(name)}: AUC difference {signed_text(best.difference)}."
             cautions.append(Caution(text))
     return cautions
 

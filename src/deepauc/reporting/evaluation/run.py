@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -107,7 +108,9 @@ def evaluate_run(
     judgeable = [one for one in labels if isinstance(one.auc, AucResult)]
     aucs = [one.auc.headline.value for one in judgeable if isinstance(one.auc, AucResult) and one.too_few is None]
     judged = None if part is None else table.part(part)
-    subgroups: Any = Absent(NO_METADATA.format(record.data.image_column or record.data.id_column or "COLUMN"))
+    subgroups: Any = Absent(
+        NO_METADATA.format(shlex.quote(record.data.image_column or record.data.id_column or "COLUMN"))
+    )
     categories: list[str] = []
     if metadata is not None:
         subgroups = (

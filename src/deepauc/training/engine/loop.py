@@ -49,11 +49,19 @@ def train(
 ) -> Run:
     """Train by the recipe, and leave a run folder. The same call again goes on where it was stopped, to the bit.
 
-    device: None takes a GPU when there is one. engine: `plain` is the loop below; `fast` captures whole steps on a GPU;
-    `auto` is fast on a GPU where the recipe allows it. A finished folder is returned as it is; one that holds another
-    run (other recipe, data or seed) is refused. notes: further entries of run.json (JSON), no part of the identity.
+    A finished folder is returned as it is; one that holds another run (other recipe, data or seed) is refused. Under
+    torchrun, or inside a torch.distributed process group, the ranks share each batch and end where one would.
 
-    Under torchrun, or inside a torch.distributed process group, the ranks share each batch and end where one would.
+    Args:
+        recipe: The network and its stages.
+        task: The data.
+        seed: Random seed.
+        run_dir: The run folder.
+        device: None takes a GPU when there is one.
+        engine: "plain" is the loop below; "fast" captures whole steps on a GPU; "auto" is fast on a GPU where the
+            recipe allows it.
+        progress: Called after every step.
+        notes: Further entries of run.json (JSON), no part of the identity.
     """
     device = chosen_device(device)
     join_ranks(device)

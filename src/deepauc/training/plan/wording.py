@@ -45,8 +45,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "fixed": "Within a fold nothing is chosen: the length of training is fixed.",
     },
     "networks per fold": {
-        "time left": "There is time for more than one: with other random seeds, averaged. All take about {takes:~time} "
-        "of the {minutes:~minute} that you allow; more than {most} are never trained.",
+        "time left": "There is time for more than one. They have other random seeds and are averaged. All take "
+        "about {takes:~time} of the {minutes:~minute} that you allow. At most {most} are trained.",
         "no time": "A second one, with another random seed, would take more than the {minutes:~minute} that you allow.",
     },
     "metadata": {

@@ -30,6 +30,12 @@ def _recorded_data(folder: Path) -> DataRecord:
     return run.record().data if run.record_path.exists() else DataRecord()
 
 
+def recorded_positive(folders: Sequence[Path]) -> str | None:
+    """The label value that is positive, where the runs record one and the same."""
+    values = {_recorded_data(folder).positive for folder in folders}
+    return values.pop() if len(values) == 1 else None
+
+
 def _recorded_features(folder: Path, bundle: Bundle) -> tuple[str, ...]:
     """The columns of numbers in order, as run.json or an exported bundle has them."""
     return _recorded_data(folder).feature_columns or bundle.features

@@ -43,20 +43,27 @@ def predict(
     force: bool = False,
     progress: Progress | None = None,
 ) -> ScoreArray:
-    """Scores of the task's rows (all by default), (n,) or (n, L).
+    """Scores of the task's rows, (n,) or (n, L).
 
-    One run gives the network's raw output, and has no scale to name; several are averaged per label after a sigmoid (by
-    default) or as ranks, since AUC scores have no common scale (in float64: a float32 sigmoid ties at 1). tta: the mean
-    raw output over so many augmented copies of each image; by default as many as the run's own scores are the mean of
-    (the recipe's `tta`), 0 for the image as it is. Copies follow from the seed and are made alike
-    of every image, wherever it stands. `augment`, for runs that make copies, defaults to that of the run's last stage
-    (where the guard kept an earlier one, of that), without mixup, and never comes from a stage on views.
-    weights: how much each run counts, all alike by default; "learned" finds it on the validation part that the runs
-    share, and the score is then the mean of raw scores, each standardised as there (`metrics.learned_weights`).
-    A folder whose files are not those that its run wrote is refused unless `force` says to go on.
-    A score that is no finite number is a ValueError that names its row.
-    A run on metadata reads the task's metadata. progress: called with (rows done, rows in all), each row counted once
-    for every run and every augmented copy.
+    One run gives the network's raw output; several are averaged per label, since AUC scores have no common scale (in
+    float64: a float32 sigmoid ties at 1). A score that is no finite number is a ValueError that names its row. A run on
+    metadata reads the task's metadata.
+
+    Args:
+        runs: One run or several.
+        task: The data.
+        rows: Row numbers; None: all.
+        tta: Score the mean raw output over this many augmented copies of each image. None: as many as the run's own
+            scores are the mean of (the recipe's `tta`); 0: the image as it is.
+        augment: How copies are changed. None: as in the last stage of the run (where the guard kept an earlier one, of
+            that), without mixup, and never as in a stage on views.
+        scale: How several runs are averaged: after a sigmoid (the default), or as ranks.
+        weights: How much each run counts, all alike by default; "learned" finds it on the validation part that the runs
+            share, and the score is then the mean of raw scores, each standardised as there (`metrics.learned_weights`).
+        seed: Of the copies, which are made alike of every image.
+        device: None takes a GPU when there is one.
+        force: Go on although a file is not the one that the run wrote, which is refused otherwise.
+        progress: Called with (rows done, rows in all), each row counted once for every run and every augmented copy.
     """
     members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     if not members:

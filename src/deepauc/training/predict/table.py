@@ -17,13 +17,13 @@ from deepauc.data.bags import BagColumn
 from deepauc.data.images.decode import ImageFileInputs
 from deepauc.data.table.columns import LABELS, parse_labels
 from deepauc.data.table.frame import Table
-from deepauc.data.table.label_values import value_problems, values_text
+from deepauc.data.table.label_values import label_key, value_problems
 from deepauc.data.table.read import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
 from deepauc.metrics.pooling import ScorePooling, pool_scores
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
 from deepauc.training.predict.average import GivenAverage, recalibration, shares
-from deepauc.training.predict.columns import bag_column_of, input_columns, require_own_inputs
+from deepauc.training.predict.columns import bag_column_of, input_columns, recorded_positive, require_own_inputs
 from deepauc.training.predict.known_rows import NO_PART, known_rows
 from deepauc.training.predict.predict import (
     ScoreArray,
@@ -187,7 +187,7 @@ def predict_table(
     """Score a table (a file or a DataFrame) that needs no labels. Columns that are not named are the first run's.
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
-    positive: the value that is 1 in them.
+    positive: the value that is 1 in them; by default 1, or the runs' own positive value where the column has it.
     id_column: names of rows that are numbers, copied too; without it they are called by their lines.
     bag_column: of runs that score bags; their rows are then bags. per_group: pool the scores of a group's rows, so that
     each group is one row; "noisy-or" pools probabilities.
@@ -257,7 +257,8 @@ def predict_table(
         allow_outside=allow_outside,
         progress=None if progress is None else lambda done, rows: progress(done, (1 + sum(each)) * rows),
     )
-    labels = {name: _labels(inputs, name, positive) for name in label_columns}
+    recorded = recorded_positive(folders)
+    labels = {name: _labels(inputs, name, positive, recorded) for name in label_columns}
     images, bags = inputs.source, None
     if bag_column is not None:
         inputs, labels, bags = _in_bags(inputs, labels, bag_column)
@@ -407,18 +408,15 @@ def _resized(source: Inputs, bundle: Bundle) -> Inputs:
     )
 
 
-def _labels(inputs: TableInputs, column: str, positive: str | None) -> npt.NDArray[np.float64]:
-    """0, 1 or NaN, read as in training."""
+def _labels(inputs: TableInputs, column: str, positive: str | None, recorded: str | None) -> npt.NDArray[np.float64]:
+    """0, 1 or NaN, read as in training. recorded: the runs' positive value, which another clinic may not use."""
     cells = [f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in inputs.metadata[column].tolist()]
-    whole = value_problems(cells, column, known=LABELS, positive=positive, keep=np.ones(len(cells), dtype=bool))
-    if whole and positive is not None:
-        raise ValueError(f"label column {column!r}: {whole[0].message} Name this table's own with --positive.")
+    wanted = None if positive is not None or recorded is None else label_key(recorded)
+    if wanted is not None and (wanted.isdecimal() or wanted in set(map(label_key, cells))):
+        positive = recorded  # a number always: of 1 and 2, a table may hold the 1 alone
+    elif whole := value_problems(cells, column, known=LABELS, positive=positive, keep=np.ones(len(cells), np.bool_)):
+        raise ValueError(f"label column {column!r}: {whole[0].message.removesuffix('.')}.")
     values, problems = parse_labels(cells, range(len(cells)), column, positive=positive)
-    if whole and problems:
-        raise ValueError(
-            f"label column {column!r}: {values_text(cells)} Write 1 for the positive value and 0 for the others, or "
-            "name it: `deepauc evaluate` takes --positive. Or leave out --label-column: scores need no labels."
-        )
     if problems:
         first = problems[0]
         raise ValueError(

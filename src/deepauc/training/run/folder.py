@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from deepauc.names import counted
 from deepauc.training.run.output_file import write_atomically
 from deepauc.training.run.record import Identity, RunRecord
 
@@ -121,7 +122,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    hardware = f"CPU, {torch.get_num_threads()} threads"
+    hardware = f"CPU, {counted(torch.get_num_threads(), 'thread')}"
     if device.type != "cpu":
         on_cuda = device.type == "cuda"
         hardware = torch.cuda.get_device_name(device) if on_cuda else f"{platform.machine()}, {device.type}"
