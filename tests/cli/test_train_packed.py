@@ -278,7 +278,7 @@ def test_a_table_is_predicted_and_shown_as_by_a_run_of_a_table(deepauc, data, tm
     code, text, _ = deepauc("predict", out, "--table", data / "split.csv", "--image-column", "file", "--out", scores)
     assert code == 0
     assert "Caution." in text
-    assert " 99. " in " ".join(text.split())
+    assert "99 rows" in " ".join(text.split())
     found = {row["id"]: float(row["score"]) for row in read(scores)}
     own = {row["id"]: float(row["score"]) for row in read(out / "scores.csv")}
     assert len(own) == 119

@@ -150,7 +150,7 @@ def test_labels_of_another_hospital_in_its_own_words(model, frame):
     listed = rf"'benign' in {90 - frame.ill.sum()} rows, 'malignant' in {frame.ill.sum()} rows"
     with pytest.raises(ValueError, match=f"{listed}.*--positive"):
         evaluate_table(model.path, new.assign(ill=words))
-    with pytest.raises(ValueError, match=f"no row holds the positive value 'sick'.*{listed}.*--positive"):
+    with pytest.raises(ValueError, match=f"no row holds the positive value 'sick'.*{listed}"):
         evaluate_table(model.path, new.assign(ill=words), positive="sick")
     found = evaluate_table(model.path, new.assign(ill=words), positive="malignant")
     assert found.auc == model.evaluate(new).auc
