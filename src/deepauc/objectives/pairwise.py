@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepauc.labels import NON_FINITE_SCORES, Diverged, scale_free
-from deepauc.objectives.input_check import InputCheck, numbers_of, precise_dtype
+from deepauc.objectives.input_check import InputCheck, precise_dtype
 from deepauc.objectives.once import once
 
 Surrogate = Literal["square", "squared_hinge", "hinge", "logistic"]
@@ -115,7 +115,8 @@ def checked_margin(surrogate: Surrogate, margin: float | Sequence[float] | Tenso
     """One margin, or one per label; ValueError where it or the surrogate is none."""
     if surrogate not in get_args(Surrogate):
         raise ValueError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, not {surrogate!r}.")
-    margins = tuple(numbers_of(margin).reshape(-1).tolist())
+    given = margin.tolist() if isinstance(margin, (Tensor, np.ndarray)) else margin
+    margins = tuple(float(m) for m in given) if isinstance(given, Sequence) else (float(given),)
     if not margins or not all(m >= 0 and math.isfinite(m) for m in margins):
         raise ValueError(f"margin must be finite and not negative, not {margin}.")
     return margins
