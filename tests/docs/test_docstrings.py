@@ -15,6 +15,8 @@ LISTED = [
     *(deepauc.Stage, deepauc.Recipe, deepauc.PESG, deepauc.auroc, deepauc.auroc_interval, deepauc.compare_auroc),
     *(getattr(deepauc, name) for name in deepauc.__all__ if name.endswith("Loss")),
     *(deepauc.PDSCA, deepauc.ClassQuotaSampler, deepauc.Task, deepauc.Augment, deepauc.TimmSpec),
+    *(deepauc.SmallCNNSpec, deepauc.ResNet20Spec, deepauc.MLPSpec, deepauc.FactorySpec, deepauc.BagSpec),
+    *(deepauc.PESGSpec, deepauc.SGDSpec, deepauc.AdamSpec, deepauc.AdamWSpec),
     *(deepauc.fit, deepauc.train, deepauc.predict, write_report, Study, TableSource, DeepAUCClassifier),
 ]
 

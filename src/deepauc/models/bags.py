@@ -190,8 +190,11 @@ class BagNetwork(nn.Module):
 class BagSpec:
     """A network for bags of images: `image` scores each of them, `pooling` makes one score of these.
 
-    pooling: "mean", "max", "smooth-max" (of temperature `tau`), or "attention", a small network of `attention_width`
-    hidden units that weighs the images by their features.
+    Args:
+        image: The network for one image.
+        pooling: "mean", "max", "smooth-max", or "attention", a small network that weighs the images by their features.
+        tau: Temperature of "smooth-max".
+        attention_width: Hidden units of "attention".
     """
 
     image: Buildable

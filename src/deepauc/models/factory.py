@@ -18,10 +18,12 @@ _named_here: set[str] = set()  # factories that this process was told to call by
 
 @dataclass(frozen=True, kw_only=True)
 class FactorySpec:
-    """`factory="package.module:function"` is called with `arguments`, and returns an nn.Module.
+    """A network that a function of yours returns; it must give (N, num_outputs).
 
-    A parameter named `in_channels` or `num_outputs` is filled in, unless `arguments` does; a factory without them gets
-    what it needs from `arguments` alone (torchvision: `num_classes`). The network must give (N, num_outputs).
+    Args:
+        factory: "package.module:function", which returns an nn.Module.
+        arguments: What the function is called with. Its parameters `in_channels` and `num_outputs`, if it has them, are
+            filled in unless they are here; torchvision's functions want `num_classes`.
     """
 
     factory: str

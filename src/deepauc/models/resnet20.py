@@ -103,11 +103,13 @@ class ResNet20(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet20Spec:
-    """The CIFAR ResNet20 with shortcut A; ELU as in the paper unless told otherwise.
+    """The CIFAR ResNet20 with shortcut A.
 
-    start: how the first weights are drawn; "xavier" is the normal form, for convolutions and classifier.
-    norm_momentum: a batch's share in the running statistics of batch normalisation. drop_rate: dropout before the
-    classifier.
+    Args:
+        activation: "elu" as in the paper, or "relu".
+        start: How the first weights are drawn: "he", or "xavier" (the normal form, for convolutions and classifier).
+        norm_momentum: A batch's share in the running statistics of batch normalisation.
+        drop_rate: Dropout before the classifier.
     """
 
     activation: ActivationName = "elu"

@@ -73,7 +73,12 @@ class SmallCNN(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class MLPSpec:
-    """Fully connected network on numeric features; the paper's metadata network is the default (256, 128)."""
+    """Fully connected network on numeric features; the paper's metadata network is the default.
+
+    Args:
+        hidden: Width of each hidden layer.
+        activation: "elu" or "relu".
+    """
 
     hidden: tuple[int, ...] = (256, 128)
     activation: ActivationName = "elu"
@@ -89,9 +94,12 @@ class MLPSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SmallCNNSpec:
-    """Plain convolutional network for tiny images on a CPU, one convolution per width.
+    """Plain convolutional network for tiny images on a CPU.
 
-    drop_rate: dropout before the classifier.
+    Args:
+        widths: Channels of each convolution.
+        activation: "elu" or "relu".
+        drop_rate: Dropout before the classifier.
     """
 
     widths: tuple[int, ...] = (32, 64, 128)

@@ -274,9 +274,17 @@ class PESG(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class PESGSpec:
-    """`PESG` to be built once network and objective are there.
+    """`PESG`, to be built once network and objective are there; its options are explained there.
 
-    decay_norms: whether normalisation parameters and biases are decayed too, as a and b always are.
+    Args:
+        lr: Learning rate.
+        gamma: Strength of the pull towards v_ref.
+        weight_decay: Weight decay.
+        momentum: Momentum of network, a and b.
+        reference: Where v_ref begins, "start" or "zero".
+        alpha_step: "gradient" or "closed".
+        clip_value: Largest size of an element of the gradient; None does not clip.
+        decay_norms: Whether normalisation parameters and biases are decayed too, as a and b always are.
     """
 
     lr: float = 0.1

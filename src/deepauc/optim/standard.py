@@ -60,8 +60,13 @@ def require_rates(options: Mapping[str, Any]) -> None:
 class SGDSpec:
     """torch.optim.SGD.
 
-    clip_value: each element of the gradient is first clipped to +-clip_value. decay_norms, here and below: whether
-    normalisation parameters and biases are decayed too; a, b and alpha never are.
+    Args:
+        lr: Learning rate.
+        momentum: Momentum.
+        weight_decay: Weight decay of the network; a, b and alpha have none.
+        nesterov: Nesterov's form of the momentum.
+        clip_value: Each element of the gradient is first clipped to +-clip_value; None does not clip.
+        decay_norms: Whether normalisation parameters and biases are decayed too.
     """
 
     lr: float = 0.1
@@ -91,7 +96,14 @@ class SGDSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamSpec:
-    """torch.optim.Adam; weight decay is added to the gradient."""
+    """torch.optim.Adam; weight decay is added to the gradient.
+
+    Args:
+        lr: Learning rate.
+        betas: Decay of the averages of the gradient and of its square.
+        weight_decay: Weight decay of the network; a, b and alpha have none.
+        decay_norms: Whether normalisation parameters and biases are decayed too.
+    """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -108,7 +120,14 @@ class AdamSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamWSpec:
-    """torch.optim.AdamW; weight decay acts on the weights themselves."""
+    """torch.optim.AdamW; weight decay acts on the weights themselves.
+
+    Args:
+        lr: Learning rate.
+        betas: Decay of the averages of the gradient and of its square.
+        weight_decay: Weight decay of the network; a, b and alpha have none.
+        decay_norms: Whether normalisation parameters and biases are decayed too.
+    """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
