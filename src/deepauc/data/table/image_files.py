@@ -35,14 +35,10 @@ def examine_column(
     *,
     folder: Path,
     allow_outside: bool,
-    relative_to: str = "",
     window: Window | None,
     progress: Callable[[int, int], None] | None,
 ) -> ImageColumn:
-    """Find and decode every file once. `progress` is called with (rows done, rows in all).
-
-    relative_to: what paths are relative to, for messages, where that is not the table's folder.
-    """
+    """Find and decode every file once. `progress` is called with (rows done, rows in all)."""
     problems: list[Problem] = []
     resolve = _Resolver(folder, allow_outside=allow_outside)
     paths: list[str | None] = []
@@ -66,7 +62,7 @@ def examine_column(
             for offset, found in enumerate(pool.map(examine, paths[start : start + _BATCH])):
                 row = start + offset
                 if isinstance(found, ImageError):
-                    message = f"{shown(cells[row])}: {found}{_hint(paths[row], found, relative_to)}"
+                    message = f"{shown(cells[row])}: {found}{_hint(paths[row], found)}"
                     problems.append(Problem(row=lines[row], column=column, kind=found.kind, message=message))
                 facts.append(found if isinstance(found, ImageFacts) else None)
             if progress is not None:
@@ -105,10 +101,10 @@ class _Resolver:
         return os.path.realpath(joined) if name in ("", ".", "..") or os.path.islink(joined) else joined
 
 
-def _hint(path: str | None, error: ImageError, relative_to: str) -> str:
+def _hint(path: str | None, error: ImageError) -> str:
     if error.kind != "missing file" or path is None:
         return ""
     for suffix in _SUFFIXES:
         if os.path.isfile(path + suffix):
             return f" (there is one that ends in {suffix}: write the whole name)"
-    return f" (paths are relative to {relative_to})" if relative_to else ""
+    return ""

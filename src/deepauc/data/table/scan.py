@@ -164,7 +164,6 @@ def scan_table(
             columns.image,
             folder=_image_folder(table, image_root),
             allow_outside=allow_outside,
-            relative_to="" if isinstance(table, str | Path) else "the current folder, or to image_root",
             window=window,
             progress=progress,
         )
