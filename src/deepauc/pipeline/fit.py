@@ -128,7 +128,7 @@ def fit(
         if not error.every_row and all(problem.row is not None for problem in error.problems):
             error.add_note("Correct these rows, or leave them out with skip_bad=True.")
         if any(problem.kind == "missing file" for problem in error.problems):
-            start = "the folder you are in" if frame is not None else "the table's folder"
+            start = image_root or ("the folder you are in" if frame is not None else "the table's folder")
             error.add_note(f"Image paths are relative to {start}; image_root= names another folder.")
         raise
     if outcome is None:
