@@ -113,7 +113,7 @@ def fit_minutes(
 ) -> Job:
     """The job shortened to the minutes of its settings, if they name any.
 
-    minutes: what the networks of so many folds share, where the settings name those of one. pace: an earlier
+    minutes: for the networks of all folds together, where the settings name those of one fold. pace: an earlier
     measurement, used where it is of as many stages; else a few steps are timed now. Of several ranks the first one's
     counts for all.
     """

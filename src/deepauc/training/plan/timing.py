@@ -106,7 +106,7 @@ def fit_into(
 ) -> Plan:
     """The plan with as many epochs as end in time, all stages cut by the same share and none to less than one epoch.
 
-    folds: so many networks share the minutes; every time that is told is of all of them. share: of the minutes, where
+    folds: how many networks share the minutes; every time that is told is of all of them. share: of the minutes, where
     other networks have the rest.
 
     A first stage that the plan itself has chosen takes only what the others, whole, leave of the time, and so does the
