@@ -250,6 +250,7 @@ THIRD_ROUND: Mapping[str, Change] = {
 AFTER_CE: Mapping[str, Change] = {  # of the third round, on small tables: the AUC stage after cross-entropy
     "now, Theorem 1": Change(now=True, normalise=False),
     "now, dropout .3": Change(now=True, dropout=0.3),
+    "now, four times as long": Change(now=True, longer=4.0),
 }
 CHANGES: Mapping[str, Change] = {**FIRST_ROUND, **SECOND_ROUND, **THIRD_ROUND, **AFTER_CE}
 ON_SMALL = (
@@ -261,6 +262,7 @@ ON_SMALL = (
     "AUC-M, dropout .3",
     NOW,
     *AFTER_CE,
+    "now, twice as long",
     "now, CE alone, as long",
     "CE, dropout .3",
 )
