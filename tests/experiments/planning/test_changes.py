@@ -9,7 +9,7 @@ from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.tables import Books
 from deepauc.studies.sources import Place
-from deepauc.training.plan.make import Fingerprint, PlanOptions, make_plan
+from deepauc.training.plan.make import Fingerprint
 from experiments.planning.changes import (
     AFTER_CE,
     ALONE,
@@ -29,21 +29,6 @@ from experiments.planning.changes import (
     planned,
 )
 from experiments.planning.page import CE_ALONE, PAGE, differences, recorded
-
-
-@pytest.mark.parametrize("on", SETS)
-def test_what_did_better_than_now_is_what_is_planned(on):
-    """When the plan changes, this test goes: what was compared stays what the records are of."""
-    data = SETS[on]
-    seen = Fingerprint(  # no validation part: the weights of the last epoch are kept, so that folds do not flatter them
-        rows={"train": data.rows},
-        positives={"train": (data.positives,)},
-        negatives={"train": (data.negatives,)},
-        shape=data.shape,
-        file_sizes={},
-        groups=None,
-    )
-    assert planned(on=on, change=PLANNED) == make_plan(seen, PlanOptions(), "cpu").recipe
 
 
 @pytest.mark.parametrize("on", SETS)

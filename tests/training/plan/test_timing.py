@@ -156,7 +156,7 @@ def test_not_even_one_epoch_is_an_error_that_names_the_remedy(image_task):
         fit_into(plan, image_task, replace(PACE, step=(1.0,)), minutes=1)
 
 
-@pytest.mark.parametrize(("minutes", "stages"), [(0.4, 1), (1.5, 2)])
+@pytest.mark.parametrize(("minutes", "stages"), [(0.4, 1), (3.0, 2)])
 def test_times_that_are_told_are_of_all_folds_together(image_task, minutes, stages):
     plan = planned(image_task)
     pace = replace(PACE, step=PACE.step[1:], end=PACE.end[1:], per_epoch=PACE.per_epoch[1:])

@@ -10,14 +10,15 @@ from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
 from deepauc.training.plan.inputs import AucStage, Fingerprint, PlanOptions
 
-# One busy CPU core does 1e10 of these multiply-adds a second, two free ones 2e10 to 3e10: three to seven minutes.
-BUDGET: dict[str, float] = {"cpu": 4e12, "cuda": 1e16}
-# Budgets of one split for all folds together: half an hour of a busy core. Networks of 60 % of the length, which three
-# budgets would give to five folds, were worse than one split (results/folds.md).
+# Two free CPU cores do 2e10 to 3e10 of these multiply-adds a second, one busy core 1e10: five to fourteen minutes. Half
+# of the budget, the steps and the most epochs ranked worse on five sets (results/plan.md, `twice as long`).
+BUDGET: dict[str, float] = {"cpu": 8e12, "cuda": 1e16}
+# Budgets of one split for all folds together: about a quarter of an hour on two free cores. Networks of 60 % of the
+# length, which three budgets would give to five folds, were worse than one split (results/folds.md).
 FOLDS_BUDGET = 4.5
-BUDGET_MINUTES = 5  # what the budget is taken for where minutes choose the network
-STEPS = (2000, 1000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
-LEAST_EPOCHS, MOST_EPOCHS = 3, (50, 25)
+BUDGET_MINUTES = 10  # what the budget is taken for where minutes choose the network
+STEPS = (4000, 2000)  # of the two stages, where the budget allows: features take longer to learn than to rank with
+LEAST_EPOCHS, MOST_EPOCHS = 3, (100, 50)
 
 
 def budget_of(minutes: float | None, device_kind: DeviceKind, *, folds: int = 1) -> float:
