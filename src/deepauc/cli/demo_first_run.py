@@ -32,7 +32,7 @@ _WEIGHTS = ("model.safetensors", "checkpoint.safetensors", "stage-?.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRunSettings:
-    """Shorter than the plan's own 50 + 25 epochs, so that the demo ends soon; None leaves the network to the plan."""
+    """Shorter than the plan's own epochs, so that the demo ends soon; None leaves the network to the plan."""
 
     seed: int = 0
     epochs: int = 12  # of each stage
