@@ -134,7 +134,7 @@ def read_rows(
     data = settings.data
     require_complete(data, table=data.table if frame is None else frame)
     if has_both(data) and (settings.plan.tta or (settings.recipe is not None and settings.recipe.tta)):
-        raise ValueError("tta changes images, and a network on images and metadata takes none alone: leave it out.")
+        raise ValueError("tta does not work with images and metadata together: leave it out.")
     pretrained = bool(settings.plan.pretrained)
     if data.bag_column is not None:
         own = (*data.metadata_columns, *data.category_columns, *data.feature_columns)
