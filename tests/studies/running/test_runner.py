@@ -611,7 +611,7 @@ def test_packs_are_as_large_as_each_study_says_on_a_gpu(tmp_path, monkeypatch):
         run(studies, tmp_path, **{"pack": (lambda _: 5) if pack == 1 else None, **options})
         assert {size for size, _ in calls} == {pack}
     for pack in (None, 2):
-        with pytest.raises(ValueError, match="jobs 2: these runs go side by side"):
+        with pytest.raises(ValueError, match="jobs 2 starts processes"):
             run(studies, tmp_path, device="cuda", jobs=2, pack=pack)
 
 
