@@ -292,7 +292,7 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
         other = "--metadata-column" if metadata else "--image-column"
         raise ValueError(
             f"--feature-column and {other} cannot be used together: leave one of them out"
-            + (" (--metadata-column takes numbers too)." if metadata else ", or train on metadata beside the images.")
+            + (" (--metadata-column takes numbers too)." if metadata else ", or train on images and metadata.")
         )
     if not (data.image_column or data.feature_columns or metadata):
         raise ValueError(
