@@ -356,7 +356,7 @@ def test_pack_a_table(deepauc, bad_table, tmp_path):
         (["check", "nowhere.csv", "--no-such-option"], "--no-such-option"),
         (["export", "breastmnist", "--root", "ROOT", "--out", "NEW", "--part", "half"], "has no half part"),
         (["export", "breastmnist", "--root", "ROOT", "--out", "ROOT"], "exists already"),
-        (["pack", "breastmnist", "--root", "ROOT", "--out", "NEW", *COLUMNS], "need a table"),
+        (["pack", "breastmnist", "--root", "ROOT", "--out", "NEW", *COLUMNS], "is not a table"),
         (["info", "breastmnist", "--root", "ROOT", "--seed", "0"], "--seed chooses which positives --imratio keeps"),
         (["export", "breastmnist", "--root", "ROOT", "--out", "NEW", "--seed", "1"], "or leave out --seed"),
         (["pack", "breastmnist", "--root", "ROOT", "--out", "NEW", "--seed", "1"], "or leave out --seed"),

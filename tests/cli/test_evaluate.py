@@ -97,24 +97,24 @@ def test_evaluate_a_run_part_by_part(deepauc, run_folders):
     scores = run_folders / "auc" / "scores.csv"
     code, out, _ = deepauc("evaluate", scores)
     assert code == 0
-    for words in ("| train ", "| validation ", "| test ", "On test, at thresholds", "95 %"):
+    for words in ("| train ", "| validation ", "| test ", "% specificity |"):
         assert words in out
-    assert "Scores taken as probabilities" not in out  # raw output lies outside [0, 1]
+    assert "Brier" not in out  # raw output lies outside [0, 1]
     code, out, _ = deepauc("evaluate", scores, "--part", "test")
     assert "| train " not in out
-    assert "On test, at thresholds" in out
+    assert "% specificity |" in out
 
 
 def test_ids_that_repeat_come_with_a_caution(deepauc, tmp_path):
     columns = {"id": [f"{row % 30:03d}" for row in range(40)], "label": [1, 0] * 20, "score": np.arange(40)}
     code, out, _ = deepauc("evaluate", write_csv(tmp_path / "s.csv", columns))
     assert code == 0
-    assert "Caution. 10 rows have" in out
+    assert "10 rows" in out
     for remedy in (("--group-column", "id"), ("--part-column", "half")):
         path = write_csv(tmp_path / "s.csv", columns | {"half": ["a"] * 30 + ["b"] * 10})
         code, out, _ = deepauc("evaluate", path, *remedy)
         assert code == 0
-        assert "Caution. 10 rows" not in out
+        assert "10 rows" not in out
 
 
 def test_a_row_without_label_and_score_does_not_hide_the_calibration(deepauc, tmp_path):
@@ -122,7 +122,7 @@ def test_a_row_without_label_and_score_does_not_hide_the_calibration(deepauc, tm
     path = write_csv(tmp_path / "p.csv", {"label": [*(np.arange(40) % 3 == 0).astype(int), ""], "score": scores})
     code, out, _ = deepauc("evaluate", path)
     assert code == 0
-    assert "Scores taken as probabilities" in out
+    assert "Brier" in out
 
 
 def test_evaluate_several_labels_and_probabilities(deepauc, run_folders, tmp_path):
@@ -131,7 +131,7 @@ def test_evaluate_several_labels_and_probabilities(deepauc, run_folders, tmp_pat
     path = write_csv(tmp_path / "p.csv", {"label": [1, 0] * 15, "score": np.linspace(0, 1, 30)})
     code, out, _ = deepauc("evaluate", path)
     assert code == 0
-    assert "Scores taken as probabilities" in out
+    assert "Brier" in out
     assert "Caution" not in out
 
 
@@ -146,15 +146,13 @@ def test_compare_two_columns_of_one_file(deepauc, foreign):
     assert found["labels"][0]["difference"]["value"] == pytest.approx(expected.difference)
     assert found["labels"][0]["p_value"] == pytest.approx(expected.p_value)
     code, out, _ = deepauc(*arguments)
-    assert "row by row: without ids" in out
     assert "clustered by group" in out
 
 
 def test_compare_runs_on_their_test_part(deepauc, run_folders):
     code, out, _ = deepauc("compare", run_folders / "auc" / "scores.csv", run_folders / "ce" / "scores.csv")
     assert code == 0
-    assert "80 rows (the test part)" in out
-    assert "the ids are the same" in out
+    assert "80 rows" in out
 
 
 def test_compare_joins_on_ids(deepauc, tmp_path):

@@ -36,7 +36,7 @@ def test_a_score_of_another_part_does_not_matter(deepauc, scores, cell):
         code, out, err = deepauc("evaluate", changed, "--part", "test", *words)
         assert (code, err) == (0, "")
         assert out.replace("changed.csv", "whole.csv") == deepauc("evaluate", whole, "--part", "test", *words)[1]
-    assert "Scores taken as probabilities" in deepauc("evaluate", changed, "--part", "test")[1]
+    assert "Brier" in deepauc("evaluate", changed, "--part", "test")[1]
 
 
 def test_a_judged_row_without_a_score_is_refused_and_the_test_part_named_where_it_is_whole(deepauc, scores):

@@ -200,7 +200,7 @@ def test_a_column_that_is_no_fold_column():
         given_folds(task, np.arange(120) % 2, column="half")
     with pytest.raises(ValueError, match="1 labelled row has no fold"):
         given_folds(task, ["a", "a", "b", "b", None, *["b"] * 115], column="half")
-    with pytest.raises(ValueError, match="a class has no row left"):
+    with pytest.raises(ValueError, match="holds all rows of a class"):
         given_folds(task, np.repeat(["a", "b"], [40, 80]), column="half")
 
 

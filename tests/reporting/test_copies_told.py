@@ -48,7 +48,7 @@ def test_thumbnails_do_not_take_copies_for_changed_files(runs):
     findings = evaluate_run(runs / "copies", cases=8)
     section = thumbnails_section(runs / "copies", findings, where)
     assert not any("another score" in text for text in texts(section, Caution))
-    assert any("mean over 4 augmented copies" in text for text in texts(section, Paragraph))
+    assert any("4 augmented copies" in text for text in texts(section, Paragraph))
     plain = thumbnails_section(runs / "plain", evaluate_run(runs / "plain", cases=8), where)
     assert not any("copies" in text for text in texts(plain, Paragraph))
 

@@ -161,7 +161,7 @@ def test_every_spec_can_be_named_in_a_file():
         ("[plan]\npretrained = 3", "plan.pretrained must be true or false or a text in quotes, not 3"),
         ("folds = 2.5", "folds must be a whole number or a text in quotes, not 2.5"),
         ("seed = -1", "seed must not be negative"),
-        ('tune = 2\n[plan]\nauc_stage = "none"', "auc_stage none leaves it out: give one"),
+        ('tune = 2\n[plan]\nauc_stage = "none"', "which auc_stage none leaves out: give one"),
         ("seed = = 3", "is not a valid TOML file"),
     ],
 )

@@ -107,7 +107,7 @@ def compare(
             "used. Is --group-column the right column in both?"
         )
     if any(not isinstance(one, Absent) and one.same_scores for one in found.labels):
-        output.say("Caution. A and B give every row the same score: there is nothing to compare.")
+        output.say("Caution. A and B have the same score in every row: there is nothing to compare.")
     output.table(
         ["label", "AUC of A", "AUC of B", "A - B [95 % interval]", "two-sided p"], rows, title=f"A {first}, B {second}"
     )

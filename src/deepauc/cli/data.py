@@ -246,7 +246,7 @@ def pack(
     else:
         columns = (label_column, image_column, feature_column, group_column, id_column, split_column, weight_column)
         if any((*columns, metadata_column, size, positive, skip_bad, allow_outside)):
-            raise ValueError(f"options about columns need a table, and {source} is not a file.")
+            raise ValueError(f"{source} is not a table: leave out the options about columns.")
         task = _named_task(source, root=root, imratio=imratio, seed=seed)
     with output.progress(f"Packing {counted(len(task), 'row')}") as advance:
         packed = pack_task(task, out, overwrite=overwrite, progress=advance)

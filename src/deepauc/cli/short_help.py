@@ -33,7 +33,7 @@ class ShortHelp(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
         if rare:
-            text = f"More, which --help-all explains: {', '.join(rare)}."
+            text = f"More options (see --help-all): {', '.join(rare)}."
             for line in textwrap.wrap(text, formatter.width - 2, break_on_hyphens=False):
                 formatter.write(f"  {line}\n")
 

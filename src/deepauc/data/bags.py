@@ -125,7 +125,7 @@ class BagColumn:
         shown = ", ".join(str(bag)[:60] for bag in self.ids[bags[:NAMED]]) + (", ..." if len(bags) > NAMED else "")
         return (
             f"the rows of {len(bags):,} bag{'s' * (len(bags) != 1)} (column {self.column!r}: {shown}) differ in their "
-            f"{what}, and a bag has one. Correct these rows, or name the column that tells these bags apart."
+            f"{what}, but a bag has only one. Correct these rows, or name a column with another name for each bag."
         )
 
 

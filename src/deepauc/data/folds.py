@@ -94,8 +94,8 @@ def given_folds(task: Task, values: npt.ArrayLike, *, column: str, together: Arr
     codes = np.argmax(cells[pool][:, None] == names, axis=1)
     if not 2 <= len(names) <= MOST_FOLDS:
         raise ValueError(
-            f"the column {column} has {len(names)} different values; folds need 2 to {MOST_FOLDS}, and each is a "
-            "training of its own. Is it the right column?"
+            f"the column {column} has {len(names)} different values; folds need 2 to {MOST_FOLDS}, because each "
+            "fold is trained separately. Is it the right column?"
         )
     groups = _of(task.groups, pool)
     _require_whole(groups, codes, names, column, word)
@@ -104,7 +104,9 @@ def given_folds(task: Task, values: npt.ArrayLike, *, column: str, together: Arr
     cautions = [] if alike is None else [alike.text().replace("column", "Column", 1)]
     for code, name in enumerate(names):
         if not _has_both(labels[codes != code]):
-            raise ValueError(f"without fold {name} of the column {column}, a class has no row left to train on.")
+            raise ValueError(
+                f"fold {name} of the column {column} holds all rows of a class, so none is left to train on. Divide it."
+            )
         if not _has_both(labels[codes == code]):
             cautions.append(f"Fold {name} holds one class only. It has no AUC and does not count in the mean.")
     if not any(_has_both(labels[codes == code]) for code in range(len(names))):
@@ -207,7 +209,7 @@ def _require_whole(groups: Array | None, codes: Indices, names: Array, column: s
     more = "" if count == 1 else f" ({count} such cases)"
     raise ValueError(
         f"the column {column} puts {who} into the folds {pair}{more}. "
-        "Keep them in one fold, or a network is judged on what it has seen."
+        "Keep them in one fold; otherwise a network is judged on rows that it was trained on."
     )
 
 

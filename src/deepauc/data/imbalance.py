@@ -109,7 +109,7 @@ def with_noise(training_set: ImbalancedSet, *, share: float, seed: int) -> Imbal
     ]
     added = _share_of(training_set.removed_at_first, share)
     if added > len(training_set.removed):
-        raise ValueError(f"{added} removed positives are to come back, but only {len(training_set.removed)} are left.")
+        raise ValueError(f"cannot add back {added} removed positives: only {len(training_set.removed)} are left.")
     order = fixed_permutation(len(training_set.removed), seed=seed, stream="add removed positives")
     labels = training_set.labels.copy()
     labels[flipped] = 1
@@ -129,7 +129,7 @@ def with_easy(training_set: ImbalancedSet, scores: npt.ArrayLike, *, share: floa
         )
     added = _share_of(training_set.removed_at_first, share)
     if added > len(training_set.removed):
-        raise ValueError(f"{added} removed positives are to come back, but only {len(training_set.removed)} are left.")
+        raise ValueError(f"cannot add back {added} removed positives: only {len(training_set.removed)} are left.")
     order = np.argsort(-values, kind="stable")
     return _added(training_set, np.sort(training_set.removed[order[:added]]), label=1)
 

@@ -90,7 +90,7 @@ def fit(
         The model: `.auc`, `.leaderboard`, `.oof`, `.report`, `.predict(table)`, `.evaluate(table)`, `.export(folder)`.
     """
     if objective is not None and not isinstance(objective, str):
-        raise ValueError("objective is a name here. For a loss of your own, call deepauc.train with a Recipe.")
+        raise ValueError("objective must be a name. To train a loss of your own, call deepauc.train with a Recipe.")
     target = checked_device(device)
     frame = None if frame_of(table) is None else table
     settings = _settings(

@@ -158,7 +158,7 @@ def _results(run: Run, record: RunRecord, figures: Sequence[_Figure]) -> str:
     if all(one.part != "test" for one in figures):
         caution = "\n\nThere is no test part: choices may have been made on these rows, so the values may be too good."
     word = record.data.group_word
-    table = markdown_table(["part", "label", "AUC [DeLong, 95 %]", f"[by {word}]", "made again by"], rows)
+    table = markdown_table(["part", "label", "AUC [DeLong, 95 %]", f"[by {word}]", "command"], rows)
     if record.folds is not None:
         return f"{_folds(run, record.folds)}\n\nThe average of all networks on the test part:\n\n{table}"
     return f"{table}{_guard(run, record)}{caution}"
@@ -173,7 +173,7 @@ def _folds(run: Run, folds: FoldsRecord) -> str:
     ]
     table = markdown_table(["candidate", "label", "mean AUC within folds [95 %]", "kept"], rows)
     said = " ".join(_text(text) for text in verdict(folds))
-    return f"{said}\n\n{SINGLE_NETWORKS}\n\n{table}\n\nMade again by `{_evaluate(run, OOF)}`."
+    return f"{said}\n\n{SINGLE_NETWORKS}\n\n{table}\n\nCommand: `{_evaluate(run, OOF)}`."
 
 
 def _interval(estimate: Estimate[float] | None) -> str:
@@ -194,7 +194,7 @@ def _guard(run: Run, record: RunRecord) -> str:
         there = number in files and (run.path / files[number]).exists()
         again = f"`{_evaluate(run, 'validation', files[number])}`" if there else "recorded in run.json"
         rows.append([f"{number + 1}: {_text(names[number])}", f"{value:.3f}", "yes" if number == kept else "", again])
-    table = markdown_table(["stage", "validation AUC", "kept", "made again by"], rows)
+    table = markdown_table(["stage", "validation AUC", "kept", "command"], rows)
     by = "" if guard.chosen_by is None else f", by {_text(guard.chosen_by)},"
     return f"\n\nThe stage that is best on validation{by} is kept:\n\n{table}"
 
@@ -224,7 +224,7 @@ def _thresholds(bundle: Bundle, run: Run, card: OperatingCard | None) -> str:
     header += ["positives found, missed", "negatives cleared, false alarms"]
     if folds:
         return f"{markdown_table(header, rows)}\n\n{THRESHOLDS_OF_FOLDS} Intervals: 95 % (Wilson)."
-    return f"{markdown_table(header, rows)}\n\nMade again by `{_evaluate(run, None)}`, with 95 % intervals (Wilson)."
+    return f"{markdown_table(header, rows)}\n\nIntervals: 95 % (Wilson). Command: `{_evaluate(run, None)}`."
 
 
 def _cautions(card: OperatingCard) -> str:
@@ -244,7 +244,7 @@ def _on_test(row: OperatingRow | None) -> list[str]:
 def _data(run: Run, record: RunRecord) -> str:
     names = {OOF: "all folds"}
     rows = [[_text(names.get(part, part)), f"{count:,}"] for part, count in record.task.rows.items()]
-    lines = [markdown_table(["part", "labelled rows"], rows) + f"\n\nCounted again by `{_evaluate(run, None)}`."]
+    lines = [markdown_table(["part", "labelled rows"], rows) + f"\n\nCommand: `{_evaluate(run, None)}`."]
     data, word = record.data, record.data.group_word
     for label, positives in data.positives.items():
         known = positives + data.negatives.get(label, 0)

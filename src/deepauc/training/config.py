@@ -101,7 +101,9 @@ class Settings:
         if self.tune and self.folds not in (AUTO, 0):
             raise ValueError("tune tries margins on the validation part of one split: leave out folds, or tune.")
         if self.tune and self.plan.auc_stage == "none":
-            raise ValueError("tune tries margins of the AUC stage, and auc_stage none leaves it out: give one.")
+            raise ValueError(
+                "tune tries margins of the AUC stage, which auc_stage none leaves out: give one of the two."
+            )
         if self.recipe is not None and self.plan != PlanOptions():
             given = ", ".join(f.name for f in fields(self.plan) if getattr(self.plan, f.name) != f.default)
             raise ValueError(f"there is a complete recipe, so nothing is planned: change {given} in the recipe itself.")
@@ -123,7 +125,7 @@ def read_settings(path: str | Path) -> Settings:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     except RecursionError:
-        raise ValueError(f"{path}: tables within tables, too deep to be settings.") from None
+        raise ValueError(f"{path}: its tables are nested too deeply.") from None
 
 
 def with_given(

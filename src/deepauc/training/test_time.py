@@ -37,7 +37,7 @@ class Copies:
             raise ValueError(f"test-time augmentation takes 1 to {MOST} copies of an image, not {self.number}.")
         object.__setattr__(self, "number", int(self.number))  # 8.0 too: it is counted by, when training is over
         if self.augment.mixup:
-            raise ValueError("a copy is of one image: test-time augmentation goes without mixup.")
+            raise ValueError("test-time augmentation changes one image, and mixup mixes two: leave mixup out.")
 
     def changes(self, seed: int = 0) -> Tensor:
         """What `augment` does to each copy, (number, k); of more copies the first ones are the same."""

@@ -156,7 +156,7 @@ def test_cifar100_keeps_the_same_rows_from_both_sources(data_root, tmp_path, mon
 
 
 def test_another_pool_is_refused():
-    with pytest.raises(ValueError, match="pool of positives"):
+    with pytest.raises(ValueError, match="recorded pool"):
         cifar.pool_positions(np.arange(50_000) % 100)
 
 

@@ -112,7 +112,7 @@ def wide_picture(width: int, height: int) -> dict[str, np.ndarray]:
         (changed(mode=np.array("CMYK")), "mode must be"),
         (changed(mode=np.array(["L"])), "one string"),
         (changed(labels=np.zeros(8)), "7 images but labels"),
-        (changed(data=GOOD["data"].astype(np.int16)), "row of bytes"),
+        (changed(data=GOOD["data"].astype(np.int16)), "array of bytes"),
         (changed(**wide_picture(4, 5), labels=np.zeros(3)), "1 images but labels"),
     ],
 )

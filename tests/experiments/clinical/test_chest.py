@@ -250,7 +250,7 @@ def test_a_label_with_one_class_in_test_is_refused_before_anything_is_trained(do
     elsewhere = Place(data=place.data, runs=tmp_path / "runs", results=tmp_path / "results")
     outcome = run_chest(replace(DESIGN, masked=False), task.with_labels(labels), elsewhere)
     assert "one class only of 'Water'" in outcome.unavailable["S-stage1-ce"]
-    assert outcome.unavailable["S-all-ce"] == "final runs of S-stage1-ce come first"
+    assert "S-stage1-ce" in outcome.unavailable["S-all-ce"]
     assert not (tmp_path / "runs").exists()
 
 

@@ -230,7 +230,7 @@ def test_a_final_run_that_diverges_leaves_a_record_and_is_not_tried_again(tmp_pa
     assert (shown.final, shown.failed, shown.outdated) == (0, 2, 0)
     later = a_study("later", task=replace_needs(wild.task, ("m",)))
     planner = MissingRuns([wild, later], book, Place(runs=tmp_path / "runs", results=tmp_path / "results"))
-    assert "some of m have diverged: without these it never begins" in planner.waiting()["later"]
+    assert "some of m have diverged" in planner.waiting()["later"]
     tamed = a_study(method=ce, grid={}, fixed={**SMALL, "lr": 0.1}, tuning={}, seeds=(0, 1))
     assert run([tamed], tmp_path)[0].done == 2
     (shown,) = status_of(StudySet(name="s", title="", studies=(tamed,)), (tamed,), tmp_path / "results")
@@ -611,7 +611,7 @@ def test_packs_are_as_large_as_each_study_says_on_a_gpu(tmp_path, monkeypatch):
         run(studies, tmp_path, **{"pack": (lambda _: 5) if pack == 1 else None, **options})
         assert {size for size, _ in calls} == {pack}
     for pack in (None, 2):
-        with pytest.raises(ValueError, match="jobs 2: these runs go side by side"):
+        with pytest.raises(ValueError, match="jobs 2 starts processes"):
             run(studies, tmp_path, device="cuda", jobs=2, pack=pack)
 
 

@@ -91,7 +91,7 @@ def _chexpert(name: str, folder: str) -> NamedSet:
         shape=(320, 320, 1),
         licence="Stanford University Dataset Research Use Agreement",
         citation="Irvin et al.: CheXpert, AAAI 2019",
-        get=f"ask Stanford AIMI for it; unpack {folder}/ (train.csv, valid.csv, train/, valid/) into the root folder",
+        get=f"ask Stanford AIMI for it and unpack {folder}/ (train.csv, valid.csv, train/, valid/) in the root folder",
         places=((f"{folder}/train.csv", f"{folder}/valid.csv"),),
         read=lambda root: load_chexpert(root / folder),
     )
@@ -312,8 +312,8 @@ CATALOGUE = {
             licence="that of its sources (CBIS-DDSM: CC BY 3.0); see the download",
             citation="Scuccimarra: DDSM Mammography (Kaggle), from DDSM and CBIS-DDSM",
             get=(
-                f"unpack Kaggle's ddsm-mammography as {_DDSM_FOLDER}/ into the root folder; wanted, in any folder of "
-                f"it: {', '.join((*TRAINING_FILES, *(name for pair in TEST_FILES for name in pair)))}"
+                f"unpack Kaggle's ddsm-mammography as {_DDSM_FOLDER}/ into the root folder; it must hold, at any "
+                f"depth: {', '.join((*TRAINING_FILES, *(name for pair in TEST_FILES for name in pair)))}"
             ),
             places=((_DDSM_FOLDER,),),
             read=lambda root: load_ddsm(root / _DDSM_FOLDER),

@@ -107,9 +107,9 @@ def _image_size(hw: Array) -> tuple[int, int]:
 
 def _cut(data: Array, offsets: Array) -> list[bytes]:
     if data.ndim != 1 or data.dtype != np.uint8:
-        raise ValueError(f"data must be a row of bytes, not {data.dtype} of shape {data.shape}.")
+        raise ValueError(f"data must be a one-dimensional array of bytes, not {data.dtype} of shape {data.shape}.")
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 2:
-        raise ValueError("offsets must be a row of at least two whole numbers.")
+        raise ValueError("offsets must be a one-dimensional array of at least two whole numbers.")
     places = [int(place) for place in offsets]
     rising = all(a < b for a, b in pairwise(places))
     if places[0] != 0 or places[-1] != len(data) or not rising:

@@ -324,7 +324,7 @@ def _decode_picture(
         require_varied(pixels, lambda: _varies(upright), ONLY_HIDDEN)
         if sixteen_bit_colour:
             lower = partial(_spread_of_low_bytes, content)
-            remedy = "colour of 16 bits keeps its upper 8; scale its values up to 65535, or save 8 bits"
+            remedy = "of 16-bit colour only the upper 8 bits are used; scale the values up to 65535, or save 8 bits"
             require_varied(pixels, lambda: lower() > 0, remedy)
             require_light(pixels, lower, remedy)
     return _with_channels(pixels), (height, width)

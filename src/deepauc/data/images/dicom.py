@@ -59,7 +59,7 @@ def decode_dicom(
         deep = apply_color_lut(stored, dataset) if photometric == "PALETTE COLOR" else stored
         dropped = 8 * (deep.dtype.itemsize - 1) if deep is not stored else max(0, int(dataset.BitsStored) - 8)
         shown = np.asarray(deep >> dropped).astype(np.uint8)
-        require_varied(shown, lambda: bool((deep != deep[0, 0]).any()), "colour keeps its upper 8 bits")
+        require_varied(shown, lambda: bool((deep != deep[0, 0]).any()), "of colour only the upper 8 bits are used")
     else:
         shown = _shown_grey(stored, dataset, window)
     return 255 - shown if photometric == "MONOCHROME1" else shown

@@ -108,8 +108,8 @@ def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
     """A problem where float32, which a network gets, blurs the differences between a feature's numbers."""
     if not len(values) or (values - values.astype(np.float32)).std() <= BLUR * values.std() or values.std() == 0:
         return []
-    message = f"its numbers ({values.min():.10g} to {values.max():.10g}) lie so close together for their size that "
-    message += "single precision blurs them: subtract the smallest one, or another round number, from all"
+    message = f"its numbers ({values.min():.10g} to {values.max():.10g}) differ too little for single precision: "
+    message += "subtract the smallest one, or another round number, from all of them"
     return [Problem(row=None, column=column, kind="numbers too close", message=message)]
 
 

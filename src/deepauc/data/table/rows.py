@@ -167,7 +167,7 @@ def _read_text(path: Path, wanted: Sequence[str], numbers: Collection[str], *, e
                     )
                     continue
                 if end > start and found.swallowed(row[: len(header)], delimiter):
-                    message = f"a cell goes on to line {end} and looks like rows: is a quotation mark missing?"
+                    message = f"a cell ends in line {end} and looks like several rows: is a quotation mark missing?"
                     found.problems.append(
                         Problem(row=start, column=None, kind="wrong number of fields", message=message),
                     )

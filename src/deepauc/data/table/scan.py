@@ -362,7 +362,7 @@ def _files_of_one_name(scan: Scan) -> list[Problem]:
     for first, *others in equal_sets(names):
         for row in others:
             if scan.images.paths[row] != scan.images.paths[first]:
-                message = f"not the file of line {scan.lines[first]}, but its name looks the same: rename one of them"
+                message = f"its name looks like that of another file, in line {scan.lines[first]}: rename one of them"
                 line, column = int(scan.lines[row]), scan.columns.image
                 problems.append(Problem(row=line, column=column, kind="duplicate id", message=message))
     return problems

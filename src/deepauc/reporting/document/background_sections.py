@@ -130,7 +130,7 @@ def leaks_section(findings: RunFindings) -> Section:
         )
     elif leaks.patients_in_two_parts == 0:
         text = f"{word.capitalize()}s: none of the {leaks.patients:,} {word}s is in two {leaks.between}"
-        blocks.append(Paragraph(f"{text}{' under one name' * bool(leaks.possible)} (read off scores.csv)."))
+        blocks.append(Paragraph(f"{text}{' under one name' * bool(leaks.possible)} (checked in scores.csv)."))
     blocks += [Caution(text) for text in leak_texts(leaks)]
     if leaks.recorded is None:
         blocks.append(
@@ -156,7 +156,7 @@ def cases_section(findings: RunFindings) -> Section:
         )
         for case in findings.cases
     )
-    header = ("Id", "Label", "What it is", "Score", "Share of the other class that is ranked on its wrong side")
+    header = ("Id", "Label", "What it is", "Score", "Share of the other class ranked on the wrong side")
     caption = "Highest-scored negatives and lowest-scored positives"
     if findings.folds:
         caption = "Negatives ranked highest and positives ranked lowest within their fold"

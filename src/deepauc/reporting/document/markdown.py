@@ -48,7 +48,7 @@ def _block(block: Block, folder: str) -> str:  # noqa: PLR0911  (one return a ki
         case Caution():
             return f"> **Caution.** {escaped(block.text)}"
         case Missing():
-            return f"**Not here: {escaped(block.what)}.** Reason: {escaped(block.why)}"
+            return f"**Not shown: {escaped(block.what)}.** Reason: {escaped(block.why)}"
         case Heading():
             return f"### {escaped(block.text)}"
         case Headline():

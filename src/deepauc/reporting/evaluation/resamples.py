@@ -36,8 +36,8 @@ def fewer_told(counts: Counts) -> str | None:
     auc = f"{found.auc:,} instead of {FULL.auc:,} for the AUC, " if found.auc < FULL.auc else ""
     return (
         f"With {counts.rows:,} rows, more than {FULL_ROWS:,}, fewer bootstrap samples are drawn: {auc}{found.others:,} "
-        f"instead of {FULL.others:,} for bands, average precision and calibration. The draw alone moves an end "
-        f"of such an interval by about {100 * _end_error(found.others):.0f} % of its half width, with all samples by "
+        f"instead of {FULL.others:,} for bands, average precision and calibration. By chance an end of such an "
+        f"interval is off by about {100 * _end_error(found.others):.0f} % of its half-width, instead of "
         f"{100 * _end_error(FULL.others):.0f} %. DeLong's intervals are not affected."
     )
 

@@ -43,8 +43,8 @@ def history_pictures(histories: Sequence[History], *, several_labels: bool) -> l
             ],
             y_label="loss",
             caption=(
-                "Training loss. The min-max loss may rise or be negative; A_M, the same at its optimal a, b and "
-                "alpha, is never negative and should fall; the gap says how far a, b and alpha are from their optimum."
+                "Training loss. The min-max loss may rise or be negative. A_M is its value at the optimal a, b and "
+                "alpha: it is never negative and should fall. The gap shows how far a, b and alpha are from there."
                 f"{' One line for each fold.' * (len(history) > 1)}"
             ),
         ),
@@ -70,8 +70,8 @@ def history_pictures(histories: Sequence[History], *, several_labels: bool) -> l
             ],
             y_label="alpha",
             caption=(
-                "alpha, its optimum, and the share of steps at alpha = 0: where that share stays 0 the margin is never "
-                f"met and AUC-M is the square loss with that margin.{means}"
+                "alpha, its optimum, and the share of steps with alpha = 0. If that share stays 0, the scores never "
+                f"meet the margin, and AUC-M is the square loss with that margin.{means}"
             ),
         ),
     ]

@@ -97,7 +97,7 @@ def case_images(
     bundle = Bundle.load(folder)
     if len(bundle.shape) != 3 or not bundle.preprocessing.images:
         if bundle.picture is not None:
-            raise ValueError(f"{folder} takes metadata beside the images: examples are of networks on images alone.")
+            raise ValueError(f"{folder} takes images and metadata: examples need a network on images alone.")
         raise ValueError(f"{folder} was not trained on images, so there are none to show.")
     remarks: list[Block] = [Caution(_PRIVACY), Paragraph(_READING)]
     if not cases:

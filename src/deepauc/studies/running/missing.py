@@ -233,10 +233,10 @@ class MissingRuns(ChosenSettings):
                 reasons[study.name] = f"nothing is selected yet in {study.inherits.study}, whose settings it inherits"
             elif not self._needs_are_there(study):
                 lost = [name for name in study.needs if self.book.diverged(name)]
-                reasons[study.name] = f"final runs of {', '.join(study.needs)} come first"
+                reasons[study.name] = f"the final runs of {', '.join(study.needs)} must be finished first"
                 if lost:
                     reasons[study.name] += (
-                        f", and some of {', '.join(lost)} have diverged: without these it never begins"
+                        f", and some of {', '.join(lost)} have diverged: it cannot start without them"
                     )
         return reasons
 

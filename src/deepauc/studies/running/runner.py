@@ -101,8 +101,7 @@ def run_studies(
         if jobs > 1:
             if max(sizes.values(), default=1) > 1:
                 raise ValueError(
-                    f"jobs {jobs}: these runs go side by side in one process. Leave jobs out, or take pack 1 for "
-                    "processes."
+                    f"jobs {jobs} starts processes, but these runs share one process: leave jobs out, or set pack to 1."
                 )
             crew = here.enter_context(closing(ProcessCrew(jobs)))
         began = time.monotonic()

@@ -43,13 +43,13 @@ class Stream:
         seen = self.labels[self.rows]
         if (seen == UNCERTAIN).any():
             raise ValueError(
-                "the training labels hold uncertain entries (-1): say what becomes of them, uncertain = 'ignore', "
-                "'zeros' or 'ones' of each stage (in the file that `deepauc train --print-config` prints)."
+                "the training labels hold uncertain entries (-1): set uncertain = 'ignore', 'zeros' or 'ones' in "
+                "each stage (of the file that `deepauc train --print-config` prints)."
             )
         if not stage.objective.soft_labels and ((seen > 0) & (seen < 1)).any():
             raise ValueError(
-                "the training labels are soft (smoothed uncertain ones, for example), the stage's objective takes hard "
-                "ones: set soft_labels=True there, or choose zeros, ones or ignore for this stage."
+                "the training labels are soft (smoothed uncertain ones, for example), but the stage's objective takes "
+                "hard labels: set soft_labels=True in it, or uncertain = 'zeros', 'ones' or 'ignore' in this stage."
             )
         self.weights = None if task.weights is None or stage.on_views else task.weights.copy()
         self.batch_size = min(stage.batch_size, len(self.rows))

@@ -54,8 +54,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "each category, and an empty cell, has a feature of its own. A category that is not in the training rows "
         "counts as an empty cell.",
         "codes": "If the numbers of a column are codes, name it with --category-column.",
-        "beside images": "A small network is trained on them beside the one on the images. They join the model only "
-        "if that is better by one paired standard error on held-out rows.",
+        "beside images": "A small network is trained on them, in addition to the one on the images. They join the "
+        "model only if that is better by one paired standard error on held-out rows.",
     },
     "recipe": {"in file": "The config file has a complete recipe."},
     "image size": {
@@ -127,11 +127,11 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "{least:,} or more.",
         "large images": "The images have {side} pixels; the stage was tested on up to {most}.",
         "few epochs": "The stage needs {needed:~epoch}, and --epochs {epochs} is for each stage.",
-        "no budget": "The {device} budget of {budget:.0e} multiply-adds leaves {fitting:~epoch} for it beside the "
-        "other stages; it needs {needed}.",
-        "no minutes": "{minutes:~minute} would leave an estimated {fitting:~epoch} for it beside the other stages; it "
+        "no budget": "The other stages leave {fitting:~epoch} for it of the {device} budget of {budget:.0e} "
+        "multiply-adds; it needs {needed}.",
+        "no minutes": "In {minutes:~minute} the other stages would leave an estimated {fitting:~epoch} for it; it "
         "needs {needed}.",
-        "no time": "{minutes:~minute} would not be enough for {needed:~epoch} of it beside the other stages, at "
+        "no time": "{minutes:~minute} would not be enough for the other stages and {needed:~epoch} of it, at "
         "{pace:~pace}, measured here: that takes {takes:~minute}.",
         "would allow": "{options:~or} would allow it.",
         "anyway": "--first-stage contrastive trains it anyway.",

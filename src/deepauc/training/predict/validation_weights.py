@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.metrics.learned_weights import LearnedWeights, learn_weights
+from deepauc.names import counted
 from deepauc.training.predict.known_rows import names_rows, part_by_id
 from deepauc.training.run.own_files import SCORES
 from deepauc.training.run.scores import Scores, read_run_scores
@@ -98,8 +99,8 @@ def validation_weights(asked: str, folders: Sequence[Path], names: Sequence[str]
         positives, negatives = (int((labels[:, j] == value).sum()) for value in (1, 0))
         if min(positives, negatives) < LEAST_ROWS:
             raise ValueError(
-                f"too little to learn weights from: validation has {positives} positives and {negatives} negatives "
-                f"of {name}, and each should have {LEAST_ROWS}. Train with a larger validation part, {BY_HAND}."
+                f"validation has {counted(positives, 'positive')} and {counted(negatives, 'negative')} of {name}; "
+                f"learning weights needs {LEAST_ROWS} of each. Train with a larger validation part, {BY_HAND}."
             )
         try:
             found[name] = learn_weights([scores[:, j] for scores in members], labels[:, j])

@@ -134,7 +134,7 @@ def read_rows(
     data = settings.data
     require_complete(data, table=data.table if frame is None else frame)
     if has_both(data) and (settings.plan.tta or (settings.recipe is not None and settings.recipe.tta)):
-        raise ValueError("tta changes images, and a network on images and metadata takes none alone: leave it out.")
+        raise ValueError("tta does not work with images and metadata together: leave it out.")
     pretrained = bool(settings.plan.pretrained)
     if data.bag_column is not None:
         own = (*data.metadata_columns, *data.category_columns, *data.feature_columns)
@@ -292,7 +292,7 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
         other = "--metadata-column" if metadata else "--image-column"
         raise ValueError(
             f"--feature-column and {other} cannot be used together: leave one of them out"
-            + (" (--metadata-column takes numbers too)." if metadata else ", or train on metadata beside the images.")
+            + (" (--metadata-column takes numbers too)." if metadata else ", or train on images and metadata.")
         )
     if not (data.image_column or data.feature_columns or metadata):
         raise ValueError(

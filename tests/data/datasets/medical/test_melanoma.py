@@ -173,7 +173,7 @@ def test_outside_sets_in_the_resized_layout(competition, tmp_path, write_csv, wr
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("ISIC_0001000", "b"), "ISIC_0001000 is in the competition's table"),
+        (("ISIC_0001000", "b"), "ISIC_0001000 is also in the competition's table"),
         (("a", "../../secret"), r"truth.csv, line 3, image"),
         (("a", "a"), r"line 3, image: 'a': it occurs twice"),
     ],

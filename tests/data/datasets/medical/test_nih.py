@@ -98,7 +98,7 @@ def test_some_archives_only(nih):
         ({"rows": ROWS.replace(",0,2,", ",0,1,")}, "patient '1' is in train and in test"),
         ({"test": TEST_LIST + "00000001_000.png\n"}, r"test_list.txt: '00000001_000.png' is listed twice"),
         ({"test": TEST_LIST + "00000009_000.png\n"}, r"'00000009_000.png' is not in the table"),
-        ({"test": "00000002_000.png"}, "images in neither list: 1, such as 00000003_000.png"),
+        ({"test": "00000002_000.png"}, "lists lack 1 image, such as 00000003_000.png"),
         ({"test": "\x00\x01"}, "not in the table"),
         ({"table": "labels.csv"}, "neither Data_Entry_2017_v2020.csv nor"),
     ],

@@ -36,13 +36,17 @@ def read_catdog_public(
     """cat.N.jpg and dog.N.jpg squashed to size x size with a box filter; ids from `first_test` on are the test part."""
     first = BENCHMARKS["C2"].public_at(root)
     if first is None:
-        raise ValueError(f"cat.0.jpg is neither in {root} nor in {root / 'train'}. Unpack Kaggle's train.zip there.")
+        raise ValueError(
+            f"{root} has no cat.0.jpg, and neither has {root / 'train'}. Unpack Kaggle's train.zip in {root}."
+        )
     folder = first.parent
 
     def part(numbers: range) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]:
         names = [f"{animal}.{number}.jpg" for animal in ("cat", "dog") for number in numbers]
         if missing := [name for name in names if not (folder / name).is_file()]:
-            raise ValueError(f"{folder} lacks {len(missing)} of {len(names)} images, such as {missing[0]}.")
+            raise ValueError(
+                f"{folder} lacks {len(missing)} of {len(names)} images, such as {missing[0]}. Unpack train.zip again."
+            )
         with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
             images = np.stack(list(pool.map(lambda name: _squashed(folder / name, size), names)))
         return images, np.repeat([0, 1], len(numbers)), names

@@ -50,9 +50,9 @@ BENCHMARKS = {
             public="cat.N.jpg and dog.N.jpg, N from 0 to 12499, in this folder or in train/",
             marks=("cat.0.jpg", "train/cat.0.jpg"),
             note=(
-                "ids 0 to 9999 of each class train, 10000 to 12499 test; 32 x 32 by a box filter. The sheet files are "
-                "lossy (AVIF, 38.2 dB) and came from a squashed copy: not bit-identical to the public download. "
-                "Three groups of duplicates lie on both sides of the split"
+                "training: ids 0 to 9999 of each class; test: 10000 to 12499; resized to 32 x 32 by a box filter. The "
+                "sheet files were compressed (AVIF, 38.2 dB), so their pixels differ from the public download. "
+                "Three groups of duplicates are in both parts"
             ),
             citation="Elson, Douceur, Howell, Saul: Asirra, ACM CCS 2007; Kaggle Dogs vs. Cats, 2013",
         ),
@@ -69,7 +69,7 @@ BENCHMARKS = {
             files=(*(f"cifar10_train_{i}.npz" for i in range(1, 6)), "cifar10_test.npz"),
             public="cifar-10-batches-py/, as torchvision downloads it",
             marks=("cifar-10-batches-py",),
-            note="bit-identical from both sources",
+            note="sheet files and public download have the same pixels",
             citation="Krizhevsky: Learning multiple layers of features from tiny images, Toronto, 2009",
         ),
         Benchmark(
@@ -83,8 +83,8 @@ BENCHMARKS = {
             public="cifar-100-python/, as torchvision downloads it",
             marks=("cifar-100-python",),
             note=(
-                "all 25,000 training images of the classes 0 to 49 and a fixed pool of 8,000 of the 25,000 of the "
-                "classes 50 to 99, from both sources; five training sets overlap more than sets drawn from all"
+                "all 25,000 training images of the classes 0 to 49, and a fixed pool of 8,000 of the 25,000 images of "
+                "the classes 50 to 99. Random training sets therefore overlap more than sets drawn from all images"
             ),
             citation="Krizhevsky: Learning multiple layers of features from tiny images, Toronto, 2009",
         ),
@@ -102,8 +102,8 @@ BENCHMARKS = {
             public="stl10_binary/ with train_X.bin, train_y.bin, test_X.bin, test_y.bin, as torchvision downloads it",
             marks=("stl10_binary",),
             note=(
-                "the labelled images alone, at 96 x 96; the 100,000 unlabelled ones are left out. The sheet files are "
-                "lossy (AVIF, 33.1 dB): not bit-identical to the public download"
+                "the labelled images alone, at 96 x 96, without the 100,000 unlabelled ones. The sheet files were "
+                "compressed (AVIF, 33.1 dB), so their pixels differ from the public download"
             ),
             citation="Coates, Ng, Lee: Single-layer networks in unsupervised feature learning, AISTATS 2011",
         ),
@@ -145,4 +145,4 @@ def require_counts(classes: npt.NDArray[np.int64], expected: npt.ArrayLike, *, w
     counts = np.asarray(expected)
     found = np.bincount(classes, minlength=len(counts))
     if len(found) != len(counts) or (found != counts).any():
-        raise ValueError(f"{where} does not hold the expected images: its classes have {found.tolist()[:12]} of them.")
+        raise ValueError(f"{where} is incomplete: its classes have {found.tolist()[:12]} images. Get its files again.")

@@ -207,7 +207,7 @@ def _require_new(names: Sequence[str], own: set[str]) -> None:
     for name in names:
         if name in seen:
             raise ValueError(
-                f"the outside image {name} is in the competition's table, or in another outside set, already. "
-                "Remove it from the outside table: otherwise a held-out image could be trained on."
+                f"the outside image {name} is also in the competition's table or in another outside set. "
+                "Remove it from the outside table; otherwise the network could be trained on a held-out image."
             )
         seen.add(name)

@@ -17,6 +17,7 @@ from deepauc.data.datasets.sheets import read_sheets
 from deepauc.data.images.decode import files_at
 from deepauc.data.table.problems import shown
 from deepauc.data.task import Array, ArrayInputs, Floats, Indices, Task
+from deepauc.names import counted
 
 FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
@@ -163,5 +164,6 @@ def _listed_parts(folder: Path, names: Sequence[str], *, partial: bool) -> dict[
             listed.add(entry)
         parts[part] = np.array(sorted(row_of[entry] for entry in entries if entry in row_of), dtype=np.int64)
     if unlisted := [name for name in names if name not in listed]:
-        raise ValueError(f"{folder}: images in neither list: {len(unlisted):,}, such as {unlisted[0]}.")
+        number = counted(len(unlisted), "image")
+        raise ValueError(f"{folder}: both lists lack {number}, such as {unlisted[0]}. Download the lists again.")
     return {part: rows for part, rows in parts.items() if len(rows)}
