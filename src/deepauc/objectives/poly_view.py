@@ -1,8 +1,8 @@
-"""NT-Xent of more than two views: fewer images and epochs for the same features.
+"""NT-Xent of several views of each image, for a first stage with few images or few epochs.
 
-Many views of an image in one step have cut the epochs that CIFAR-10 needs (EMP-SSL, arXiv:2304.03977; ECPP,
-arXiv:2401.05730), and at the same cost more views of fewer images were better (arXiv:2403.05490). Of what needs neither
-a second network nor a memory, decoupled NT-Xent was no better than SimCLR there at 512 images (Lightly's benchmarks).
+More views of an image in one step cut the epochs that CIFAR-10 needs (EMP-SSL, arXiv:2304.03977; ECPP,
+arXiv:2401.05730), and at equal cost more views of fewer images were better (arXiv:2403.05490, on ImageNet). There is
+neither a second network nor a memory of images.
 """
 
 from __future__ import annotations
