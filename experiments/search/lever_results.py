@@ -5,7 +5,7 @@ A lever is decided once all its settings have the same folds, so that a search c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -16,7 +16,7 @@ from deepauc.studies.records.book import Record, RecordBook, validation_curve
 from deepauc.studies.records.tables import paired
 from deepauc.studies.study import Study
 from experiments.search import levers
-from experiments.search.levers import C10, FOLLOWERS, Lever, lever_studies
+from experiments.search.levers import C10, FOLLOWERS, LONGER_FIRST, Lever, lever_studies, longer_first_study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +87,18 @@ def lever_results(book: RecordBook, loss: str) -> list[LeverResult]:
     return [_result(*both, choices) for both in zip(levers.LEVERS[loss], searches[loss], strict=True)]
 
 
+def longer_first_result(book: RecordBook, loss: str) -> LeverResult:
+    """What the records of the longer first stages come to, with what the search chooses now."""
+    (study,) = _with_recorded_folds(book, [longer_first_study(loss)])
+    return _result(LONGER_FIRST, study, RecordedSettings([*_recorded(book, loss), study], book))
+
+
 def _recorded(book: RecordBook, loss: str) -> list[Study]:
     """The search on the folds that have records."""
-    declared = lever_studies(loss, C10, base={})
+    return _with_recorded_folds(book, lever_studies(loss, C10, base={}))
+
+
+def _with_recorded_folds(book: RecordBook, declared: Sequence[Study]) -> list[Study]:
     seeds = {one.name: tuple(sorted({record["seed"] for record in book.tuning(one.name)})) for one in declared}
     return [replace(one, tuning_seeds=seeds[one.name] or one.tuning_seeds) for one in declared]
 

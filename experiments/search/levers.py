@@ -105,6 +105,25 @@ _OTHER_FIRST = Lever(
     ),
 )
 
+# Beside the search, on one training set first (--cells longer_first --tune-sets 5): nothing takes over what it chooses.
+# A step on PolyView's four views costs two of SimCLR's.
+LONGER_FIRST = Lever(
+    name="longer_first",
+    settings=tuple(
+        {"first_stage": kind, "first_epochs": epochs, "first_lr": lr}
+        for kind, epochs, lr in (
+            ("simclr", 300, 0.5),
+            ("simclr", 300, 1.0),
+            ("polyview", 100, 0.5),
+            ("polyview", 100, 1.0),
+            ("simclr", 600, 0.5),
+            ("polyview", 300, 0.5),
+            ("polyview", 300, 1.0),
+            ("simclr", 1000, 0.5),
+        )
+    ),
+)
+
 # A new lever is an argument of `best` and comes last here, for both losses: its number is in the name of its records,
 # and those of AUC-S and the pairwise loss are numbered after it. The page makes its column by itself.
 LEVERS: Mapping[str, tuple[Lever, ...]] = {
@@ -255,6 +274,24 @@ def lever_studies(
     return tuple(studies)
 
 
+def longer_first_study(loss: str) -> Study:
+    """What the search of a loss has chosen, after each of the first stages of `LONGER_FIRST`."""
+    fold_source = FoldSource(source=C10, folds=FOLDS)
+    axes = tuple(axis for axis in _all_axes(loss) if axis not in LONGER_FIRST.axes)
+    return Study(
+        name=f"{LONGER_FIRST.name}-{loss}",
+        task=fold_source,
+        method=best,
+        fixed={name: value for name, value in BASE[loss].items() if name not in axes},
+        grid=LONGER_FIRST.grid,
+        select=SimplestWithinPairedError(),
+        tuning_seeds=fold_source.seeds(SELECTION_SETS),
+        inherits=InheritsLatest.after(_searched(loss), axes=axes),
+        seeds=(0,),  # never refitted: folds are for choosing
+        group=LONGER_FIRST.name,
+    )
+
+
 def lever_name(loss: str, number: int) -> str:
     """`levers-ce-03-rate`. Those that follow AUC-M are numbered after its search: `levers-*-01-*` is AUC-M and CE."""
     place = number + (len(LEVERS["auc_m"]) if loss in FOLLOWERS else 0)
@@ -304,6 +341,7 @@ def best_set() -> StudySet:
         for search in (searches[loss] for loss in LOSSES)
         if number < len(search)
     ]
+    longer = [longer_first_study(loss) for loss in LOSSES]
     followers = [study for loss in FOLLOWERS for study in searches[loss]]
     cells = [
         cell_study(
@@ -318,5 +356,5 @@ def best_set() -> StudySet:
     return StudySet(
         name=SET,
         title="One recipe for few positives, chosen by cross-validation inside C10 at 1 %, beside a CE from its menu",
-        studies=(*levers, *followers, *cells),
+        studies=(*levers, *followers, *longer, *cells),
     )

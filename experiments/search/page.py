@@ -17,7 +17,7 @@ from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record
 from deepauc.text_tables import auc_text, percent_text
 from experiments.benchmarks.page import pooled
-from experiments.search.lever_results import LeverResult, lever_results
+from experiments.search.lever_results import LeverResult, lever_results, longer_first_result
 from experiments.search.levers import BEST_CELLS, FOLLOWERS, LOSSES, SET, read_ranks
 from experiments.search.recipe import TITLES
 
@@ -81,6 +81,9 @@ def _averages(books: t.Books) -> Iterator[list[str]]:
 def _decided(books: t.Books) -> Iterator[tuple[str, LeverResult]]:
     for loss in ALL_LOSSES:
         yield from ((loss, found) for found in lever_results(books(SET), loss) if found.tried)
+    for loss in LOSSES:
+        if (found := longer_first_result(books(SET), loss)).tried:
+            yield loss, found
 
 
 def _chosen(books: t.Books) -> Iterator[list[str]]:

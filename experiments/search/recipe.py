@@ -16,6 +16,7 @@ from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import Pairwise
+from deepauc.objectives.poly_view import PolyView
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
@@ -24,7 +25,7 @@ from deepauc.training.schedule import Cosine, Schedule, Steps
 from experiments.benchmarks.recipes import Network, network_of
 
 Loss = Literal["auc_m", "auc_s", "pairwise", "ce"]
-FirstStage = Literal["none", "simclr", "vicreg", "supcon"]
+FirstStage = Literal["none", "simclr", "vicreg", "supcon", "polyview"]
 ScheduleName = Literal["cosine", "steps"]
 
 TITLES = {"auc_m": "AUC-M", "auc_s": "AUC-S", "pairwise": "all pairs, squared hinge", "ce": "CE"}
@@ -33,8 +34,8 @@ TITLES = {"auc_m": "AUC-M", "auc_s": "AUC-S", "pairwise": "all pairs, squared hi
 VIEWS = Augment(
     crop_padding=0, resized_crop=(0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, greyscale=0.2
 )
-# VICReg's terms are some hundred times NT-Xent's. None of the three was tuned.
-FIRST_LR = {"simclr": 0.5, "supcon": 0.5, "vicreg": 0.02}
+# VICReg's terms are some hundred times NT-Xent's. None of these was tuned.
+FIRST_LR = {"simclr": 0.5, "supcon": 0.5, "vicreg": 0.02, "polyview": 0.5}
 FIRST_WEIGHT_DECAY = 1e-4
 CE_FIRST_LR, CE_FIRST_MOMENTUM = 0.03, 0.9
 
@@ -45,6 +46,7 @@ def best(
     first_stage: FirstStage = "simclr",
     first_epochs: int = 100,
     first_batch: int = 512,
+    first_lr: float | None = None,
     first_warmup: int | None = None,
     temperature: float = 0.2,
     epochs: int = 20,
@@ -75,7 +77,7 @@ def best(
     learning rate rises; by default four an epoch, about a tenth of the stage at 40 to 50 steps an epoch. tta: copies of
     an image that a final score is the mean of. Arguments that
     a loss has no use for are not looked at: gamma is PESG's (auc_m, auc_s), margin is for auc_m and pairwise, bound for
-    all but ce, smoothing for ce.
+    all but ce, smoothing for ce. first_lr: None is that of `FIRST_LR`.
     """
     if loss not in get_args(Loss):
         raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}.")
@@ -105,7 +107,7 @@ def best(
 
     stages = []
     if first_stage != "none":
-        stages.append(_views(first_stage, first_epochs, first_batch, first_warmup, temperature, precision))
+        stages.append(_views(first_stage, first_epochs, first_batch, first_lr, first_warmup, temperature, precision))
     if ce_first:
         optimizer = SGDSpec(lr=CE_FIRST_LR, momentum=CE_FIRST_MOMENTUM, weight_decay=weight_decay)
         objective = CrossEntropy(soft_labels=soft)
@@ -136,7 +138,13 @@ def _objective(loss: Loss, *, margin: float, smoothing: float, soft: bool) -> Ob
 
 
 def _views(
-    kind: FirstStage, epochs: int, batch: int, warmup: int | None, temperature: float, precision: Precision
+    kind: FirstStage,
+    epochs: int,
+    batch: int,
+    lr: float | None,
+    warmup: int | None,
+    temperature: float,
+    precision: Precision,
 ) -> Stage:
     if kind not in get_args(FirstStage):
         raise ValueError(f"first_stage must be one of {', '.join(get_args(FirstStage))}, not {kind!r}.")
@@ -145,14 +153,15 @@ def _views(
         # Of the positives alone: with both classes drawn together everything was one point after 20 to 40 steps.
         "supcon": SupervisedContrastive(temperature=temperature, classes="positives"),
         "vicreg": VICReg(),
+        "polyview": PolyView(temperature=temperature),
     }
     return Stage(
         objective=objectives[kind],
-        optimizer=SGDSpec(lr=FIRST_LR[kind], weight_decay=FIRST_WEIGHT_DECAY),
+        optimizer=SGDSpec(lr=FIRST_LR[kind] if lr is None else lr, weight_decay=FIRST_WEIGHT_DECAY),
         epochs=epochs,
         batch_size=batch,
         positives_per_batch=max(1, batch // 4) if kind == "supcon" else None,
-        views=2,
+        views=objectives[kind].views,
         schedule=Cosine(warmup=4 * epochs if warmup is None else warmup),
         augment=VIEWS,
         precision=precision,

@@ -36,6 +36,7 @@ from deepauc.objectives.contrastive import (
 from deepauc.objectives.multiclass import OneVsOneAUCLoss, OneVsRestAUCLoss
 from deepauc.objectives.pairwise import PairwiseAUC, PairwiseAUCLoss
 from deepauc.objectives.partial_auc import PartialAUC, PartialAUCLoss
+from deepauc.objectives.poly_view import PolyView, PolyViewLoss
 from deepauc.objectives.score_norm import BatchScoreNorm
 from deepauc.objectives.vicreg import VICReg, VICRegLoss
 from deepauc.optim.pdsca import PDSCA, PDSCASpec
@@ -92,6 +93,8 @@ __all__ = [
     "PairwiseAUCLoss",
     "PartialAUC",
     "PartialAUCLoss",
+    "PolyView",
+    "PolyViewLoss",
     "Recipe",
     "ResNet20Spec",
     "Run",

@@ -12,6 +12,7 @@ from deepauc.objectives.contrastive import ContrastiveLoss, SupervisedContrastiv
 from deepauc.objectives.input_check import precise_dtype
 from deepauc.objectives.multiclass import OneVsOneAUCLoss, OneVsRestAUCLoss
 from deepauc.objectives.pairwise import PairwiseAUCLoss
+from deepauc.objectives.poly_view import PolyViewLoss
 from deepauc.objectives.vicreg import VICRegLoss
 
 OF_Z = {
@@ -102,6 +103,7 @@ EVERY_LOSS = {
     "contrastive": ContrastiveLoss,
     "supervised_contrastive": SupervisedContrastiveLoss,
     "vicreg": VICRegLoss,
+    "poly_view": PolyViewLoss,
 }
 
 

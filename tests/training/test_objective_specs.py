@@ -47,6 +47,8 @@ def other_value(cls, name):
         return next(one for one in get_args(hint) if one != value)
     if isinstance(value, bool):
         return not value
+    if isinstance(value, int):
+        return value + 1
     return 2.0 if value is None else value / 2 + 0.15
 
 

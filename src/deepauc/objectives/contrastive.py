@@ -34,7 +34,7 @@ def nt_xent(first: Tensor, second: Tensor, *, temperature: float) -> Tensor:
 
     first, second: projections (N, D) of the two views, in the same order of images.
     """
-    logits = _similarities(first, second, temperature=temperature)
+    logits = _without_self(similarities([first, second], temperature=temperature))
     count = len(first)
     other = torch.arange(2 * count, device=logits.device).roll(count)
     return F.cross_entropy(logits, other)
@@ -55,7 +55,7 @@ def supervised_contrastive(
 
     first, second (N, D); labels (N,) or (N, L), NaN where missing.
     """
-    logits = _similarities(first, second, temperature=temperature)
+    logits = _without_self(similarities([first, second], temperature=temperature))
     count = len(first)
     columns = labels.reshape(count, -1)
     alike = (columns[:, None] == columns[None]).all(-1)  # NaN equals nothing
@@ -80,23 +80,8 @@ class ViewLoss(nn.Module):
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor | None = None) -> Tensor:
         """Scalar loss; row i of both holds the two views of image i."""
-        for given in () if torch.compiler.is_compiling() else (first, second):
-            require_plain_tensor("views", given)
-        if first.shape != second.shape or first.ndim != 2:
-            raise ValueError(
-                f"views of shape {tuple(first.shape)} and {tuple(second.shape)}: give two of the same (N, D), row i of "
-                "both from image i."
-            )
-        if not (first.is_floating_point() and second.is_floating_point()):
-            raise ValueError(f"views must be floating-point, not {first.dtype}: pass the projection head's output.")
-        if len(first) < 2:
-            raise ValueError("a batch of one image has nothing to contrast: give at least 2.")
-        if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(first)):
-            raise ValueError(f"labels of shape {tuple(labels.shape)} for {len(first)} images: give (N,) or (N, L).")
-        loss = self.value(first, second, labels)
-        if loss.device.type == "cpu" and not torch.compiler.is_compiling() and not math.isfinite(loss.item()):
-            raise Diverged(NON_FINITE)
-        return loss
+        check_views([first, second], labels)
+        return finite(self.value(first, second, labels))
 
     def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:
         """The mathematics, on checked shapes."""
@@ -112,7 +97,7 @@ class ContrastiveLoss(ViewLoss):
 
     def __init__(self, temperature: float = 0.2) -> None:
         super().__init__()
-        self.temperature = _checked(temperature)
+        self.temperature = checked_temperature(temperature)
 
     def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:
         return nt_xent(first, second, temperature=self.temperature)
@@ -131,7 +116,7 @@ class SupervisedContrastiveLoss(ViewLoss):
 
     def __init__(self, temperature: float = 0.2, *, classes: Classes = "both") -> None:
         super().__init__()
-        self.temperature = _checked(temperature)
+        self.temperature = checked_temperature(temperature)
         self.classes = _checked_classes(classes)
 
     def value(self, first: Tensor, second: Tensor, labels: Tensor | None) -> Tensor:
@@ -143,11 +128,40 @@ class SupervisedContrastiveLoss(ViewLoss):
         return f"temperature={self.temperature}, classes={self.classes!r}"
 
 
-def _similarities(first: Tensor, second: Tensor, *, temperature: float) -> Tensor:
-    """Cosines of all 2N views over the temperature, (2N, 2N), -inf where a view meets itself."""
-    z = _unit_rows(torch.cat([first, second]))
+def check_views(views: Sequence[Tensor], labels: Tensor | None) -> None:
+    """Says what is wrong with projections (N, D), one tensor for each view, or with their labels."""
+    first = views[0]
+    for given in () if torch.compiler.is_compiling() else views:
+        require_plain_tensor("views", given)
+    if any(view.shape != first.shape or view.ndim != 2 for view in views):
+        raise ValueError(
+            f"views of shape {' and '.join(str(tuple(view.shape)) for view in views)}: give {len(views)} of the same "
+            f"(N, D), row i of {'both' if len(views) == 2 else 'all'} from image i."
+        )
+    if not all(view.is_floating_point() for view in views):
+        raise ValueError(f"views must be floating-point, not {first.dtype}: pass the projection head's output.")
+    if len(first) < 2:
+        raise ValueError("a batch of one image has nothing to contrast: give at least 2.")
+    if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(first)):
+        raise ValueError(f"labels of shape {tuple(labels.shape)} for {len(first)} images: give (N,) or (N, L).")
+
+
+def finite(loss: Tensor) -> Tensor:
+    """The loss itself; on a CPU an error where the network has diverged."""
+    if loss.device.type == "cpu" and not torch.compiler.is_compiling() and not math.isfinite(loss.item()):
+        raise Diverged(NON_FINITE)
+    return loss
+
+
+def similarities(views: Sequence[Tensor], *, temperature: float) -> Tensor:
+    """Cosines of all views of all N images over the temperature, view by view: (M N, M N) for M views."""
+    z = _unit_rows(torch.cat([*views]))
     with torch.autocast(z.device.type, enabled=False):  # bfloat16 cosines would be told apart to 0.4 % only
-        logits = (z / temperature) @ z.T
+        return (z / temperature) @ z.T
+
+
+def _without_self(logits: Tensor) -> Tensor:
+    """-inf where a view meets itself."""
     return logits.masked_fill(_diagonal(logits), -torch.inf)
 
 
@@ -160,7 +174,7 @@ def _diagonal(square: Tensor) -> Tensor:
     return torch.eye(len(square), dtype=torch.bool, device=square.device)
 
 
-def _checked(temperature: float) -> float:
+def checked_temperature(temperature: float) -> float:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be positive and finite, not {temperature}.")
     return temperature
@@ -183,7 +197,7 @@ class Contrastive:
     bound: ClassVar[str] = "none"
 
     def __post_init__(self) -> None:
-        _checked(self.temperature)
+        checked_temperature(self.temperature)
 
     def build(self, *, prior: Sequence[float]) -> ContrastiveLoss:
         return ContrastiveLoss(self.temperature)
@@ -204,7 +218,7 @@ class SupervisedContrastive:
     bound: ClassVar[str] = "none"
 
     def __post_init__(self) -> None:
-        _checked(self.temperature)
+        checked_temperature(self.temperature)
         _checked_classes(self.classes)
 
     def build(self, *, prior: Sequence[float]) -> SupervisedContrastiveLoss:

@@ -128,6 +128,10 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "variance": 25.0,
         "covariance": 1.0,
     },
+    "PolyView": {
+        "temperature": 0.2,
+        "views": 4,
+    },
     "PESGSpec": {
         "lr": 0.1,
         "gamma": 0.002,

@@ -20,6 +20,7 @@ from deepauc.objectives.baselines import CrossEntropy, Focal
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.objectives.partial_auc import PartialAUC
+from deepauc.objectives.poly_view import PolyView
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
@@ -31,7 +32,7 @@ from deepauc.training.schedule import Constant, Cosine, Cyclic, Steps
 # What records and settings files may name; a new spec goes here and nowhere else.
 OBJECTIVES: tuple[type, ...] = (
     *(AUCMargin, AUCSquare, CrossEntropy, Focal, PairwiseAUC, PartialAUC, AveragePrecision),
-    *(Contrastive, SupervisedContrastive, VICReg),
+    *(Contrastive, SupervisedContrastive, VICReg, PolyView),
 )
 OPTIMIZERS: tuple[type, ...] = (PESGSpec, SGDSpec, AdamSpec, AdamWSpec, PDSCASpec)
 SCHEDULES: tuple[type, ...] = (Constant, Steps, Cosine, Cyclic)

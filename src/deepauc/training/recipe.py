@@ -35,7 +35,7 @@ class ObjectiveSpec(Protocol):
 
 @runtime_checkable
 class ViewObjectiveSpec(ObjectiveSpec, Protocol):
-    """Builds a loss with forward(first view, second view, labels) on projections: it trains features, not scores."""
+    """Builds a loss with forward(first view, second view, ..., labels=) on projections: it trains features."""
 
     @property
     def views(self) -> int:
@@ -75,10 +75,10 @@ class OptimizerSpec(Protocol):
 class Stage:
     """One objective, one optimizer, one stream of batches. Two-stage training is two of these.
 
-    A stage whose objective compares views (`Contrastive`, `SupervisedContrastive`, `VICReg`) trains the network below
-    its classifier with a projection head behind it, which is dropped at the stage's end. It sees the training part,
-    rows without a label too unless there is a quota (never one whose group is in validation or test), ignores sample
-    weights, and has no validation AUC.
+    A stage whose objective compares views (`Contrastive`, `PolyView`, ...) trains the network below its classifier
+    with a projection head behind it, which is dropped at the stage's end. It sees the training part, rows without a
+    label too unless there is a quota (never one whose group is in validation or test), ignores sample weights, and has
+    no validation AUC.
 
     Args:
         objective: The spec of the loss, such as `AUCMargin()` or `CrossEntropy()`.
@@ -89,7 +89,7 @@ class Stage:
         positives_per_batch: Positives in each batch (`ClassQuotaSampler`); None shuffles plainly.
         schedule: How the learning rate changes: `Constant()`, `Steps()`, `Cosine()` or `Cyclic()`.
         augment: Random changes of the training images; None leaves them as they are.
-        views: Augmented views of each image in a batch; 2 for the objectives that compare views, else 1.
+        views: Augmented views of each image in a batch; as many as the objective compares.
         projection: Hidden and output width of the projection head of a stage on views.
         bound: What the scores pass before the loss, in training only: "sigmoid", "l2" (`BatchScoreNorm`), "rms"
             (`BatchScoreRMSNorm`) or "none"; "auto" is the objective's own.

@@ -16,14 +16,16 @@ from deepauc.studies.running.runner import run_studies
 from deepauc.studies.selection import TriedSetting
 from deepauc.studies.sources import Place
 from deepauc.studies.study import StudySet
+from deepauc.training.plain import to_plain
 from experiments.search import divergence
 from experiments.search import levers as best_levers
 from experiments.search import page as best_page
-from experiments.search.lever_results import lever_results
+from experiments.search.lever_results import lever_results, longer_first_result
 from experiments.search.levers import (
     BASE,
     FOLLOWERS,
     LEVERS,
+    LONGER_FIRST,
     LOSSES,
     Lever,
     SimplestWithinPairedError,
@@ -31,6 +33,7 @@ from experiments.search.levers import (
     cell_study,
     kept_ranks,
     lever_studies,
+    longer_first_study,
     read_ranks,
 )
 from experiments.search.recipe import best
@@ -73,6 +76,35 @@ def test_the_first_stage_is_the_same_for_all_second_stages():
     assert len(firsts) == 1
 
 
+def test_several_views_and_their_rate():
+    (first, _) = best(first_stage="polyview", first_lr=1.0).stages
+    assert (first.views, first.objective.views, first.optimizer.lr) == (4, 4, 1.0)
+    (other, _) = best(first_stage="simclr").stages
+    assert (other.views, other.optimizer.lr) == (2, 0.5)
+
+
+def test_longer_first_stages_are_alike_for_both_losses():
+    mine, other = (longer_first_study(loss) for loss in LOSSES)
+    firsts = [[repr(study.recipe(one, "tuning").stages[0]) for one in study.configs] for study in (mine, other)]
+    assert firsts[0] == firsts[1]
+    assert len(set(firsts[0])) == len(LONGER_FIRST.settings)
+    assert mine.tuning_seeds == other.tuning_seeds
+    assert mine.tuning_seeds[:5] == (500, 501, 502, 503, 504)  # one training set first
+    inheriting = [s.name for s in best_set().studies if s.inherits and f"{LONGER_FIRST.name}-ce" in s.inherits.sources]
+    assert inheriting == []
+
+
+def test_longer_first_stages_begin_with_what_the_search_has_chosen():
+    """The same recipe, whose runs and first stages are kept by their hash."""
+    book = RecordBook(Path(__file__).parents[3] / "results" / "best")
+    for loss in LOSSES:
+        chosen = RecordedSettings(best_set().studies, book).inherited(longer_first_study(loss))
+        *_, last = (one for one in lever_results(book, loss) if one.chosen)
+        (record,) = (r for r in last.records if r["seed"] == 500 and last.chosen.items() <= r["config"].items())
+        again = longer_first_study(loss).recipe({**chosen, **LONGER_FIRST.settings[0]}, "tuning")
+        assert to_plain(again, defaults=False) == record["recipe"]
+
+
 def test_cross_entropy_chooses_as_often():
     mine, other = ([len(lever.settings) for lever in LEVERS[loss]] for loss in LOSSES)
     assert mine == other
@@ -85,7 +117,7 @@ def test_what_a_lever_has_chosen_is_never_set_again_by_hand():
     for study in best_set().studies:
         if study.inherits is not None:
             assert not set(study.inherits.axes) & {*study.fixed, *study.grid.axes}
-    cells = {s.name: s for s in best_set().studies if not s.name.startswith("levers")}
+    cells = {s.name: s for s in best_set().studies if not s.name.startswith(("levers", "longer_first"))}
     for name, study in cells.items():
         loss = name.split("-")[-1]
         followed = LEVERS["auc_m"] if loss in FOLLOWERS else ()
@@ -291,6 +323,29 @@ def test_what_each_lever_has_gained(small):
             gain = np.mean([chosen.aucs[fold] - simplest.aucs[fold] for fold in chosen.aucs])
             assert shown.startswith(f"{gain:+.3f} [")
             assert found["gain"]["mean"] == pytest.approx(gain, abs=1e-6)
+
+
+def test_longer_first_stages_count_with_what_the_search_chooses_now(tmp_path, monkeypatch):
+    book = RecordBook(tmp_path)
+    only = Lever(name="mixup", settings=({"mixup": 0.0}, {"mixup": 0.2}))
+    monkeypatch.setattr(best_levers, "LEVERS", {**LEVERS, "ce": (only,)})
+
+    def add(study, seed, auc, **config):
+        record = {"study": study, "phase": "tuning", "run": f"{study}{seed}{config}", "seed": seed, "config": config}
+        record |= {"cut": {}, "fixed": {}, "recipe": {}, "alpha_zero_share": None}
+        book.add({**record, "history": {"validation_auc": [auc]}})
+
+    for seed in (500, 501):
+        for mixup in (0.0, 0.2):
+            add("levers-ce-01-mixup", seed, 0.7 + mixup / 10, mixup=mixup)
+        for number, setting in enumerate(LONGER_FIRST.settings):
+            add("longer_first-ce", seed, 0.8 + number / 100, mixup=0.2, **setting)
+            add("longer_first-ce", seed, 0.9, mixup=0.0, **setting)  # of an earlier choice
+    found = longer_first_result(book, "ce")
+    assert [tried.mean for tried in found.tried] == pytest.approx([0.8 + number / 100 for number in range(8)])
+    assert found.chosen == LONGER_FIRST.settings[-1]
+    rows = [row for row in best_page._tried(lambda _: book) if row[1] == "longer_first"]
+    assert [row[-1] for row in rows] == [""] * 7 + ["yes"]
 
 
 def test_a_search_with_an_open_lever_has_no_end(tmp_path):

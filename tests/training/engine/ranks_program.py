@@ -30,6 +30,7 @@ from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.objectives.partial_auc import PartialAUC
+from deepauc.objectives.poly_view import PolyView
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
@@ -155,6 +156,7 @@ def scenarios():
                 stages=(
                     views,
                     replace(views, objective=VICReg(), optimizer=SGDSpec(lr=0.001), iterations=10),
+                    replace(views, objective=PolyView(views=3), views=3, iterations=10),
                     replace(auc, iterations=20),
                 ),
             ),

@@ -18,6 +18,7 @@ from deepauc.models.projection import FeatureExtractor, ProjectionHead
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
+from deepauc.objectives.poly_view import PolyView
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
@@ -137,15 +138,17 @@ def test_uncertain_and_one_sided_labels_are_no_fault_without_labels(image_task):
         Stream(task, views(objective=SupervisedContrastive()), seed=0, number=0)
 
 
-def test_views_have_their_own_rows_of_the_table(image_task):
-    stream = Stream(image_task, views(), seed=3, number=0)
+@pytest.mark.parametrize("count", [2, 3])
+def test_views_have_their_own_rows_of_the_table(image_task, count):
+    stage = views() if count == 2 else views(objective=PolyView(views=count), views=count)
+    stream = Stream(image_task, stage, seed=3, number=0)
     changes = stream.changes(2)
-    assert changes.shape == (6, 32, len(AUGMENT.columns))
-    for view in (0, 1):
+    assert changes.shape == (6, 16 * count, len(AUGMENT.columns))
+    for view in range(count):
         table = AUGMENT.draw(96, seed=stream.seed, epoch=2, view=view).values
         assert torch.equal(changes[:, view * 16 : (view + 1) * 16].reshape(96, -1), table)
-    assert not torch.equal(changes[:, :16], changes[:, 16:])
-    assert torch.equal(changes, Stream(image_task, views(), seed=3, number=0).changes(2))
+    assert not torch.equal(changes[:, :16], changes[:, -16:])
+    assert torch.equal(changes, Stream(image_task, stage, seed=3, number=0).changes(2))
     assert not torch.equal(changes, stream.changes(1))
     one = Stream(image_task, auc(augment=AUGMENT), seed=3, number=0)
     first = AUGMENT.draw(one.per_epoch * 16, seed=one.seed, epoch=0).values
@@ -230,11 +233,14 @@ def test_history_has_loss_and_accuracy_and_no_validation(image_task, tmp_path):
     assert max(accuracies) <= 1
 
 
-@pytest.mark.parametrize("objective", [Contrastive(temperature=0.5), SupervisedContrastive(), VICReg()])
+@pytest.mark.parametrize(
+    "objective", [Contrastive(temperature=0.5), SupervisedContrastive(), VICReg(), PolyView(views=3)]
+)
 @pytest.mark.parametrize("several", [False, True])
 def test_fast_equals_plain(image_task, multilabel_task, tmp_path, objective, several):
     task = multilabel_task if several else image_task
-    stage = views(objective=objective, iterations=14, epochs=None, ema=0.9, gradient_clip=1.0, optimizer=AdamSpec())
+    options = {"iterations": 14, "epochs": None, "ema": 0.9, "gradient_clip": 1.0, "optimizer": AdamSpec()}
+    stage = views(objective=objective, views=objective.views, **options)
     runs = [
         train(recipe(stage), task, seed=1, run_dir=tmp_path / engine, engine=engine, device="cpu")
         for engine in ("plain", "fast")
@@ -376,6 +382,7 @@ def test_guard_leaves_stages_on_views_out(image_task, tmp_path):
     ("make", "message"),
     [
         (lambda: views(views=1), "views=2"),
+        (lambda: views(objective=PolyView()), "PolyView takes 4 views of each image: set views=4, not 2"),
         (lambda: auc(views=2), "views=1"),
         (lambda: views(augment=None), "augment"),
         (lambda: views(augment=Augment(mixup=0.2)), "mixup"),
@@ -394,7 +401,8 @@ def test_bad_stages_are_refused(make, message):
 
 
 def test_there_and_back():
-    made = recipe(views(objective=SupervisedContrastive(temperature=0.1)), views(objective=VICReg()), auc())
+    others = (views(objective=VICReg()), views(objective=PolyView(views=3), views=3))
+    made = recipe(views(objective=SupervisedContrastive(temperature=0.1)), *others, auc())
     again = from_plain(json.loads(json.dumps(to_plain(made))))
     assert again == made
     assert recipe_hash(again) == recipe_hash(made)

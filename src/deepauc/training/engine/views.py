@@ -1,4 +1,4 @@
-"""What a stage on views trains: the network below its classifier, a projection head behind it, a loss of two views."""
+"""What a stage on views trains: the network below its classifier, a projection head behind it, a loss of the views."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ def repeated(images: Tensor, views: int) -> Tensor:
 def view_loss(projections: Tensor, labels: Tensor, objective: nn.Module, *, views: int) -> tuple[Tensor, Tensor]:
     """The loss of projections (views * N, D), and for each image whether its second view is the nearest, (N, 1)."""
     each = projections.reshape(views, -1, projections.shape[1]).unbind(0)
-    return objective(*each, labels), own_view_nearest(each[0], each[1]).unsqueeze(1)
+    return objective(*each, labels=labels), own_view_nearest(each[0], each[1]).unsqueeze(1)

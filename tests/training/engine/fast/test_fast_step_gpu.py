@@ -17,6 +17,7 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive, SupervisedContrastive
 from deepauc.objectives.pairwise import PairwiseAUC
 from deepauc.objectives.partial_auc import PartialAUC
+from deepauc.objectives.poly_view import PolyView
 from deepauc.objectives.vicreg import VICReg
 from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
@@ -111,13 +112,13 @@ STRONG = {"rotation": 15, "scale": (0.8, 1.15), "brightness": 0.4, "contrast": 0
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "objective", [Contrastive(), SupervisedContrastive(), VICReg()], ids=lambda o: type(o).__name__
+    "objective", [Contrastive(), SupervisedContrastive(), VICReg(), PolyView(views=3)], ids=lambda o: type(o).__name__
 )
 def test_views_fast_follows_plain(tmp_path, objective, precision):
     stage = Stage(
-        objective=objective, optimizer=SGDSpec(lr=0.02, weight_decay=1e-4), epochs=3, batch_size=128, views=2,
+        objective=objective, optimizer=SGDSpec(lr=0.02, weight_decay=1e-4), epochs=3, batch_size=128,
         augment=Augment(greyscale=0.2, coarse_dropout=1, **STRONG), schedule=Cosine(warmup=4), precision=precision,
-        ema=0.9, gradient_clip=1.0,
+        ema=0.9, gradient_clip=1.0, views=objective.views,
     )  # fmt: skip
     made = Recipe(model=ResNet20Spec(), stages=(stage, recipe().stages[1]))
     runs = [train(made, task(), seed=0, run_dir=tmp_path / e, device="cuda", engine=e) for e in ("plain", "fast")]
