@@ -212,8 +212,9 @@ def _require_scale(scale: float) -> None:
 class CrossEntropy:
     """`CrossEntropyLoss` as a stage's objective.
 
-    prior_weights: positives weigh 1 - p and negatives p, p being the share of positives in the stage's batches. Without
-    it the prior does not enter.
+    Args:
+        prior_weights: Positives weigh 1 - p and negatives p, p being the share of positives in the stage's batches.
+            Without it the prior does not enter.
     """
 
     label_smoothing: float = 0.0

@@ -191,10 +191,7 @@ class Contrastive:
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedContrastive:
-    """`SupervisedContrastiveLoss` as the objective of a stage on two views; the prior does not enter.
-
-    classes: "positives" where these are few; the reason is with `supervised_contrastive`.
-    """
+    """`SupervisedContrastiveLoss` as the objective of a stage on two views; the prior does not enter."""
 
     temperature: float = 0.2
     classes: Classes = "both"

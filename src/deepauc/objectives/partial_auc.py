@@ -94,8 +94,8 @@ class PartialAUCLoss(LateLabels, PairwiseAUCLoss):
         max_fpr: Only the highest-scored negatives count, this share of them.
         min_tpr: Only the lowest-scored positives count, a share of 1 - min_tpr. With `max_fpr` it is the two-way
             partial AUC.
-        surrogate: As in `PairwiseAUCLoss`.
-        margin: As in `PairwiseAUCLoss`.
+        surrogate: "square", "squared_hinge", "hinge" or "logistic".
+        margin: How far a positive's score should be above a negative's; one number, or one per label.
         num_labels: Number of labels; None takes it from the first batch.
     """
 
