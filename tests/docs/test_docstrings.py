@@ -13,7 +13,11 @@ import pytest
 import deepauc
 
 DOCS = Path(__file__).parents[2] / "docs"
-METHODS = ["deepauc.Model.predict", "deepauc.Model.evaluate", "deepauc.Model.export"]
+METHODS = [
+    *(f"deepauc.Model.{name}" for name in ("predict", "evaluate", "export")),
+    *(f"deepauc.{name}.forward" for name in deepauc.__all__ if name.endswith("Loss")),
+    *("deepauc.AUCMarginLoss.diagnose", "deepauc.integrations.sklearn.DeepAUCClassifier.fit"),
+]
 PAGES = "".join(page.read_text(encoding="utf-8") for page in sorted((DOCS / "api").glob("*.md")))
 NAMES = [*re.findall(r"^::: (deepauc[\w.]*)$", PAGES, re.MULTILINE), *METHODS]
 

@@ -79,7 +79,13 @@ class ViewLoss(nn.Module):
     """A loss of two views' projections, (N, D) each; labels (N,) or (N, L), for those that look at them."""
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Scalar loss; row i of both holds the two views of image i."""
+        """Scalar loss.
+
+        Args:
+            first: (N, D), projections of the first views.
+            second: Those of the second views; row i of both is of image i.
+            labels: (N,) or (N, L), for losses that look at them.
+        """
         for given in () if torch.compiler.is_compiling() else (first, second):
             require_plain_tensor("views", given)
         if first.shape != second.shape or first.ndim != 2:

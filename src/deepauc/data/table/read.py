@@ -50,7 +50,7 @@ def check_table(
     allow_duplicates: bool = False,
     progress: Progress | None = None,
 ) -> TableReport:
-    """Everything there is to know before training on a table, faults included; the options are those of `read_table`."""
+    """Everything there is to know before training on a table, faults included; options as in `read_table`."""
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
         positive=positive,
