@@ -5,8 +5,9 @@ An option is thus explained once: `AUCMargin` names `AUCMarginLoss`, and its tab
 
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import griffe
@@ -33,25 +34,27 @@ def with_table(text: str, table: dict[str, str]) -> str:
     return "\n\n".join([head.rstrip(), f"Args:\n{lines}", *rest])
 
 
+def docstring_in(scope: Mapping[str, Any], name: str) -> str:
+    """The docstring of a name; none where it is of a package that is not read."""
+    with suppress(KeyError, AttributeError, griffe.AliasResolutionError):
+        return scope[name].docstring.value
+    return ""
+
+
 class SharedParameters(griffe.Extension):
     """Completes the docstrings of a package's classes and functions."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        def docstring_of(name: str, module: griffe.Module) -> str:
-            found = module.members.get(name) or pkg.members.get(name)
-            with suppress(griffe.AliasResolutionError):  # of a package that is not read
-                return found.docstring.value if found is not None and found.docstring else ""
-            return ""
+        self._complete(pkg, pkg.members)
 
-        def complete(within: griffe.Module | griffe.Class) -> None:
-            for member in [member for member in within.members.values() if not member.is_alias]:
-                if isinstance(member, griffe.Module | griffe.Class):
-                    complete(member)
-                if isinstance(member, griffe.Class | griffe.Function) and member.docstring:
-                    text, module = member.docstring.value, member.module
-                    names = [parameter.name for parameter in member.parameters if parameter.name not in ("self", "cls")]
-                    table = explained(text, names, lambda name: docstring_of(name, module))  # noqa: B023
-                    if len(table) > len(listed(text)):
-                        member.docstring.value = with_table(text, table)
-
-        complete(pkg)
+    def _complete(self, within: griffe.Module | griffe.Class, public: Mapping[str, Any]) -> None:
+        for member in within.members.values():
+            if member.is_alias or not isinstance(member, griffe.Module | griffe.Class | griffe.Function):
+                continue
+            if isinstance(member, griffe.Module | griffe.Class):
+                self._complete(member, public)
+            if not isinstance(member, griffe.Module) and member.docstring:
+                text, scope = member.docstring.value, {**public, **member.module.members}
+                table = explained(text, [each.name for each in member.parameters], partial(docstring_in, scope))
+                if len(table) > len(listed(text)):
+                    member.docstring.value = with_table(text, table)

@@ -38,7 +38,7 @@ def first_stage(
     engine: Engine = "auto",
     progress: Callable[[Progress], None] | None = None,
 ) -> Path:
-    """The folder of the recipe's stages on views, trained as by `train` unless it is in `cache_dir`.
+    """The folder of the recipe's stages on views, which `train` makes unless it is in `cache_dir`.
 
     Its name is a hash of network, stages, seed, the pixels seen in their order and which of them have a label; the
     labels themselves enter where a stage uses them, validation and test never. Several processes may ask at once: one
@@ -47,7 +47,6 @@ def first_stage(
 
     Args:
         cache_dir: Where such folders are kept.
-        progress: Called after each epoch.
     """
     wanted = _Wanted.of(recipe, task, seed=seed, cache_dir=cache_dir)
     join_ranks(chosen_device(device))
