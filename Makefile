@@ -77,6 +77,8 @@ release-check:  ## sdist and wheel; the wheel into a clean environment; its demo
 	$(PYTHON) -m venv $(RELEASE)/builder
 	$(RELEASE)/builder/bin/python -m pip install --quiet build
 	$(RELEASE)/builder/bin/python -m build --outdir $(RELEASE)/dist .
+	@# The package and nothing beside it: no experiments, results or tests.
+	! $(PYTHON) -m zipfile --list $(RELEASE)/dist/*.whl | tail -n +2 | grep -v '^deepauc[/_-]'
 	$(PYTHON) -m venv $(RELEASE)/env
 	$(RELEASE)/env/bin/python -m pip install --quiet -c constraints.txt $(RELEASE)/dist/*.whl
 	$(RELEASE)/env/bin/python -m pip check

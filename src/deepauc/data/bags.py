@@ -130,10 +130,15 @@ class BagColumn:
 
 
 def bag_task(task: Task, bags: npt.ArrayLike, *, column: str = "bag") -> Task:
-    """The task whose rows are bags, in the order of their first rows; bags: (N,) the bag of each row.
+    """The task whose rows are bags, in the order of their first rows.
 
     Labels, weights, patients, metadata and part are the bag's: rows of one bag must agree in them. A row without a
-    label says nothing of its bag. column: what the bags are called in messages.
+    label says nothing of its bag.
+
+    Args:
+        task: The task whose rows are images.
+        bags: (N,) the bag of each row.
+        column: What the bags are called in messages.
     """
     names = np.asarray(bags)
     if names.shape != (len(task),):

@@ -65,8 +65,11 @@ def positives_for(negatives: int, imratio: float) -> int:
 def make_imbalanced(labels: npt.ArrayLike, *, imratio: float, seed: int, rows: Indices | None = None) -> ImbalancedSet:
     """Remove positives at random until #pos / #all is `imratio`; negatives all stay (D1).
 
-    labels: 0/1, shape (N,); rows: those that form the balanced training set, ascending (default: all). For one seed
-    the set of a smaller imratio is contained in that of a larger one.
+    Args:
+        labels: (N,), 0/1.
+        imratio: Share of positives that is left.
+        seed: For one seed the set of a smaller imratio is contained in that of a larger one.
+        rows: Those that form the balanced training set, ascending; by default all.
     """
     values = np.asarray(labels, dtype=np.float32)
     chosen = np.arange(len(values)) if rows is None else np.sort(np.asarray(rows, dtype=np.int64))
@@ -87,7 +90,11 @@ def make_imbalanced(labels: npt.ArrayLike, *, imratio: float, seed: int, rows: I
 
 
 def imbalance_task(task: Task, *, imratio: float, seed: int) -> ImbalancedSet:
-    """`make_imbalanced` on the training part of a task; `.task(task)` puts the result back."""
+    """`make_imbalanced` on the training part of a task; `.task(task)` puts the result back.
+
+    Args:
+        task: The task whose training part is thinned out.
+    """
     return make_imbalanced(task.labels, imratio=imratio, seed=seed, rows=task.part("train"))
 
 

@@ -23,10 +23,13 @@ Progress = Callable[[int, int], None]  # (done, total)
 
 
 def k_fold(task: Task, *, folds: int = 5, seed: int = 0, outside: npt.ArrayLike = ()) -> tuple[Task, ...]:
-    """The training part split into `folds`: one Task for each, the fold as validation part and the rest as train.
+    """The training part split into folds: one Task for each, the fold as validation part and the rest as train.
 
-    With groups no patient is in train and validation (scikit-learn's StratifiedGroupKFold). `outside` are rows of the
-    training part that are only ever trained on, such as another clinic's images.
+    With groups no patient is in train and validation (scikit-learn's StratifiedGroupKFold). Other options as in
+    `split_by_fractions`.
+
+    Args:
+        folds: How many.
     """
     pool, others = pool_rows(task, outside, taken=("validation",))
     number = fold_numbers(
@@ -40,8 +43,14 @@ def split_by_fractions(
 ) -> Task:
     """The training part split into parts of these fractions of the labelled rows, stratified and group-disjoint.
 
-    fractions: such as {"train": 0.7, "validation": 0.15, "test": 0.15}. Without groups every stratum is cut to the
-    nearest integer; with groups whole patients are dealt out so that every stratum comes close to its fraction.
+    Without groups every stratum is cut to the nearest integer; with groups whole patients are dealt out so that every
+    stratum comes close to its fraction.
+
+    Args:
+        task: The task whose training part is split.
+        fractions: Such as {"train": 0.7, "validation": 0.15, "test": 0.15}.
+        seed: Of the split.
+        outside: Rows of the training part that are only ever trained on, such as another clinic's images.
     """
     names = [name for name in PART_NAMES if name in fractions]
     if "train" not in names or len(names) != len(fractions) or len(names) < 2:

@@ -52,9 +52,11 @@ class SelectsRows(Protocol):
 
 
 class ArrayInputs:
-    """Inputs that lie in one array, in memory or memory-mapped: (N, H, W[, C]) uint8 or (N, F) float.
+    """Inputs that lie in one array, in memory or memory-mapped.
 
-    feature_columns: what the F features are called, where that is known; no part of the digest.
+    Args:
+        array: (N, H, W[, C]) uint8 or (N, F) float.
+        feature_columns: What the F features are called, where that is known; no part of the digest.
     """
 
     def __init__(self, array: Array, *, feature_columns: Sequence[str] = ()) -> None:

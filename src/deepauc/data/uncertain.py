@@ -33,11 +33,15 @@ def resolve(
     not_mentioned: NotMentioned = "zeros",
     seed: int = 0,
 ) -> Floats:
-    """Labels 1, 0, -1 (uncertain), NaN (not mentioned), (N,) or (N, L), as labels in [0, 1] with NaN where ignored.
+    """Uncertain labels as labels in [0, 1], with NaN where they are ignored.
 
-    policy: one choice for all labels, or a mapping from each label's name to its choice; `keep` leaves -1 in place
-    for a later stage to decide. not_mentioned: `zeros` as LibAUC's CheXpert loader has it, or `ignore`.
-    The smoothed value of an entry depends on (its place in `labels`, seed) alone.
+    Args:
+        labels: 1, 0, -1 (uncertain) or NaN (not mentioned); (N,) or (N, L).
+        policy: One choice for all labels, or a mapping from each label's name to its choice: "ignore", "zeros", "ones",
+            "smooth_zeros", "smooth_ones", or "keep", which leaves -1 in place for a later stage to decide.
+        label_names: The labels' names, where `policy` is a mapping.
+        not_mentioned: "zeros" as LibAUC's CheXpert loader has it, or "ignore".
+        seed: The smoothed value of an entry depends on its place in `labels` and on this alone.
     """
     values = np.array(labels, dtype=np.float32)
     if values.ndim not in (1, 2):
@@ -59,10 +63,13 @@ def resolve(
 
 
 def resolve_task(task: Task, policy: Policy, *, seed: int = 0) -> Task:
-    """The task with its uncertain labels resolved; smoothed in the training part, hard (0 or 1) elsewhere.
+    """`resolve` for the labels of a task; smoothed in the training part, hard (0 or 1) elsewhere.
 
     Empty labels stay missing: whoever built the task has decided about them. A row of validation or test that is left
     without any label leaves its part.
+
+    Args:
+        task: Its labels may be -1 (uncertain).
     """
     hard: Policy = _harden(policy) if isinstance(policy, str) else {k: _harden(v) for k, v in policy.items()}
     soft_labels = resolve(task.labels, policy, label_names=task.label_names, not_mentioned="ignore", seed=seed)

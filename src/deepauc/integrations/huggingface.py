@@ -196,6 +196,10 @@ def head_scores(logits: Tensor, *, num_labels: int = 1) -> Tensor:
     """Scores (N,) for one label, (N, L) for several, from the logits of a classification head.
 
     One output is the score; of two outputs, class 0 and class 1, it is the difference, the logit of a softmax.
+
+    Args:
+        logits: (N, C) of the head.
+        num_labels: L; 1 where two outputs are the two classes.
     """
     if logits.ndim == 1 or (num_labels > 1 and logits.ndim == 2 and logits.shape[1] == num_labels):
         return logits
@@ -209,7 +213,11 @@ def head_scores(logits: Tensor, *, num_labels: int = 1) -> Tensor:
 
 
 def auroc_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """`auroc` of the evaluation set, the mean over labels where there are several; for `compute_metrics`."""
+    """`auroc` of the evaluation set, the mean over labels where there are several; for `compute_metrics`.
+
+    Args:
+        prediction: What the Trainer hands over: logits and labels.
+    """
     given = prediction.predictions
     logits = torch.as_tensor(np.asarray(given[0] if isinstance(given, tuple) else given)).double()
     labels = np.asarray(prediction.label_ids)

@@ -111,7 +111,14 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         groups: npt.ArrayLike | None = None,
     ) -> Self:
-        """X (N, F) finite numbers, y (N,) classes, sample_weight (N,); groups (N,): patients, kept in one fold each."""
+        """Train the network.
+
+        Args:
+            X: (N, F) finite numbers.
+            y: (N,) classes.
+            sample_weight: (N,).
+            groups: (N,), patients; each is kept in one fold.
+        """
         features, labels = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(labels)
         weights = _check_sample_weight(sample_weight, features, dtype=np.float64)

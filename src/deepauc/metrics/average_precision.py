@@ -14,7 +14,7 @@ from deepauc.metrics.intervals import Estimate, limits_without_variance, percent
 def average_precision(scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None) -> FloatOrArray:
     """AP = Σ_k (R_k - R_{k-1}) P_k over descending distinct scores, tied samples taken together.
 
-    Its chance level is the share of positives, not one half. (N,) gives a float, (N, L) an array (L,).
+    Its chance level is the share of positives, not one half. Scores, labels and result as in `auroc`.
 
     Examples:
         >>> round(average_precision([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
@@ -37,17 +37,22 @@ def average_precision_interval(
     """AP with the percentiles of a bootstrap over rows, or over whole patients where `groups` (N,) names them.
 
     AP changes with the share of positives, and in a cohort that share is itself a matter of chance: rows are drawn from
-    all rows, so that it varies. `stratified=True` draws within each class and is right only where the number of
-    positives was fixed beforehand (cases and controls). The seed, the ranks and the labels decide the limits: neither
-    the order of rows nor a rising map of the scores changes them. A perfect ranking gets `auroc_interval`'s exact lower
-    limit, from pairs that share no sample, where all resamples would say 1.
+    all rows, so that it varies. The seed, the ranks and the labels decide the limits: neither the order of rows nor a
+    rising map of the scores changes them. A perfect ranking gets the exact lower limit of `auroc_interval`, from pairs
+    that share no sample, where all resamples would say 1.
 
     Of nominal 95 % intervals for normal scores of AUC .7 / .8 / .9, cohorts with 10 % positives, 1,000 each, this many
     hold the truth (tests/metrics/test_secondary_coverage.py):
+
           100 rows: .917 / .918 / .914    (stratified: .79 / .81 / .82, of 300 cohorts each)
           300 rows: .922 / .933 / .938    (stratified: .87 / .90 / .93)
         3,000 rows: .938 / .938 / .936    (stratified: .92 / .93 / .94)
+
     With patients of four alike images each, .938 by patient and .778 without groups.
+
+    Args:
+        stratified: Draw within each class: right only where the number of positives was fixed beforehand (cases and
+            controls).
     """
     require_interval_options(level, n_resamples)
     columns = read_columns(scores, labels, groups=groups)

@@ -22,26 +22,43 @@ Limits = tuple[float, float, float]  # value, low, high
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """Observed share of positives beside the mean prediction, one entry an occupied bin."""
+    """Observed share of positives beside the mean prediction, one entry an occupied bin.
+
+    Attributes:
+        predicted: The mean prediction in each bin.
+        observed: The share of positives there.
+        low: Wilson's lower limit of `observed`.
+        high: Its upper limit.
+        count: Rows in the bin.
+        weight: Their weights' share of the total.
+    """
 
     predicted: Floats
     observed: Floats
-    low: Floats  # Wilson's limits of `observed`
+    low: Floats
     high: Floats
-    count: npt.NDArray[np.int64]  # rows in the bin
-    weight: Floats  # their weights' share of the total
+    count: npt.NDArray[np.int64]
+    weight: Floats
 
 
 @dataclass(frozen=True)
 class CalibrationIntervals:
-    """Both figures with their limits, from one bootstrap."""
+    """Both figures with their limits, from one bootstrap.
+
+    Attributes:
+        brier: The Brier score.
+        calibration_error: The expected calibration error.
+    """
 
     brier: Estimate[FloatOrArray]
     calibration_error: Estimate[FloatOrArray]
 
 
 def brier_score(probabilities: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None) -> FloatOrArray:
-    """The mean of (p - y)² (Brier, 1950) over labelled rows; (N,) gives a float, (N, L) an array (L,).
+    """The mean of (p - y)² (Brier, 1950) over labelled rows; labels, weights and result as in `auroc`.
+
+    Args:
+        probabilities: (N,) or (N, L).
 
     Examples:
         >>> round(brier_score([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
@@ -61,8 +78,13 @@ def expected_calibration_error(
 ) -> FloatOrArray:
     """ECE = Σ_b w_b |mean p - mean y| over bins b of the predictions (Naeini et al., 2015).
 
-    Bins hold equally many rows: at 1 % positives, bins of equal width (`equal_width=True`, the older convention) put
-    almost all rows into the first one. Equal predictions are never parted. (N,) gives a float, (N, L) an array (L,).
+    Bins hold equally many rows; equal predictions are never parted. Predictions as in `brier_score`; labels,
+    weights and result as in `auroc`.
+
+    Args:
+        bins: How many.
+        equal_width: Bins of equal width, the older convention. At 1 % positives it puts almost all rows into the first
+            one.
 
     Examples:
         >>> round(expected_calibration_error([0.1, 0.2, 0.7, 0.9], [0, 0, 1, 1], bins=2), 4)
@@ -81,7 +103,13 @@ def reliability_curve(
     level: float = 0.95,
     weights: ArrayLike | None = None,
 ) -> ReliabilityCurve | tuple[ReliabilityCurve, ...]:
-    """What a reliability plot shows, with Wilson's limits (for the number of rows, whatever their weights)."""
+    """What a reliability plot shows, with Wilson's limits (for the number of rows, whatever their weights).
+
+    Options as in `brier_score`, `expected_calibration_error` and `auroc`.
+
+    Args:
+        level: Of the limits.
+    """
     require_interval_options(level)
     columns = read_probabilities(probabilities, labels, weights=weights)
     curves = tuple(_reliability(column, bins, equal_width, level) for column in columns)
@@ -103,8 +131,8 @@ def calibration_intervals(
     """`brier_score` and `expected_calibration_error` with confidence intervals, from one bootstrap.
 
     Rows are drawn from all rows (whole patients, where `groups` (N,) names them), so that the share of positives varies
-    as it does from cohort to cohort: much of the Brier score's spread comes from there. `stratified=True` draws within
-    each class and is right only where the number of positives was fixed beforehand (cases and controls).
+    as it does from cohort to cohort: much of the Brier score's spread comes from there. Options as in `auroc_interval`
+    and `average_precision_interval`.
 
     Brier score: the bootstrap's percentiles. Where every row has the same loss, nothing varies between resamples, and
     the limits are those of a share of the rows (patients): Clopper and Pearson's at 0 and 1, else Wilson's.
@@ -113,16 +141,20 @@ def calibration_intervals(
     gaps and so lies above the truth: a perfectly calibrated model has ECE > 0 on every sample. A resample adds the
     noise once more, so that ECE* lies above ECE again, and percentiles on both sides would never hold the truth of a
     calibrated model, 0. Instead
+
         low = max(0, ECE - q), q the (1 + level)/2 quantile of Σ_b |g*_b - g_b|: |ECE - true ECE| is at most
               Σ_b |g_b - true g_b|, whatever the gaps. So `low` > 0 says that perfect calibration is rejected;
         high = the (1 + level)/2 quantile of ECE*, which the bias moves to the safe side.
+
     Both refer to the error in these bins, whose edges stay as they are; ECE itself is not corrected for its bias.
 
     Of nominal 95 % intervals for normal scores of AUC .7 / .8 / .9, cohorts with 10 % positives, 1,000 each, this many
     hold the truth (tests/metrics/test_secondary_coverage.py):
+
           100 rows: Brier .930 / .933 / .928, ECE .903 / .906 / .919    (stratified: Brier .33 / .57 / .78)
           300 rows: Brier .933 / .937 / .933, ECE .949 / .951 / .953    (stratified: Brier .29 / .62 / .80)
         3,000 rows: Brier .949 / .949 / .941, ECE .971 / .973 / .969    (stratified: Brier .38 / .64 / .86)
+
     for a calibrated model (ECE in 10 bins, the truth 0; stratified: 300 cohorts each); for five miscalibrated ones of
     300 and 3,000 rows ECE's holds it in .98 to 1.00: on the safe side, at the price of width.
     """

@@ -13,7 +13,14 @@ from deepauc.metrics.intervals import limits_without_variance, normal_quantile, 
 
 @dataclass(frozen=True)
 class Comparison:
-    """AUC(a) - AUC(b), its confidence limits and the two-sided p-value; arrays (L,) for (N, L) inputs."""
+    """The difference of two AUCs with its confidence limits; arrays (L,) for (N, L) inputs.
+
+    Attributes:
+        difference: AUC(a) - AUC(b).
+        low: Lower limit, at 95 % unless said otherwise.
+        high: Upper limit.
+        p_value: Of the two-sided test.
+    """
 
     difference: FloatOrArray
     low: FloatOrArray

@@ -19,7 +19,13 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class RocCurve:
-    """One point a distinct score, from (0, 0) at threshold +inf to (1, 1); positive means score >= threshold."""
+    """One point a distinct score, from (0, 0) at threshold +inf to (1, 1).
+
+    Attributes:
+        fpr: False positive rates.
+        tpr: True positive rates.
+        thresholds: Positive means score >= threshold.
+    """
 
     fpr: Floats
     tpr: Floats
@@ -32,7 +38,13 @@ class RocCurve:
 
 @dataclass(frozen=True)
 class PrecisionRecallCurve:
-    """One point a distinct score in order of rising recall, after the conventional (recall 0, precision 1) at +inf."""
+    """One point a distinct score in order of rising recall, after the conventional (recall 0, precision 1).
+
+    Attributes:
+        recall: From 0 up.
+        precision: 1 at the first point, by convention.
+        thresholds: +inf at the first point.
+    """
 
     recall: Floats
     precision: Floats
@@ -41,7 +53,14 @@ class PrecisionRecallCurve:
 
 @dataclass(frozen=True)
 class Band:
-    """A curve on a common grid `x` with pointwise confidence limits; all of shape (points,)."""
+    """A curve on a grid with pointwise confidence limits; all of shape (points,).
+
+    Attributes:
+        x: The grid.
+        value: The curve on it.
+        low: Lower limits, each for its point alone.
+        high: Upper limits.
+    """
 
     x: Floats
     value: Floats
@@ -93,7 +112,7 @@ class Descending:
 def roc_curve(
     scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
 ) -> RocCurve | tuple[RocCurve, ...]:
-    """The ROC curve of (N,) scores, or one a label of (N, L) scores; labels 0/1, NaN where missing.
+    """The ROC curve, or one a label of (N, L) scores; scores and labels as in `auroc`.
 
     Examples:
         >>> curve = roc_curve([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
@@ -110,7 +129,7 @@ def roc_curve(
 def precision_recall_curve(
     scores: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
 ) -> PrecisionRecallCurve | tuple[PrecisionRecallCurve, ...]:
-    """The precision-recall curve of (N,) scores, or one a label of (N, L) scores."""
+    """The precision-recall curve, or one a label of (N, L) scores; scores and labels as in `auroc`."""
     columns = read_columns(scores, labels, weights=weights)
     curves = tuple(precision_recall_of(column) for column in columns)
     return curves[0] if columns.scores.ndim == 1 else curves
@@ -131,7 +150,10 @@ def roc_band(
     Limits hold at one false positive rate at a time, not for the whole curve at once. They are percentiles of the
     bootstrap (each class resampled on its own; whole patients with groups), widened to Wilson's limits for a share of
     the positives (of the patients with a positive) where these are wider, so that the band does not vanish where every
-    resample agrees.
+    resample agrees. Other options as in `auroc_interval`.
+
+    Args:
+        points: Number of points of the grid.
     """
     columns = read_columns(scores, labels, groups=groups)
     (bands,) = _bands(columns, [_ROC], level, points, n_resamples, seed)
@@ -151,7 +173,7 @@ def precision_recall_band(
     """Precision on a grid of recalls, with pointwise limits made as in `roc_band`.
 
     Precision at recall r is that of the highest threshold whose recall reaches r (nothing is drawn between points:
-    straight lines are too optimistic there; Davis & Goadrich, 2006).
+    straight lines are too optimistic there; Davis & Goadrich, 2006). Other options as in `auroc_interval`.
     """
     columns = read_columns(scores, labels, groups=groups)
     (bands,) = _bands(columns, [_PRECISION], level, points, n_resamples, seed)

@@ -11,12 +11,19 @@ from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_probab
 
 @dataclass(frozen=True)
 class DecisionCurve:
-    """Net benefit a patient at each threshold probability; acting on nobody has net benefit 0 everywhere."""
+    """Net benefit a patient at each threshold probability.
 
-    thresholds: Floats  # (T,)
-    model: Floats  # (T,), or (L, T) for (N, L) inputs
-    treat_all: Floats  # the same shape
-    treat_none: Floats  # zeros of the same shape
+    Attributes:
+        thresholds: (T,).
+        model: Of acting on the model, (T,), or (L, T) for (N, L) inputs.
+        treat_all: Of acting on everybody, of the same shape.
+        treat_none: Of acting on nobody: zeros.
+    """
+
+    thresholds: Floats
+    model: Floats
+    treat_all: Floats
+    treat_none: Floats
 
 
 def decision_curve(
@@ -29,7 +36,11 @@ def decision_curve(
     """Net benefit TP/n - FP/n · t/(1 - t) of acting where p >= t (Vickers & Elkin, 2006).
 
     t is the probability at which a patient would be indifferent between acting and not. It only means that for
-    calibrated probabilities: recalibrate raw scores first. Default thresholds are .01, .02, ..., .99.
+    calibrated probabilities: recalibrate raw scores first. Predictions as in `brier_score`, labels and weights as in
+    `auroc`.
+
+    Args:
+        thresholds: By default .01, .02, ..., .99.
 
     Examples:
         >>> curve = decision_curve([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], thresholds=[0.2, 0.5])

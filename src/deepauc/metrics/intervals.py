@@ -23,7 +23,13 @@ Values_co = TypeVar("Values_co", bound=FloatOrArray, covariant=True)
 
 @dataclass(frozen=True)
 class Estimate(Generic[Values_co]):
-    """A value with its confidence limits (95 % unless said otherwise); arrays (L,) for (N, L) inputs."""
+    """A value with its confidence limits; arrays (L,) for (N, L) inputs.
+
+    Attributes:
+        value: The estimate.
+        low: Lower limit, at 95 % unless said otherwise.
+        high: Upper limit.
+    """
 
     value: Values_co
     low: Values_co
@@ -59,9 +65,11 @@ def auroc_interval(
 
     Few positives: of nominal 95 % intervals for normal scores, 4,000 samples each, at an AUC of .7 / .8 / .9, this many
     hold the truth (tests/metrics/test_coverage.py):
+
         50 positives, 450 negatives: delong .947 / .946 / .937, bootstrap .947 / .945 / .936
         10 positives,  90 negatives: delong .941 / .925 / .912, bootstrap .935 / .921 / .905
         10 positives, 990 negatives: delong .930 / .910 / .871, bootstrap .923 / .899 / .855
+
     so with ten positives read the interval as too narrow.
 
     Args:

@@ -62,11 +62,15 @@ class LearnedWeights:
 
 
 def learn_weights(members: Sequence[ArrayLike], labels: ArrayLike) -> LearnedWeights:
-    """Least cross-entropy on the raw scores (N,) of each model and labels (N,), 0/1, NaN where missing.
+    """How much each of several models counts in their average, by least cross-entropy.
 
     Targets are Platt's, (n+ + 1)/(n+ + 2) and 1/(n- + 2), which keep the slopes finite where the classes are separable.
     A model whose slope would be negative counts 0, and so does one that gives all rows one score: a mean must not turn
     a model's order round. NothingToWeigh where none is left.
+
+    Args:
+        members: The raw scores (N,) of each model.
+        labels: (N,), 0/1, NaN where missing.
 
     Examples:
         >>> labels = [0, 0, 1, 0, 1, 1]

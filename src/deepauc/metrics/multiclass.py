@@ -16,12 +16,18 @@ Average = Literal["ovr", "ovo"]
 def multiclass_auroc(
     scores: ArrayLike, labels: ArrayLike, *, average: Average = "ovr", weights: ArrayLike | None = None
 ) -> float:
-    """One number for scores (N, C) of C classes and class numbers 0 .. C - 1 (N,), NaN where missing.
+    """One number for more than two classes.
 
     `ovr`: the mean over classes k of the AUROC of column k, class k against all others (Provost & Domingos, 2000).
     `ovo`: Hand & Till's (2001) M = 1/(C(C - 1)) sum over i != j of A(i|j), `pairwise_auroc`; it does not change with
-    the shares of the classes. Both are scikit-learn's macro averages, ties counting one half; scores need not be
-    probabilities. For two classes both are the mean of the two columns' AUROC. weights: (N,), not negative.
+    the shares of the classes. Both are scikit-learn's macro averages, ties counting one half. For two classes both are
+    the mean of the two columns' AUROC.
+
+    Args:
+        scores: (N, C) of C classes; they need not be probabilities.
+        labels: (N,), class numbers 0 .. C - 1, NaN where missing.
+        average: "ovr" or "ovo".
+        weights: (N,), not negative.
 
     Examples:
         >>> scores = [[0.8, 0.1, 0.1], [0.3, 0.5, 0.2], [0.2, 0.2, 0.6], [0.4, 0.5, 0.1]]

@@ -20,12 +20,25 @@ NEGATIVES_ABOVE = 10  # so many must lie above a threshold of high specificity: 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """What a fixed threshold does (positive means score >= threshold); arrays (L,) for (N, L) inputs."""
+    """What a fixed threshold does; arrays (L,) for (N, L) inputs.
+
+    Attributes:
+        threshold: Positive means score >= threshold.
+        sensitivity: Share of the positives that are called positive.
+        specificity: Share of the negatives that are called negative.
+        positive_predictive_value: Share of positives among those called positive; NaN with limits (0, 1) where nothing
+            is.
+        negative_predictive_value: Share of negatives among those called negative.
+        true_positives: Rows rightly called positive.
+        false_positives: Rows wrongly called positive.
+        true_negatives: Rows rightly called negative.
+        false_negatives: Rows wrongly called negative.
+    """
 
     threshold: FloatOrArray
     sensitivity: Estimate[FloatOrArray]
     specificity: Estimate[FloatOrArray]
-    positive_predictive_value: Estimate[FloatOrArray]  # NaN with limits (0, 1) where nothing is called positive
+    positive_predictive_value: Estimate[FloatOrArray]
     negative_predictive_value: Estimate[FloatOrArray]
     true_positives: FloatOrArray
     false_positives: FloatOrArray
@@ -42,7 +55,11 @@ def specificities(negatives: int) -> tuple[float, ...]:
 def threshold_at_specificity(scores: ArrayLike, labels: ArrayLike, specificity: float) -> FloatOrArray:
     """The lowest threshold under which at least a share `specificity` of the negatives lies.
 
-    It stands halfway between the last negative that must be cleared and the next higher score.
+    It stands halfway between the last negative that must be cleared and the next higher score. Scores and labels as in
+    `auroc`.
+
+    Args:
+        specificity: From 0 to 1.
 
     Examples:
         >>> round(threshold_at_specificity([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], specificity=1.0), 4)
@@ -65,7 +82,11 @@ def threshold_at_specificity(scores: ArrayLike, labels: ArrayLike, specificity: 
 def threshold_at_sensitivity(scores: ArrayLike, labels: ArrayLike, sensitivity: float) -> FloatOrArray:
     """The highest threshold that at least a share `sensitivity` of the positives reaches.
 
-    It stands halfway between the last positive that must reach it and the next lower score.
+    It stands halfway between the last positive that must reach it and the next lower score. Scores and labels as in
+    `auroc`.
+
+    Args:
+        sensitivity: From 0 to 1.
     """
     if not 0 < sensitivity <= 1:
         raise ValueError(f"sensitivity is {sensitivity}; it must lie in (0, 1].")
@@ -89,11 +110,15 @@ def operating_point(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> OperatingPoint:
-    """Sensitivity, specificity and predictive values of a threshold (one a label) that came from elsewhere.
+    """Sensitivity, specificity and predictive values of a threshold that came from elsewhere.
 
     Limits are Wilson's (1927). With groups (N,) of patients the number of trials is divided by the design effect of
     the clustering (Rao & Scott, 1992), or is the number of patients where a share is 0 or 1. The limits hold for a
-    threshold fixed beforehand: for one chosen on the same rows they are too narrow and the values too good.
+    threshold fixed beforehand: for one chosen on the same rows they are too narrow and the values too good. Other
+    options as in `auroc_interval`.
+
+    Args:
+        threshold: One number, or one per label.
 
     Examples:
         >>> point = operating_point([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], threshold=0.6)
@@ -145,9 +170,15 @@ def sensitivity_at_specificity(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> OperatingPoint:
-    """The operating point on (scores, labels) of the threshold that has `specificity` on the validation part.
+    """The `operating_point` on (scores, labels) of the threshold that has `specificity` on the validation part.
 
-    The specificity reached here is part of the answer: it is not `specificity`, since the rows are others.
+    The specificity reached here is part of the answer: it is not `specificity`, since the rows are others. Other
+    options as in `auroc_interval`.
+
+    Args:
+        specificity: What the threshold reaches on the validation part.
+        validation_scores: (N,) or (N, L), of the rows that the threshold is taken from.
+        validation_labels: The labels of these rows.
     """
     threshold = threshold_at_specificity(validation_scores, validation_labels, specificity)
     return operating_point(scores, labels, threshold, level=level, groups=groups)

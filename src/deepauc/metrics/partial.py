@@ -87,10 +87,14 @@ def partial_auroc(
     """The area between the ROC curve and the line TPR = `min_tpr`, over false positive rates up to `max_fpr`.
 
     A = ∫_0^max_fpr max(TPR(f) - min_tpr, 0) df: one-way with one of the limits, two-way with both; ties are straight
-    pieces of the curve. It spans [0, max_fpr (1 - min_tpr)]. `standardise` gives McClish's (1989) form
-    (1 + (A - A_chance) / (A_max - A_chance)) / 2, which is 1/2 for a coin and 1 for a perfect ranking (scikit-learn's
-    `roc_auc_score(max_fpr=...)`). `min_tpr=0.8` alone is the score of the ISIC 2024 challenge, which spans [0, 0.2].
-    (N,) gives a float, (N, L) an array (L,).
+    pieces of the curve. It spans [0, max_fpr (1 - min_tpr)]. `min_tpr=0.8` alone is the score of the ISIC 2024
+    challenge, which spans [0, 0.2]. Scores, labels and result as in `auroc`.
+
+    Args:
+        max_fpr: The highest false positive rate that counts.
+        min_tpr: The lowest sensitivity that counts.
+        standardise: McClish's (1989) form (1 + (A - A_chance) / (A_max - A_chance)) / 2, which is 1/2 for a coin and 1
+            for a perfect ranking (scikit-learn's `roc_auc_score(max_fpr=...)`).
 
     Examples:
         >>> scores, labels = [0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]
@@ -125,8 +129,10 @@ def partial_auroc_interval(
 
     A region of few rows makes intervals too narrow. Of nominal 95 % intervals for normal scores of AUC .7 / .8 / .9,
     1,000 samples each, this many hold the truth (tests/metrics/test_secondary_coverage.py):
+
         50 positives, 450 negatives: FPR <= .3: .958 / .946 / .953; TPR >= .8: .933 / .922 / .911
         10 positives,  90 negatives: FPR <= .3: .955 / .964 / .935; TPR >= .8: .795 / .770 / .729
+
     BCa was the best of six methods on some of these samples, so the figures favour it a little.
     """
     region = Region(max_fpr=max_fpr, min_tpr=min_tpr)
@@ -160,7 +166,7 @@ def compare_partial_auroc(
 
     se is the deviation of the difference over bootstrap samples that both scores share, drawn as in
     `partial_auroc_interval`; limits are difference ± z·se, cut where the areas end. Two scores with the same areas in
-    every sample differ by 0: limits 0, p-value 1.
+    every sample differ by 0: limits 0, p-value 1. Options as in `partial_auroc`, `compare_auroc` and `auroc_interval`.
     """
     region = Region(max_fpr=max_fpr, min_tpr=min_tpr)
     require_interval_options(level, n_resamples)

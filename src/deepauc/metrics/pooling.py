@@ -12,10 +12,13 @@ ScorePooling = Literal["max", "mean", "noisy-or"]
 
 
 def pool_scores(scores: npt.ArrayLike, groups: npt.ArrayLike, how: ScorePooling) -> tuple[npt.NDArray[Any], Floats]:
-    """The groups in order, (G,), and their scores, (G,) or (G, L), of scores (N,) or (N, L) and groups (N,).
+    """One score per group of rows: the groups in order, (G,), and their scores, (G,) or (G, L).
 
-    "max": the highest score of the group's rows. "mean": their mean. "noisy-or": 1 - Π_i (1 - p_i), the probability
-    that at least one row is positive if rows are independent; scores must then be probabilities.
+    Args:
+        scores: (N,) or (N, L).
+        groups: (N,) the patient, exam or slide of each row.
+        how: "max": the highest score of the group's rows. "mean": their mean. "noisy-or": 1 - Π_i (1 - p_i), the
+            probability that at least one row is positive if rows are independent; scores must then be probabilities.
     """
     values, names = np.asarray(scores, dtype=np.float64), np.asarray(groups)
     if names.ndim != 1 or values.ndim not in (1, 2) or len(values) != len(names) or not len(names):

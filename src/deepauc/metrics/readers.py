@@ -25,10 +25,13 @@ class ReadersBeaten:
 
 
 def readers_beaten(scores: ArrayLike, labels: ArrayLike, reader_fpr: ArrayLike, reader_tpr: ArrayLike) -> ReadersBeaten:
-    """Count the readers whose point (FPR, TPR) lies strictly under the model's ROC curve.
+    """Count the readers whose point (FPR, TPR) lies strictly under the model's ROC curve, straight between its points.
 
-    The curve is straight between its points. scores, labels: (N,) or (N, L). reader_fpr, reader_tpr: (R,) for (N,)
-    scores, (R, L) for (N, L); NaN where a reader did not read a label.
+    Scores and labels as in `auroc`.
+
+    Args:
+        reader_fpr: (R,) for (N,) scores, (R, L) for (N, L); NaN where a reader did not read a label.
+        reader_tpr: Of the same shape.
 
     Examples:
         >>> beaten = readers_beaten([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], reader_fpr=[0.5, 0.0], reader_tpr=[0.5, 1.0])

@@ -20,7 +20,12 @@ from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_column
 
 @dataclass(frozen=True)
 class TemperatureScaling:
-    """p = 1 / (1 + exp(-(slope·score + intercept))); the temperature is 1/slope."""
+    """p = 1 / (1 + exp(-(slope·score + intercept))).
+
+    Attributes:
+        slope: 1/temperature.
+        intercept: 0 for temperature scaling to the letter.
+    """
 
     slope: float
     intercept: float
@@ -83,14 +88,17 @@ Recalibration = TemperatureScaling | IsotonicScaling | LabelwiseScaling
 def fit_temperature(
     scores: ArrayLike, labels: ArrayLike, *, intercept: bool = True, weights: ArrayLike | None = None
 ) -> TemperatureScaling | LabelwiseScaling:
-    """Logistic recalibration: slope and intercept of least cross-entropy on (scores, labels).
+    """Logistic recalibration: slope and intercept of least cross-entropy on (scores, labels); labels as in `auroc`.
 
-    `intercept=False` is temperature scaling to the letter (Guo et al., 2017), meant for logits of cross-entropy; an
-    AUC loss leaves the scores' origin free, so the default fits it too. Targets are Platt's (1999), (n+ + 1)/(n+ + 2)
-    and 1/(n- + 2), which keep the slope finite where the classes are separable; with weights n+ and n- are Kish's
-    (1965) effective numbers of rows, (sum w)^2 / sum w^2, which no common factor of the weights changes. Where the
-    scores rank the classes backwards the slope is held at 0: every row then gets the share of positives, since a
-    recalibration must not turn the order round.
+    Targets are Platt's (1999), (n+ + 1)/(n+ + 2) and 1/(n- + 2), which keep the slope finite where the classes are
+    separable; with weights n+ and n- are Kish's (1965) effective numbers of rows, (sum w)^2 / sum w^2, which no common
+    factor of the weights changes. Where the scores rank the classes backwards the slope is held at 0: every row then
+    gets the share of positives, since a recalibration must not turn the order round.
+
+    Args:
+        scores: Raw scores (N,) or (N, L), of rows that the network was not trained on.
+        intercept: False is temperature scaling to the letter (Guo et al., 2017), meant for logits of cross-entropy. An
+            AUC loss leaves the scores' origin free, so the default fits it too.
 
     Examples:
         >>> scaling = fit_temperature([-2.0, -1.0, 0.5, 1.0, 2.0, 3.0], [0, 0, 0, 1, 0, 1])
@@ -105,7 +113,8 @@ def fit_isotonic(
 ) -> IsotonicScaling | LabelwiseScaling:
     """Isotonic recalibration (scikit-learn): the rising step curve of least squared error, clipped outside.
 
-    It needs more data than a temperature (hundreds of positives), and it ties scores, so it can change the AUROC.
+    It needs more data than `fit_temperature` (hundreds of positives), and it ties scores, so it can change the AUROC.
+    Labels and weights as in `auroc`.
     """
     return _fit(scores, labels, weights, _isotonic_of)
 

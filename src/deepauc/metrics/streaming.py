@@ -193,7 +193,10 @@ def distributed_auroc(
 
     Equal to the bit to `auroc` of the rows of one process after the other; without weights their order is of no matter.
     Each process sends its distinct scores and their counts. What is wrong on one process is a ValueError on all of
-    them, so none waits for ever. Without a process group this is `auroc`. group: torch.distributed's, all by default.
+    them, so none waits for ever. Without a process group this is `auroc`.
+
+    Args:
+        group: torch.distributed's; by default all processes.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return auroc(scores, labels, weights=weights)

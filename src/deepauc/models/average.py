@@ -121,7 +121,14 @@ class OnPictures(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class OnFeaturesSpec:
-    """A network on `features` numbers that follow from `inputs` columns; see `OnFeatures`."""
+    """A network on features that follow linearly from columns of an average's inputs, such as encoded metadata.
+
+    Args:
+        member: The spec of the network.
+        inputs: Number of columns, from `start` on.
+        features: Number of features that follow from them.
+        start: First of the columns.
+    """
 
     member: Buildable
     inputs: int
@@ -136,7 +143,12 @@ class OnFeaturesSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class OnPicturesSpec:
-    """A network on images (H, W, C) that lie flat in the inputs; see `OnPictures`."""
+    """A network on images that lie flat in an average's inputs, row by row.
+
+    Args:
+        member: The spec of the network.
+        shape: Height, width and channels of the images.
+    """
 
     member: Buildable
     shape: tuple[int, int, int]
@@ -153,7 +165,11 @@ class OnPicturesSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AverageSpec:
-    """The average of these networks; standardisation, recalibration and shares are part of its weights."""
+    """The average of these networks; standardisation, recalibration and shares are part of its weights.
+
+    Args:
+        members: Specs of the networks.
+    """
 
     members: tuple[Buildable, ...]
 

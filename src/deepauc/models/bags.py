@@ -22,9 +22,13 @@ Pooling = Literal["mean", "max", "smooth-max", "attention"]
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Images of several bags, one bag after the other: images (n, ...), and how many each bag has.
+    """Images of several bags.
 
-    places: (n,) where each image stands in the whole batch, of which these bags may be a part; None: it is the whole.
+    Args:
+        images: (n, ...), one bag after the other.
+        sizes: How many images each bag has.
+        places: (n,) where each image stands in the whole batch, of which these bags may be a part; None: it is the
+            whole.
     """
 
     images: Tensor
@@ -129,7 +133,12 @@ def of_one_bag(model: PoolsImages, outputs: Tensor) -> Tensor:
 
 
 class BagNetwork(nn.Module):
-    """Bags -> raw scores (B, L); images alone, (N, ...), each count as a bag of its own."""
+    """The network of `BagSpec`: bags -> raw scores (B, L); images alone, (N, ...), each count as a bag of its own.
+
+    Args:
+        image: The network for one image, with a row of scores for each.
+        num_outputs: Number of labels L.
+    """
 
     def __init__(
         self, image: nn.Module, *, num_outputs: int, pooling: Pooling, tau: float = 1.0, attention_width: int = 64

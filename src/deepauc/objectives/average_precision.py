@@ -68,10 +68,13 @@ class AveragePrecisionLoss(LateLabels):
         self.register_buffer("estimates", torch.zeros(num_labels or 0, self.num_rows, 2))
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss of scores (N,) or (N, L) and labels of the same shape, NaN where missing.
+        """Scalar loss.
 
-        index: (N,), the number of each row in the training set, from 0 to num_rows - 1. weights: sample weights, (N,)
-        or the scores' shape.
+        Args:
+            scores: (N,) or (N, L).
+            labels: Of the same shape: 0 or 1, NaN where missing.
+            index: (N,), the number of each row in the training set, from 0 to num_rows - 1.
+            weights: Sample weights, (N,) or the scores' shape.
         """
         self.input_check.before(scores, labels, weights)
         self._require_index(index, scores)

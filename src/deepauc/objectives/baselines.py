@@ -108,9 +108,12 @@ class CrossEntropyLoss(nn.Module):
         self.input_check = InputCheck(soft=soft_labels)
 
     def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss of logits (N,) or (N, L) and labels of the same shape, NaN where missing.
+        """Scalar loss.
 
-        weights: sample weights, (N,) or the scores' shape; only their ratios matter.
+        Args:
+            scores: Logits (N,) or (N, L).
+            labels: Of the same shape: 0 or 1, NaN where missing.
+            weights: Sample weights, (N,) or the scores' shape; only their ratios matter.
         """
         may_miss = self.input_check.before(scores, labels, weights)
         logits, targets, entry_weights = prepare(scores, labels, weights, may_miss=may_miss)
@@ -160,9 +163,12 @@ class FocalLoss(nn.Module):
         self.input_check = InputCheck(soft=soft_labels)
 
     def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss of logits (N,) or (N, L) and labels of the same shape, NaN where missing.
+        """Scalar loss.
 
-        weights: sample weights, (N,) or the scores' shape; only their ratios matter.
+        Args:
+            scores: Logits (N,) or (N, L).
+            labels: Of the same shape: 0 or 1, NaN where missing.
+            weights: Sample weights, (N,) or the scores' shape; only their ratios matter.
         """
         may_miss = self.input_check.before(scores, labels, weights)
         logits, targets, entry_weights = prepare(scores, labels, weights, may_miss=may_miss)
@@ -212,8 +218,9 @@ def _require_scale(scale: float) -> None:
 class CrossEntropy:
     """`CrossEntropyLoss` as a stage's objective.
 
-    prior_weights: positives weigh 1 - p and negatives p, p being the share of positives in the stage's batches. Without
-    it the prior does not enter.
+    Args:
+        prior_weights: Positives weigh 1 - p and negatives p, p being the share of positives in the stage's batches.
+            Without it the prior does not enter.
     """
 
     label_smoothing: float = 0.0

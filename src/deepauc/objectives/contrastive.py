@@ -79,7 +79,13 @@ class ViewLoss(nn.Module):
     """A loss of two views' projections, (N, D) each; labels (N,) or (N, L), for those that look at them."""
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Scalar loss; row i of both holds the two views of image i."""
+        """Scalar loss.
+
+        Args:
+            first: (N, D), projections of the first views.
+            second: Those of the second views; row i of both is of image i.
+            labels: (N,) or (N, L), for losses that look at them.
+        """
         check_views([first, second], labels)
         return finite(self.value(first, second, labels))
 
@@ -205,10 +211,7 @@ class Contrastive:
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedContrastive:
-    """`SupervisedContrastiveLoss` as the objective of a stage on two views; the prior does not enter.
-
-    classes: "positives" where these are few; the reason is with `supervised_contrastive`.
-    """
+    """`SupervisedContrastiveLoss` as the objective of a stage on two views; the prior does not enter."""
 
     temperature: float = 0.2
     classes: Classes = "both"

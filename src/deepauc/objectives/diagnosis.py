@@ -14,13 +14,22 @@ LARGE_BIAS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """State of an AUC loss on some scores. Numbers for one label, tuples for several.
+    """State of an AUC loss on some scores: numbers for one label, tuples for several, with NaN where a class is absent.
 
-    value: A_M = Var+ + Var- + [m - mean+ + mean-]_+^2 (without [.]_+ where alpha is free); never negative, unlike the
-    min-max value, which rises and falls with alpha. gap: max_alpha phi - min_{a,b} phi at the current a, b, alpha; it
-    is 0 exactly where these are optimal. positive_share: observed among the labelled entries; compare with the prior.
-    For several labels NaN stands where one class is absent. decay_bias: the share by which weight decay holds a and b
-    below the class means, towards 0, once they have settled; caution: what to do about it, or "" where it is small.
+    Attributes:
+        value: A_M = Var+ + Var- + [m - mean+ + mean-]₊², without [.]₊ where alpha is free. It is never negative, unlike
+            the min-max value, which rises and falls with alpha.
+        gap: max_alpha phi - min_{a,b} phi at the current a, b, alpha; it is 0 exactly where these are optimal.
+        a: The current a.
+        b: The current b.
+        alpha: The current alpha.
+        a_optimal: The best a for these scores.
+        b_optimal: The best b.
+        alpha_optimal: The best alpha.
+        positive_share: Share of positives among the labelled entries; compare it with the prior.
+        decay_bias: The share by which weight decay holds a and b below the class means, towards 0, once they have
+            settled.
+        caution: What to do about `decay_bias`; "" where it is small.
     """
 
     value: float | tuple[float, ...]

@@ -29,9 +29,12 @@ class MulticlassAUCLoss(nn.Module):
         self.input_check = InputCheck(soft=False, ran_away=f"In one of the last batches {bad}")
 
     def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss of scores (N, C), bounded ones (torch.sigmoid), and class numbers 0 .. C - 1 (N,).
+        """Scalar loss.
 
-        labels: integers, or floating with NaN where missing. weights: (N,); the prior is then the weighted share.
+        Args:
+            scores: (N, C), bounded (torch.sigmoid).
+            labels: (N,), class numbers 0 .. C - 1; integers, or floating with NaN where missing.
+            weights: (N,); the prior is then the weighted share.
         """
         require_tensors(scores, labels, weights)
         bad = self._bad_labels(scores, labels)

@@ -82,9 +82,12 @@ class PairwiseAUCLoss(nn.Module):
         self._margin_there: Tensor | None = None
 
     def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss of scores (N,) or (N, L) and labels of the same shape, NaN where missing.
+        """Scalar loss.
 
-        weights: sample weights, (N,) or the scores' shape; a pair weighs the product of its two.
+        Args:
+            scores: (N,) or (N, L).
+            labels: Of the same shape: 0 or 1, NaN where missing.
+            weights: Sample weights, (N,) or the scores' shape; a pair weighs the product of its two.
         """
         self.input_check.before(scores, labels, weights)
         if scores.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -94,8 +94,8 @@ class PartialAUCLoss(LateLabels, PairwiseAUCLoss):
         max_fpr: Only the highest-scored negatives count, this share of them.
         min_tpr: Only the lowest-scored positives count, a share of 1 - min_tpr. With `max_fpr` it is the two-way
             partial AUC.
-        surrogate: As in `PairwiseAUCLoss`.
-        margin: As in `PairwiseAUCLoss`.
+        surrogate: "square", "squared_hinge", "hinge" or "logistic".
+        margin: How far a positive's score should be above a negative's; one number, or one per label.
         num_labels: Number of labels; None takes it from the first batch.
     """
 
@@ -121,9 +121,12 @@ class PartialAUCLoss(LateLabels, PairwiseAUCLoss):
             self.register_buffer(name, torch.zeros(num_labels or 0, kept, 2))
 
     def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss of scores (N,) or (N, L) and labels of the same shape, NaN where missing.
+        """Scalar loss.
 
-        weights: sample weights, (N,) or the scores' shape; a pair weighs the product of its two.
+        Args:
+            scores: (N,) or (N, L).
+            labels: Of the same shape: 0 or 1, NaN where missing.
+            weights: Sample weights, (N,) or the scores' shape; a pair weighs the product of its two.
         """
         self.input_check.before(scores, labels, weights)
         if scores.device.type == "cpu" and not torch.compiler.is_compiling():

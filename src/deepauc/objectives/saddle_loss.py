@@ -57,9 +57,12 @@ class SaddleLoss(nn.Module):
         self._constants: dict[tuple[torch.dtype, torch.device], tuple[PerLabel, PerLabel]] = {}
 
     def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss of scores (N,) or (N, L) and 0/1 labels of the same shape, NaN where missing.
+        """Scalar loss.
 
-        weights: sample weights, (N,) or the scores' shape; the prior is then the weighted share of positives.
+        Args:
+            scores: (N,) or (N, L).
+            labels: Of the same shape: 0 or 1, NaN where missing.
+            weights: Sample weights, (N,) or the scores' shape; the prior is then the weighted share of positives.
         """
         may_miss = self.input_check.before(scores, labels, weights)
         self._require_fit(scores)
@@ -86,8 +89,12 @@ class SaddleLoss(nn.Module):
     ) -> Diagnosis:
         """A_M on these scores, the duality gap, and a, b, alpha beside their optimal values; see `Diagnosis`.
 
-        decay: the weight decay that the optimizer applies to a and b, to learn how far it biases them. PESG applies
-        weight_decay, and with reference="zero" gamma on top until the first `new_stage`.
+        Args:
+            scores: As in `forward`.
+            labels: As in `forward`.
+            weights: As in `forward`.
+            decay: The weight decay that the optimizer applies to a and b, to learn how far it biases them. PESG applies
+                weight_decay, and with reference="zero" gamma on top until the first `new_stage`.
         """
         self.input_check.before(scores, labels, weights)
         self._require_fit(scores)

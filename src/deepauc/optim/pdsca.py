@@ -279,7 +279,8 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor | None = None)
 class PDSCASpec:
     """`PDSCA` with cross-entropy as its inner loss, to be built once network and objective are there.
 
-    decay_norms: whether normalisation parameters and biases are decayed too, as a and b always are.
+    Args:
+        decay_norms: Whether normalisation parameters and biases are decayed too, as a and b always are.
     """
 
     lr: float = 0.1

@@ -73,7 +73,7 @@ class PESG(Optimizer):
         momentum: Momentum of v, never of alpha.
         reference: Where v_ref begins. "start" is v at the first step; "zero" is the origin, so that gamma is a weight
             decay until the first `new_stage`.
-        alpha_step: "gradient" is the ascent above; "closed" takes its place, once a and b have moved, by
+        alpha_step: "gradient" is the step along dF/dalpha; "closed" takes its place, once a and b have moved, by
             alpha <- project(alpha + 2 lr (m + b - a - alpha)), each label by itself (`AUCMarginLoss.closed_ascent_`).
         clip_value: Each element of dF/dv is clipped to [-clip_value, clip_value] before pull and decay are added;
             alpha's step is not clipped. None does not clip.
@@ -274,16 +274,9 @@ class PESG(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class PESGSpec:
-    """`PESG`, to be built once network and objective are there; its options are explained there.
+    """`PESG`, to be built once network and objective are there.
 
     Args:
-        lr: Learning rate.
-        gamma: Strength of the pull towards v_ref.
-        weight_decay: Weight decay.
-        momentum: Momentum of network, a and b.
-        reference: Where v_ref begins, "start" or "zero".
-        alpha_step: "gradient" or "closed".
-        clip_value: Largest size of an element of the gradient; None does not clip.
         decay_norms: Whether normalisation parameters and biases are decayed too, as a and b always are.
     """
 

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 
 def load(folder: str | Path) -> Model:
-    """The model of a finished run, by its folder."""
+    """The model of a finished run, by its folder.
+
+    Args:
+        folder: Of the run, such as `runs/first`.
+    """
     return Model(Path(folder))
 
 
@@ -46,6 +50,9 @@ class Model:
 
     `path` is the folder of the run, `report` its html page. With folds, `auc` is the mean AUC within folds, corrected
     for the choice of the candidate; with one split it is that of the test part, or of validation where there is none.
+
+    Args:
+        path: The folder of the run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,6 +146,11 @@ class Model:
         """Scores and probabilities of new rows: id, score, probability; several labels: score:NAME, probability:NAME.
 
         Warns where rows are named like ones that the model was trained on: their held-out scores are in `oof`.
+
+        Args:
+            table: A file or a DataFrame with the columns of training; no labels are needed.
+            image_root: The folder that image paths are relative to.
+            device: "cpu" or "cuda".
         """
         import warnings
 
@@ -180,7 +192,7 @@ class Model:
             recalibrate: Shift the probabilities to the prevalence there.
             positive: The label that is positive there, if it is neither 1 nor that of training.
             image_root: The folder that image paths are relative to.
-            device: `cpu` or `cuda`.
+            device: "cpu" or "cuda".
         """
         return evaluate_table(
             self.path, table, recalibrate=recalibrate, positive=positive, image_root=image_root, device=device
@@ -189,7 +201,9 @@ class Model:
     def export(self, folder: str | Path, *, single: bool = False) -> Path:
         """The weights and their description, which `deepauc predict` and plain torch load, into a new folder.
 
-        single: with folds, the network of one fold instead of the average of all: smaller and faster.
+        Args:
+            folder: A new one.
+            single: With folds, the network of one fold instead of the average of all: smaller and faster.
         """
         if not single:
             copy_bundle(self.path, folder)

@@ -25,14 +25,21 @@ class WholeRun:
 class Entry:
     """A set of studies, or a run of another kind, with the page and the pictures made from the records.
 
-    Either studies or own. page: by default a row for each study; its figures go into
-    RESULTS/summary.json. table: in its place, results folder to markdown.
-    pictures: results folder to files. page_after_run: `study run` ends with the page, so that one command goes from the
-    data to the table; without `studies` it always does. Not where the time is up: the call that ends the work writes
-    it. pack: of a study on a GPU where nobody says; None is the runner's own default. settled: the studies as they are
-    run, and further ones that they inherit from, by what is in the results folder. varied: the set that `--set` and
-    `--seeds` ask for, where these are no matter of a method's arguments and the declared seeds; its name says what
-    differs, NAME/OTHER. finish: what a run of this set ends with, beside the records.
+    Args:
+        name: Of the records and of the page.
+        title: Of the page.
+        table: In place of `page`, a function from the results folder to markdown.
+        page: By default a row for each study. Its figures go into RESULTS/summary.json.
+        studies: The set of studies.
+        own: In place of `studies`, a run of another kind.
+        pictures: A function from the results folder to the files it has drawn.
+        page_after_run: `deepauc study run` ends with the page, so that one command goes from the data to the table;
+            without `studies` it always does. Not where the time is up: the call that ends the work writes it.
+        pack: How many runs of a study share a GPU where nobody says; None is the runner's own default.
+        settled: The studies as they are run, and further ones that they inherit from, by what is in the results folder.
+        varied: The set that `--set` and `--seeds` ask for, where these are no matter of a method's arguments and the
+            declared seeds; its name says what differs, NAME/OTHER.
+        finish: What a run of this set ends with, beside the records.
     """
 
     name: str

@@ -196,7 +196,13 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StudySet:
-    """Studies that make one table, in the order in which they are run."""
+    """Studies that make one table.
+
+    Args:
+        name: Of the records and of the page.
+        title: Of the page.
+        studies: In the order in which they are run.
+    """
 
     name: str
     title: str

@@ -38,12 +38,15 @@ def first_stage(
     engine: Engine = "auto",
     progress: Callable[[Progress], None] | None = None,
 ) -> Path:
-    """The folder of the recipe's stages on views, trained on this task's training part unless it is in `cache_dir`.
+    """The folder of the recipe's stages on views, which `train` makes unless it is in `cache_dir`.
 
     Its name is a hash of network, stages, seed, the pixels seen in their order and which of them have a label; the
     labels themselves enter where a stage uses them, validation and test never. Several processes may ask at once: one
     trains, the others wait; a killed one is resumed by the next. The folder appears by a rename, finished.
     `after_first_stage` starts the rest of the recipe from it.
+
+    Args:
+        cache_dir: Where such folders are kept.
     """
     wanted = _Wanted.of(recipe, task, seed=seed, cache_dir=cache_dir)
     join_ranks(chosen_device(device))
@@ -82,7 +85,12 @@ def with_first_stages(
 
 
 def after_first_stage(recipe: Recipe, folder: str | Path) -> Recipe:
-    """What is left of the recipe when its leading stages on views are done: the next one starts from `folder`."""
+    """What is left of the recipe when its leading stages on views are done: the next one starts from `folder`.
+
+    Args:
+        recipe: The whole recipe.
+        folder: What `first_stage` returned.
+    """
     count = len(_leading(recipe))
     if count == len(recipe.stages):
         raise ValueError("nothing comes after the stages on views: add a stage that trains the classifier.")

@@ -32,7 +32,13 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Times `factor_each` at each milestone; line 6 of Algorithm 1 for PESG, whose reference is renewed there."""
+    """Times `factor_each` at each milestone; line 6 of Algorithm 1 for PESG, whose reference is renewed there.
+
+    Args:
+        milestones: When the rate changes, counted from the stage's start.
+        factor_each: What it is multiplied by each time.
+        unit: Of the milestones: "epochs" or "iterations".
+    """
 
     milestones: tuple[int, ...]
     factor_each: float = 0.1
@@ -56,7 +62,12 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
-    """Down to `floor` times the base along half a cosine, after `warmup` iterations up from 0."""
+    """Down to a floor along half a cosine, after a warm-up.
+
+    Args:
+        warmup: Iterations up from 0.
+        floor: Share of the base learning rate at the end.
+    """
 
     warmup: int = 0
     floor: float = 0.0
@@ -73,7 +84,12 @@ class Cosine:
 
 @dataclass(frozen=True, kw_only=True)
 class Cyclic:
-    """From the base up to `top` times the base and back in `period` epochs, along straight lines (Smith 2017)."""
+    """From the base up to a multiple of it and back, along straight lines (Smith 2017).
+
+    Args:
+        top: Highest rate, as a multiple of the base.
+        period: Epochs up and down again.
+    """
 
     top: float = 8.0
     period: int = 8

@@ -50,7 +50,7 @@ def check_table(
     allow_duplicates: bool = False,
     progress: Progress | None = None,
 ) -> TableReport:
-    """Everything there is to know before training on a table, faults included; see `read_table` for the options."""
+    """Everything there is to know before training on a table, faults included; options as in `read_table`."""
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
         positive=positive,
@@ -101,19 +101,31 @@ def read_table(
 ) -> tuple[Task, TableReport]:
     """A Task from a table, and the report of the pass that checked it; a TableError lists all that is wrong.
 
-    table: the path of a csv or parquet file, or a pandas DataFrame, which gives what its csv would. kind: `binary` (one
-    label column) or `multilabel`. image_column: paths relative to `image_root`, which is the table's folder unless
-    given, and for a DataFrame the folder one is in; those that leave it need `allow_outside`. id_column: names of rows
-    of numbers, each its own, carried along and no input; without it such rows are called by their lines, and images
-    always by their files. split_column: train, validation (valid, val) or test; without it every row is in train. size:
-    (height, width), one side, or a function from {(height, width): number of files} to a size or None; needed where the
-    files differ in size. window: the two values that deep grey is mapped from, instead of each image's own minimum and
-    maximum. metadata_columns: kept for fusion and subgroups, as numbers where all are numbers; category_columns: the
-    same, always as text. Without images and features the metadata are the inputs, which `metadata_task` encodes.
-    skip_bad: leave rows with a problem out; `report.skipped` names them; if they hold nine tenths of a label value,
-    that is refused. positive: the label that counts as positive where labels are not 0 and 1; all others are negative.
-    allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress: called with (rows checked,
-    rows in all).
+    Args:
+        table: The path of a csv, tsv or parquet file, or a pandas DataFrame, which gives what its csv would.
+        label_columns: The columns of labels.
+        kind: "binary" (one column of labels) or "multilabel".
+        image_column: The column of image files.
+        image_root: The folder that image paths are relative to; by default the table's, and for a DataFrame the folder
+            one is in.
+        feature_columns: The columns of numbers, where there is no image.
+        group_column: The column of patients.
+        id_column: Names of rows of numbers, each its own, carried along and no input. Without it such rows are called
+            by their lines; images are always called by their files.
+        split_column: The column of parts: train, validation (valid, val) or test. Without it every row is in train.
+        weight_column: The column of weights.
+        positive: The label that counts as positive where labels are not 0 and 1; all others are negative.
+        metadata_columns: Kept for fusion and subgroups, as numbers where all are numbers. Without images and features
+            they are the inputs, which `metadata_task` encodes.
+        category_columns: As `metadata_columns`, but always text.
+        size: (height, width), one side, or a function from {(height, width): number of files} to a size or None; needed
+            where the files differ in size.
+        window: The two values that deep grey is mapped from, instead of each image's own minimum and maximum.
+        skip_bad: Leave out rows with a problem, which `report.skipped` names. Refused if they hold nine tenths of a
+            label value.
+        allow_outside: Accept image paths that leave `image_root`.
+        allow_duplicates: Rows that repeat an earlier one, or its id, are no problem.
+        progress: Called with (rows checked, rows in all).
     """
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),

@@ -75,7 +75,12 @@ def labels_with_pairs(labels: ArrayLike, folds: ArrayLike) -> npt.NDArray[np.boo
 def fold_auroc(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> FloatOrArray:
     """The pair-weighted mean of the AUROCs within the folds; a float, or an array (L,).
 
-    scores, labels: (N,) or (N, L); folds (N,), any names. No fold with both classes: ValueError.
+    No fold with both classes: ValueError.
+
+    Args:
+        scores: (N,) or (N, L); they are compared within a fold only.
+        labels: The same shape: 0/1, NaN where missing.
+        folds: (N,) the fold of each row, by any names.
 
     >>> fold_auroc([0.9, 0.1, 7.0, 8.0], [1, 0, 1, 0], ["a", "a", "b", "b"])
     0.5
@@ -96,10 +101,11 @@ def fold_auroc_interval(
 ) -> FoldEstimate:
     """`fold_auroc` with its interval, clustered by patient where `groups` (N,) names them.
 
-    average: one figure for all labels, their mean; what a patient adds to several labels is then counted together.
-
     A perfect ranking gets the exact limit of `auroc_interval`, over the pairs of all folds that share no row (patient).
     Where a class has a single row (patient) nothing can be said: the limits are 0 and 1, the standard error infinite.
+
+    Args:
+        average: One figure for all labels, their mean; what a patient adds to several labels is then counted together.
     """
     require_interval_options(level)
     columns = read_columns(scores, labels, groups=groups)
@@ -128,7 +134,8 @@ def compare_fold_auroc(
 ) -> FoldComparison:
     """The paired difference of two candidates' `fold_auroc` on the same rows and folds: difference ± t·se.
 
-    Two candidates that rank all pairs alike differ by 0 with certainty. `average` as in `fold_auroc_interval`.
+    Two candidates that rank all pairs alike differ by 0 with certainty. Options as in `compare_auroc` and
+    `fold_auroc_interval`.
     """
     require_interval_options(level)
     columns = read_columns(scores_a, labels, groups=groups)

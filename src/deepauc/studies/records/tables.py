@@ -58,7 +58,15 @@ class Books:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """lines: cells of each row, as text; a table without lines is left out of the page. figures: for summary.json."""
+    """A table of a `Page`, whatever its lines are made from.
+
+    Args:
+        title: Its heading.
+        note: The paragraph before it.
+        header: The columns' headings.
+        lines: Cells of each row, as text; a table without lines is left out of the page.
+        figures: For summary.json.
+    """
 
     title: str = ""
     note: str = ""
@@ -69,7 +77,15 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """RESULTS/NAME.md. figures: for summary.json, beside those of its tables."""
+    """A page of tables made from records.
+
+    Args:
+        name: Of its file, RESULTS/NAME.md.
+        title: Its heading.
+        note: Its first paragraph.
+        tables: In their order.
+        figures: For summary.json, beside those of its tables.
+    """
 
     name: str
     title: str
@@ -94,10 +110,15 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the first columns say, the study of the row, and the one it is compared with. paper: printed mean and sd.
+    """A row of a `study_table`.
 
-    key: where summary.json has the study's figures; the difference to `versus` is beside them, as NAME-OTHER, the last
-    parts of both studies' names.
+    Args:
+        labels: What the first columns say.
+        study: The study of the row.
+        versus: The study it is compared with.
+        paper: Mean and standard deviation that the paper prints.
+        key: Where summary.json has the study's figures; the difference to `versus` is beside them, as NAME-OTHER, the
+            last parts of both studies' names.
     """
 
     labels: tuple[str, ...]
@@ -129,7 +150,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """text: of a row that has a final run; nothing where its runs have no such figure."""
+    """A column of a `study_table`.
+
+    Args:
+        title: Its heading.
+        text: What it says of a row that has a final run; nothing where its runs have no such figure.
+    """
 
     title: str
     text: Callable[[Line], str]
@@ -144,7 +170,16 @@ def study_table(
     title: str = "",
     note: str = "",
 ) -> Table:
-    """One line for each row whose study has a final run, or one that diverged."""
+    """One line for each row whose study has a final run, or one that diverged.
+
+    Args:
+        set_name: Whose records these are.
+        labels: Headings of the first columns.
+        rows: One for each study.
+        columns: The others, such as MEAN and DIFFERENCE of this module.
+        title: Its heading.
+        note: The paragraph before it.
+    """
 
     def lines(books: Books) -> list[list[str]]:
         found = [Line(row, books(set_name)) for row in rows]
@@ -177,7 +212,14 @@ def page_of(
     note: str = BY_DEFAULT,
     key: Callable[[str], tuple[str, ...]] = lambda _: (),
 ) -> Page:
-    """A row for each study of the set: what a set has that declares no page of its own. key: of a row, by its study."""
+    """A row for each study of the set: what a set has that declares no page of its own.
+
+    Args:
+        studies: The set.
+        columns: By default mean, training sets, settings, diverged runs.
+        note: The page's first paragraph.
+        key: Of a row, by the name of its study; see `Row`.
+    """
     rows = [Row(labels=(study.name,), study=study.name, key=key(study.name)) for study in studies.studies]
     table = study_table(studies.name, labels=("study",), rows=rows, columns=columns or (MEAN, SETS, SETTINGS, DIVERGED))
     return Page(name=studies.name, title=studies.title, note=note, tables=(table,))

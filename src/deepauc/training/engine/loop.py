@@ -58,7 +58,7 @@ def train(
         seed: Random seed.
         run_dir: The run folder.
         device: None takes a GPU when there is one.
-        engine: "plain" is the loop below; "fast" captures whole steps on a GPU; "auto" is fast on a GPU where the
+        engine: "plain" is a loop; "fast" captures whole steps on a GPU; "auto" is fast on a GPU where the
             recipe allows it.
         progress: Called after every step.
         notes: Further entries of run.json (JSON), no part of the identity.

@@ -33,8 +33,11 @@ LAST_STAGE = "last-stage"  # in a run's folder: scores.csv of the last stage, wh
 class Run:
     """The folder of a finished run, read on demand.
 
-    stage_scores: by stage and part, what training has scored on the way and not written (validation, by earlier stages
-    that were not kept): whoever needs these next need not make them again. Empty for a run that was trained before.
+    Args:
+        path: The folder.
+        stage_scores: By stage and part, what training has scored on the way and not written (validation, by earlier
+            stages that were not kept): whoever needs these next need not make them again. Empty for a run that was
+            trained before.
     """
 
     path: Path
