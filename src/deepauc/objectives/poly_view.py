@@ -47,7 +47,12 @@ class PolyViewLoss(nn.Module):
         self.temperature, self.views = checked_temperature(temperature), _checked(views)
 
     def forward(self, *views: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Scalar loss of projections (N, D), one tensor for each view; row i of all holds the views of image i."""
+        """Scalar loss.
+
+        Args:
+            *views: Projections (N, D), one tensor for each view; row i of all is of image i.
+            labels: Not looked at.
+        """
         if len(views) != self.views:
             raise ValueError(f"{len(views)} views were given, and the loss compares {self.views}: set views.")
         check_views(views, labels)
