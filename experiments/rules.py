@@ -78,7 +78,7 @@ def _plan(rows: int, positives: int, shape: tuple[int, int, int], kind: DeviceKi
 
 def _rows_with_time(shape: tuple[int, int, int]) -> int:
     """The most training rows, a tenth positive, in steps of 250, for which a CPU's plan has an AUC stage."""
-    plans = {rows: _plan(rows, rows // 10, shape, "cpu") for rows in range(500, 16_000, 250)}
+    plans = {rows: _plan(rows, rows // 10, shape, "cpu") for rows in range(500, 40_000, 250)}
     return max(rows for rows, plan in plans.items() if len(plan.recipe.stages) == 2)
 
 
