@@ -91,7 +91,7 @@ OF_ROWS = [  # wrong whether the inputs are pictures or numbers
     (10, "weight", "bad weight", "'-2'"),
     (11, "patient_id", "missing group", "name the patient"),
     (12, "-", "wrong number of fields", "3 fields under 7"),
-    (14, "patient_id", "patient in two splits", "p11 is in train here and in test in line 15"),
+    (14, "patient_id", "patient in two splits", "p11 is in train here and in test in row 15"),
     (18, "weight", "bad weight", "'heavy'"),
 ]
 OF_PICTURES = [
@@ -252,7 +252,7 @@ def test_control_characters_reach_no_terminal(deepauc, tmp_path):
     assert "\x1b" not in out
     assert problem_lines(out)[0][2:] == (
         "patient in two splits",
-        "p[31m p is in train here and in test in line 4",
+        "p[31m p is in train here and in test in row 4",
     )
     assert "leak: group p[31m p is in 2 parts" in out  # a name has none of them; a path has
     shutil.copy(tmp_path / "t.csv", tmp_path / "t\x1b.csv")

@@ -113,7 +113,7 @@ def test_ids_of_rows_of_numbers(tmp_path):
     text += ",7,8,1\nb,9,9,1\n"
     problems = problems_of(write(tmp_path, text), **NUMBERS, id_column="payment")
     assert found(problems) == [(5, "payment", "missing id"), (6, "payment", "duplicate id")]
-    assert "'b' is also the id of line 3" in problems[1].message
+    assert "'b' is also the id of row 3" in problems[1].message
     inputs = read_inputs(tmp_path / "table.csv", feature_columns=["f"], id_column="payment", skip_bad=True)
     assert inputs.ids.tolist() == ["0017", "b", "c", "b"]  # to be scored, a row may come twice
     assert inputs.report.skipped == (5,)
@@ -294,6 +294,12 @@ def test_all_weights_zero(tmp_path):
     path = write(tmp_path, "f,g,target,w\n1,2,0,0\n3,4,1,0\n")
     (problem,) = problems_of(path, **NUMBERS, weight_column="w")
     assert (problem.row, problem.kind) == (None, "bad weight")
+
+
+def test_weights_that_are_missing_are_not_called_zero(tmp_path):
+    found = problems_of(write(tmp_path, "f,g,target,w\n1,2,0,\n3,4,1,\n"), **NUMBERS, weight_column="w")
+    assert [problem.row for problem in found] == [2, 3]
+    assert all("the cell is empty" in problem.message for problem in found)
 
 
 def test_duplicate_rows_of_numbers_are_whole_rows(tmp_path):

@@ -104,16 +104,16 @@ def read_table(
     table: the path of a csv or parquet file, or a pandas DataFrame, which gives what its csv would. kind: `binary` (one
     label column) or `multilabel`. image_column: paths relative to `image_root`, which is the table's folder unless
     given, and for a DataFrame the folder one is in; those that leave it need `allow_outside`. id_column: names of rows
-    of numbers, each its own, carried along and no input; without it such rows are called by their lines, and images
-    always by their files. split_column: train, validation (valid, val) or test; without it every row is in train. size:
-    (height, width), one side, or a function from {(height, width): number of files} to a size or None; needed where the
-    files differ in size. window: the two values that deep grey is mapped from, instead of each image's own minimum and
-    maximum. metadata_columns: kept for fusion and subgroups, as numbers where all are numbers; category_columns: the
-    same, always as text. Without images and features the metadata are the inputs, which `metadata_task` encodes.
-    skip_bad: leave rows with a problem out; `report.skipped` names them; if they hold nine tenths of a label value,
-    that is refused. positive: the label that counts as positive where labels are not 0 and 1; all others are negative.
-    allow_duplicates: rows that repeat an earlier one, or its id, are no problem. progress: called with (rows checked,
-    rows in all).
+    of numbers, each its own, carried along and no input; without it such rows are called by their lines (in a DataFrame
+    by their places, from 0), and images always by their files. split_column: train, validation (valid, val) or test;
+    without it every row is in train. size: (height, width), one side, or a function from {(height, width): number of
+    files} to a size or None; needed where the files differ in size. window: the two values that deep grey is mapped
+    from, instead of each image's own minimum and maximum. metadata_columns: kept for fusion and subgroups, as numbers
+    where all are numbers; category_columns: the same, always as text. Without images and features the metadata are the
+    inputs, which `metadata_task` encodes. skip_bad: leave rows with a problem out; `report.skipped` names them; if they
+    hold nine tenths of a label value, that is refused. positive: the label that counts as positive where labels are not
+    0 and 1; all others are negative. allow_duplicates: rows that repeat an earlier one, or its id, are no problem.
+    progress: called with (rows checked, rows in all).
     """
     columns = TableColumns(
         labels=_label_columns(label_columns, kind),
