@@ -99,15 +99,15 @@ OF_PICTURES = [
     (5, "file", "unreadable image", "'truncated.png'"),
     (6, "file", "decompression bomb", "3600000000 pixels"),
     (7, "file", "path leaves folder", "'../outside.png'"),
-    (13, "file", "duplicate row", "line 2, with another label"),
-    (17, "file", "duplicate row", "line 11"),
-    (19, "file", "duplicate row", "line 3"),
+    (13, "file", "duplicate row", "row 2, with another label"),
+    (17, "file", "duplicate row", "row 11"),
+    (19, "file", "duplicate row", "row 3"),
 ]
 OF_NUMBERS = [
     (5, "size_mm", "NaN feature", "'nan'"),
     (6, "depth_mm", "NaN feature", "empty"),
     (7, "size_mm", "NaN feature", "'inf'"),
-    (19, "-", "duplicate row", "line 3"),
+    (19, "-", "duplicate row", "row 3"),
 ]
 ALL_COLUMNS = ("--label-column", "target", "--group-column", "patient_id", "--split-column", "split")
 ALL_COLUMNS += ("--weight-column", "weight")
@@ -419,9 +419,9 @@ def test_a_terminal_is_not_flooded(deepauc, tmp_path, monkeypatch):
     words = ("check", tmp_path / "table.csv", "--feature-column", "x", "--label-column", "target")
     code, out, _ = deepauc(*words)
     assert code == 2
-    assert out.count("the same row as in line") == 60  # a line a problem where nobody reads along
+    assert out.count("the same row as in row") == 60  # a line a problem where nobody reads along
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     code, out, _ = deepauc(*words)
     assert code == 2
-    assert out.count("the same row as in line") == 20
+    assert out.count("the same row as in row") == 20
     assert "40 more of the same kinds" in out

@@ -336,7 +336,7 @@ def test_paths_that_leave_the_folder(tmp_path):
     text = "file,target\n0.png,0\n1.png,1\n" + "".join(f"{cell},1\n" for cell in cells)
     problems = problems_of(write(inside, text), **IMAGES)
     assert found(problems) == [(4 + i, "file", "path leaves folder") for i in range(len(cells))]
-    assert all("allow_outside" in p.message for p in problems)
+    assert all("--allow-outside" in p.message for p in problems)
     task, _ = read_table(write(inside, text), **IMAGES, allow_outside=True, allow_duplicates=True)
     np.testing.assert_array_equal(task.inputs([2])[0], task.inputs([5])[0])
     fine = "file,target\n0.png,0\nfolder/../1.png,1\n./1.png,1\nharmless.png,0\n"

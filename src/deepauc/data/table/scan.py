@@ -386,7 +386,7 @@ def _patients_in_two_parts(scan: Scan) -> list[Problem]:
     return problems
 
 
-def _in_rows(lines: Sequence[int], problems: Iterable[Problem]) -> Mask:
+def _in_rows(lines: Sequence[int] | Indices, problems: Iterable[Problem]) -> Mask:
     rows = [problem.row for problem in problems if problem.row is not None]
     return np.isin(np.array(lines, dtype=np.int64), np.array(rows, dtype=np.int64))
 
