@@ -91,7 +91,7 @@ OF_ROWS = [  # wrong whether the inputs are pictures or numbers
     (10, "weight", "bad weight", "'-2'"),
     (11, "patient_id", "missing group", "name the patient"),
     (12, "-", "wrong number of fields", "3 fields under 7"),
-    (14, "patient_id", "patient in two splits", "p11 is in train here and in test in line 15"),
+    (14, "patient_id", "patient in two splits", "p11 is in train here and in test in row 15"),
     (18, "weight", "bad weight", "'heavy'"),
 ]
 OF_PICTURES = [
@@ -99,15 +99,15 @@ OF_PICTURES = [
     (5, "file", "unreadable image", "'truncated.png'"),
     (6, "file", "decompression bomb", "3600000000 pixels"),
     (7, "file", "path leaves folder", "'../outside.png'"),
-    (13, "file", "duplicate row", "line 2, with another label"),
-    (17, "file", "duplicate row", "line 11"),
-    (19, "file", "duplicate row", "line 3"),
+    (13, "file", "duplicate row", "row 2, with another label"),
+    (17, "file", "duplicate row", "row 11"),
+    (19, "file", "duplicate row", "row 3"),
 ]
 OF_NUMBERS = [
     (5, "size_mm", "NaN feature", "'nan'"),
     (6, "depth_mm", "NaN feature", "empty"),
     (7, "size_mm", "NaN feature", "'inf'"),
-    (19, "-", "duplicate row", "line 3"),
+    (19, "-", "duplicate row", "row 3"),
 ]
 ALL_COLUMNS = ("--label-column", "target", "--group-column", "patient_id", "--split-column", "split")
 ALL_COLUMNS += ("--weight-column", "weight")
@@ -252,7 +252,7 @@ def test_control_characters_reach_no_terminal(deepauc, tmp_path):
     assert "\x1b" not in out
     assert problem_lines(out)[0][2:] == (
         "patient in two splits",
-        "p[31m p is in train here and in test in line 4",
+        "p[31m p is in train here and in test in row 4",
     )
     assert "leak: group p[31m p is in 2 parts" in out  # a name has none of them; a path has
     shutil.copy(tmp_path / "t.csv", tmp_path / "t\x1b.csv")
@@ -419,9 +419,9 @@ def test_a_terminal_is_not_flooded(deepauc, tmp_path, monkeypatch):
     words = ("check", tmp_path / "table.csv", "--feature-column", "x", "--label-column", "target")
     code, out, _ = deepauc(*words)
     assert code == 2
-    assert out.count("the same row as in line") == 60  # a line a problem where nobody reads along
+    assert out.count("the same row as in row") == 60  # a line a problem where nobody reads along
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     code, out, _ = deepauc(*words)
     assert code == 2
-    assert out.count("the same row as in line") == 20
+    assert out.count("the same row as in row") == 20
     assert "40 more of the same kinds" in out

@@ -129,7 +129,7 @@ def test_images_beside_the_tables_folder_are_a_matter_of_an_option(deepauc, clin
     words = ("train", "--table", table, *COLUMNS, "--out", tmp_path / "run")
     code, text, errors = deepauc(*words)
     assert code == 2
-    assert "; --allow-outside (allow_outside=True) permits it" in text
+    assert "; --allow-outside permits it (in Python, image_root= names" in text
     assert (
         f"column 'file': path leaves folder in {len(rows)} rows. If these are your images, add --allow-outside." in text
     )

@@ -13,6 +13,7 @@ from deepauc.cli.main import run as command
 from deepauc.data.table.problems import TableError
 from deepauc.pipeline import cross_validation, outcome
 from deepauc.reporting.external import External, evaluate_table
+from deepauc.training.run.file_lock import sole_user
 
 CONFIG = "folds = {folds}\n[plan]\nepochs = 2\n"
 
@@ -164,7 +165,7 @@ def test_one_split_has_a_leaderboard_of_validation(frame, short, tmp_path):
     with (model.path / "scores.csv").open() as file:
         validation = [row["id"] for row in csv.DictReader(file) if row["part"] == "validation"]
     assert list(model.oof.id) == validation
-    assert model.auc.value == pytest.approx(model.aucs["ill"].value)
+    assert model.aucs == {"ill": model.auc}
     assert list(model.predict(frame.assign(name=frame.name + "x"))) == ["id", "score", "probability"]
 
 
@@ -229,6 +230,26 @@ def test_bad_input_is_one_error_and_leaves_no_folder(frame, tmp_path, options, m
     with pytest.raises((ValueError, TableError), match=match):
         deepauc.fit(frame, out=tmp_path / "run", **{**OPTIONS, **options})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_in_use_is_refused(frame, short, tmp_path):
+    with sole_user(tmp_path / "run"), pytest.raises(ValueError, match="another process is training in"):
+        deepauc.fit(frame, out=tmp_path / "run", config=short(3), **OPTIONS)
+
+
+def test_rows_without_names_are_called_as_iloc_counts(frame, short, tmp_path):
+    """Lines of the csv, from 2 on, would join scores to the wrong rows without a word."""
+    frame = frame.set_index(frame.index[::-1])
+    model = deepauc.fit(frame, out=tmp_path / "run", config=short(0), **{**OPTIONS, "id": None})
+    places = model.oof.id.astype(int)
+    assert frame["ill"].iloc[places].tolist() == model.oof.label.tolist()
+    assert model.predict(frame.iloc[:3]).id.tolist() == ["0", "1", "2"]
+
+
+def test_too_few_rows_to_split_are_said_to_be(tmp_path):
+    two = pd.DataFrame({"x": [0.0, 1.0], "ill": [0, 1]})
+    with pytest.raises(ValueError, match="would hold 0 positive and 0 negative labels"):
+        deepauc.fit(two, label="ill", features="x", folds=0, out=tmp_path / "run")
 
 
 def test_arguments_as_a_notebook_has_them(frame, short, tmp_path):

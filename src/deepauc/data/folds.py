@@ -16,7 +16,7 @@ import numpy.typing as npt
 from deepauc.data.splits import fold_numbers, held_out_task, pool_rows, split_by_fractions
 from deepauc.data.task import Array, Indices, Task
 from deepauc.labels import NO_NAME
-from deepauc.names import find_alike, group_word, one_form
+from deepauc.names import counted, find_alike, group_word, one_form
 
 AUTO_FOLDS = 5
 AUTO_BELOW = 200  # units of the rarer class, from which on a test part of 15 % has 30 of them
@@ -94,7 +94,7 @@ def given_folds(task: Task, values: npt.ArrayLike, *, column: str, together: Arr
     codes = np.argmax(cells[pool][:, None] == names, axis=1)
     if not 2 <= len(names) <= MOST_FOLDS:
         raise ValueError(
-            f"the column {column} has {len(names)} different values; folds need 2 to {MOST_FOLDS}, because each "
+            f"the column {column} has {counted(len(names), 'different value')}; folds need 2 to {MOST_FOLDS}, because each "
             "fold is trained separately. Is it the right column?"
         )
     groups = _of(task.groups, pool)

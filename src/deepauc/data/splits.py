@@ -184,7 +184,7 @@ def _strata(labels: Array) -> Indices:
 
 
 def _require_both_classes(labels: Array, where: str, remedy: str) -> None:
-    columns = labels.reshape(len(labels), -1)
+    columns = labels[:, None] if labels.ndim == 1 else labels  # (0, L) too, where too few rows leave a part empty
     if not ((columns > 0.5).any(axis=0) & (columns == 0).any(axis=0)).any():
         raise ValueError(
             f"{where} would hold {int((columns > 0.5).sum())} positive and {int((columns == 0).sum())} negative "
@@ -243,7 +243,7 @@ def _deal_groups(strata: Indices, groups: Array, shares: npt.NDArray[np.float64]
     names, codes = np.unique(groups, return_inverse=True)
     if len(names) < len(shares):
         raise ValueError(
-            f"{len(shares)} parts need at least as many groups (patients); there are {len(names)}. "
+            f"{len(shares)} parts need at least as many groups (patients), and the table has {len(names)}. "
             "Is it the right column?"
         )
     counts = np.zeros((len(names), int(strata.max()) + 1))

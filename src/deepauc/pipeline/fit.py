@@ -67,8 +67,9 @@ def fit(
         metadata: The column of numbers or words (age, sex, site), or several, alone or together with images.
         positive: The label that counts as positive, where labels are not 0 and 1.
         split: The column of parts: train, validation, test.
-        weight: The column of weights.
-        id: The column of row names, where there is no image.
+        weight: The column of weights; they count in training, not in AUCs, thresholds and probabilities.
+        id: The column of row names, where there is no image; without it rows of a DataFrame are called by their
+            places, from 0, as `iloc` counts them, and rows of a file by their lines.
         bag: The column that says which rows are images of one exam, patient or slide: they have one label, and the
             model scores them together. Rows of `oof`, parts and folds are then bags.
         image_root: The folder that image paths are relative to.

@@ -83,6 +83,8 @@ class Model:
         names = [rows.label_names.index(name) for name in self.aucs]
         if not names:
             raise ValueError(f"{self.path} has no AUC: no label has positives and negatives in a held-out part.")
+        if len(names) == 1:
+            return self.aucs[rows.label_names[names[0]]]
         found = fold_auroc_interval(
             rows.scores[:, names], rows.labels[:, names], np.zeros(len(rows)), groups=rows.groups, average=True
         )
@@ -121,7 +123,8 @@ class Model:
     def oof(self) -> pd.DataFrame:
         """Scores of rows by a network that was not trained on them: id, group, fold, label, score.
 
-        With one split these are the rows of validation. Several labels: one row for each, its name in `name`.
+        With one split these are the rows of validation. Several labels: one row for each, its name in `name`. `id` is
+        the image file, the column `id` of `fit`, or else the place of the row, from 0 (of a file: its line).
         """
         import pandas as pd
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -14,10 +15,11 @@ from deepauc.pipeline.folding import dealt_folds
 from deepauc.pipeline.job import Job, estimated_seconds, fit_minutes, plan, read, recorded_pace
 from deepauc.pipeline.outcome import Outcome, conclude
 from deepauc.pipeline.stages import stage_lengths
-from deepauc.pipeline.train import folder_state, remove_trials, train_run
+from deepauc.pipeline.train import State, folder_state, remove_trials, train_run
 from deepauc.training.config import Settings
 from deepauc.training.engine.distributed import join_ranks
 from deepauc.training.prepare.prepare import Rows, has_both, split_rows
+from deepauc.training.run.file_lock import sole_user
 from deepauc.training.run.folder import RunFolder
 
 
@@ -43,6 +45,23 @@ def run(
     state = folder_state(out)
     folder = RunFolder(out)
     rows = read(settings, device=device, frame=frame, listen=listen)
+    with sole_user(out) if leads and not folder.done else nullcontext():
+        return _run(settings, rows, out=out, state=state, device=device, command=command, leads=leads, listen=listen)
+
+
+def _run(
+    settings: Settings,
+    rows: Rows,
+    *,
+    out: Path,
+    state: State,
+    device: torch.device,
+    command: str,
+    leads: bool,
+    listen: Listener,
+) -> Outcome | CrossValidation | None:
+    """All that follows once the data are read."""
+    folder = RunFolder(out)
     dealt = dealt_folds(settings, rows, folder)
     if dealt is not None:
         return cross_validate(

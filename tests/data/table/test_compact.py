@@ -105,7 +105,7 @@ def test_nothing_depends_on_where_a_block_ends(tmp_path, monkeypatch, rows):
         (28, None, "wrong number of fields", "2 fields under 6 column names"),
         (33, "who", "cell too long", "a cell of 1,001 characters; 1,000 is the most"),
         (35, "who", "missing group", "the cell is empty"),
-        (45, None, "duplicate row", "the same row as in line 2"),
+        (45, None, "duplicate row", "the same row as in row 2"),
     ]
     task, _ = read_table(path, **OPTIONS, skip_bad=True)
     good = [row for row in range(40) if row not in (7, 8, 11, 12, 15, 20, 21, 30)]

@@ -113,7 +113,7 @@ def test_ids_of_rows_of_numbers(tmp_path):
     text += ",7,8,1\nb,9,9,1\n"
     problems = problems_of(write(tmp_path, text), **NUMBERS, id_column="payment")
     assert found(problems) == [(5, "payment", "missing id"), (6, "payment", "duplicate id")]
-    assert "'b' is also the id of line 3" in problems[1].message
+    assert "'b' is also the id of row 3" in problems[1].message
     inputs = read_inputs(tmp_path / "table.csv", feature_columns=["f"], id_column="payment", skip_bad=True)
     assert inputs.ids.tolist() == ["0017", "b", "c", "b"]  # to be scored, a row may come twice
     assert inputs.report.skipped == (5,)
@@ -296,6 +296,12 @@ def test_all_weights_zero(tmp_path):
     assert (problem.row, problem.kind) == (None, "bad weight")
 
 
+def test_weights_that_are_missing_are_not_called_zero(tmp_path):
+    found = problems_of(write(tmp_path, "f,g,target,w\n1,2,0,\n3,4,1,\n"), **NUMBERS, weight_column="w")
+    assert [problem.row for problem in found] == [2, 3]
+    assert all("the cell is empty" in problem.message for problem in found)
+
+
 def test_duplicate_rows_of_numbers_are_whole_rows(tmp_path):
     path = write(tmp_path, "id,f,g,target\n1,0,0,0\n2,0,0,0\n3,1,1,1\n3,1,1,1\n")
     assert found(problems_of(path, **NUMBERS)) == [(5, None, "duplicate row")]
@@ -330,7 +336,7 @@ def test_paths_that_leave_the_folder(tmp_path):
     text = "file,target\n0.png,0\n1.png,1\n" + "".join(f"{cell},1\n" for cell in cells)
     problems = problems_of(write(inside, text), **IMAGES)
     assert found(problems) == [(4 + i, "file", "path leaves folder") for i in range(len(cells))]
-    assert all("allow_outside" in p.message for p in problems)
+    assert all("--allow-outside" in p.message for p in problems)
     task, _ = read_table(write(inside, text), **IMAGES, allow_outside=True, allow_duplicates=True)
     np.testing.assert_array_equal(task.inputs([2])[0], task.inputs([5])[0])
     fine = "file,target\n0.png,0\nfolder/../1.png,1\n./1.png,1\nharmless.png,0\n"

@@ -1,5 +1,7 @@
 """Orders are tables of (seed, epoch), the prior is that of the stream."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -78,8 +80,11 @@ def test_uncertain_labels_need_a_policy(image_task):
 
 
 def test_one_class_is_refused(image_task):
-    with pytest.raises(ValueError, match="one class"):
+    with pytest.raises(ValueError, match=rf"no positive row of the label '{image_task.label_names[0]}'"):
         Stream(image_task.with_labels(np.zeros(160)), stage(objective=CrossEntropy()), seed=0, number=0)
+    weightless = replace(image_task, weights=1 - image_task.labels.reshape(-1))
+    with pytest.raises(ValueError, match="no positive row of a weight above 0 of the label"):
+        Stream(weightless, stage(objective=CrossEntropy()), seed=0, number=0)
 
 
 def test_batch_larger_than_the_part(image_task):

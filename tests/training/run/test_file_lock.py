@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from deepauc.training.run import file_lock
-from deepauc.training.run.file_lock import lock
+from deepauc.training.run.file_lock import lock, sole_user
 
 
 @pytest.fixture(params=["here", "windows"])
@@ -45,3 +45,36 @@ def test_one_holds_it_until_it_is_closed(tmp_path, system):
         threading.Timer(0.1, one.close).start()
         assert lock(other)
     assert path.read_bytes() == b"held"
+
+
+def test_a_folder_has_one_user(tmp_path):
+    folder = tmp_path / "runs" / "first"
+    with sole_user(folder):
+        with pytest.raises(ValueError, match="another process is training in"), sole_user(folder):
+            pass
+        assert folder.is_dir()
+        (folder / "run.json").touch()
+    with sole_user(folder):  # free again
+        assert [path.name for path in folder.iterdir()] == ["run.json"]
+
+
+def test_a_folder_that_stays_empty_goes(tmp_path):
+    with sole_user(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run").exists()
+    with sole_user(tmp_path):
+        pass
+    assert tmp_path.exists()
+
+
+def test_a_folder_that_cannot_be_locked_is_taken_without(tmp_path, monkeypatch):
+    def refuse(descriptor, mode):
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with sole_user(tmp_path), sole_user(tmp_path):
+        pass
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with sole_user(tmp_path), sole_user(tmp_path):
+        pass

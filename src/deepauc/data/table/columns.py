@@ -75,7 +75,12 @@ def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tu
     bad = ~(np.isfinite(weights) & (weights >= 0))
     message = "a weight is a finite number that is not negative"
     problems = [
-        _problem(lines[row], column, "bad weight", f"{shown(cells[row])}: {message}{_decimal_comma(cells[row])}")
+        _problem(
+            lines[row],
+            column,
+            "bad weight",
+            f"{shown(cells[row])}: {message}{_decimal_comma(cells[row])}" if cells[row].strip() else EMPTY_FEATURE,
+        )
         for row in np.flatnonzero(bad).tolist()
     ]
     return single_precision_weights(np.where(bad, 0, weights)), problems
@@ -155,7 +160,7 @@ def id_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, may_
             message = "the cell is empty: give every row a name of its own"
             problems.append(_problem(line, column, "missing id", message))
         elif first.setdefault(name, line) != line and not may_repeat:
-            message = f"{shown(name)} is also the id of line {first[name]}: ids must be unique (name what "
+            message = f"{shown(name)} is also the id of row {first[name]}: ids must be unique (name what "
             message += "several rows share with --group-column)"
             problems.append(_problem(line, column, "duplicate id", message))
     return problems

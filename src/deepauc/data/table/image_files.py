@@ -90,7 +90,8 @@ class _Resolver:
                 return path
         except (OSError, ValueError) as error:  # a name that the system does not take; another drive on Windows
             return Problem(row=line, column=column, kind="missing file", message=f"{shown(cell)}: {error}")
-        message = f"{shown(cell)}: it lies outside the table's folder; --allow-outside (allow_outside=True) permits it"
+        remedy = "--allow-outside permits it (in Python, image_root= names a folder that holds all images)"
+        message = f"{shown(cell)}: it lies outside the folder of the images; {remedy}"
         return Problem(row=line, column=column, kind="path leaves folder", message=message)
 
     def _real_path(self, path: str) -> str:

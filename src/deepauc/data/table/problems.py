@@ -48,7 +48,10 @@ _NOBODY = frozenset({"unknown", "na", "n/a", "nan", "none", "null", "?", "-", "0
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One fault. `row` is the line in the file (the header is line 1), None where the whole table is meant."""
+    """One fault. `row` is the line in the file (the header is line 1), in a DataFrame the place of the row, from 0.
+
+    It is None where the whole table is meant.
+    """
 
     row: int | None
     column: str | None
@@ -99,7 +102,7 @@ class MissingCode:
 
 @dataclass(frozen=True, kw_only=True)
 class TableReport:
-    """What one pass over a table has found. Row numbers are lines of the file, the header being line 1."""
+    """What one pass over a table has found. Row numbers are those of `Problem`."""
 
     path: str
     rows: int

@@ -111,7 +111,7 @@ def read_table(
         feature_columns: The columns of numbers, where there is no image.
         group_column: The column of patients.
         id_column: Names of rows of numbers, each its own, carried along and no input. Without it such rows are called
-            by their lines; images are always called by their files.
+            by their lines (in a DataFrame by their places, from 0); images are always called by their files.
         split_column: The column of parts: train, validation (valid, val) or test. Without it every row is in train.
         weight_column: The column of weights.
         positive: The label that counts as positive where labels are not 0 and 1; all others are negative.

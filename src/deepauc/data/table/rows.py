@@ -53,8 +53,8 @@ _FEW_COLUMNS = 6  # below which two lines of a note may have as many separators 
 class TableRows:
     """Columns of equal length; `lines[i]` is where row i starts in the file.
 
-    The header is line 1; parquet and DataFrames have none, but their rows are numbered from 2 on too, as in the csv of
-    the same table.
+    The header is line 1; parquet has none, but its rows are numbered from 2 on too, as in the csv of the same table.
+    Rows of a DataFrame have their places, from 0, as `iloc` counts them.
     """
 
     columns: Mapping[str, TextColumn]
@@ -360,7 +360,7 @@ def _read_frame(frame: pd.DataFrame, wanted: Sequence[str], numbers: Collection[
         raise ValueError(f"{name} has more than {MAX_ROWS:,} rows.")
     found = _Rows(_places(header, wanted, name), numbers)
     try:
-        for line, row in enumerate(text_rows(frame), start=2):
+        for line, row in enumerate(text_rows(frame)):
             found.add(row, line)
         return found.cells()
     except UnicodeEncodeError as error:

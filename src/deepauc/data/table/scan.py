@@ -101,7 +101,7 @@ class Scan:
     name: str  # of the table, in messages
     columns: TableColumns
     cells: TableRows
-    lines: Indices  # (N,) where each row starts in the file
+    lines: Indices  # (N,) where each row starts in the file; in a DataFrame its place
     labels: Floats  # (N, L)
     unlabelled: Mask  # (N,) all label cells empty
     parts: Indices  # (N,) number of the part the row belongs in, or NO_PART
@@ -279,7 +279,10 @@ def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
             # A rare label may be missing from a part that only evaluates, as long as another can be evaluated.
             if len(found) == len(scan.columns.labels) or number == TRAIN:
                 problems += [p for p in found if all(p.column != other.column for other in problems)]
-    if scan.weights is not None and not (scan.weights[keep] > 0).any():
+    if scan.weights is not None:
+        unread = [one for one in scan.problems if one.kind == "bad weight"]  # they stand as 0
+        keep = keep & ~_in_rows(scan.lines, unread)
+    if scan.weights is not None and keep.any() and not (scan.weights[keep] > 0).any():
         problems.append(Problem(row=None, column=scan.columns.weight, kind="bad weight", message="every weight is 0"))
     return problems
 
@@ -345,7 +348,7 @@ def _repeated_rows(scan: Scan, identity: Array) -> list[Problem]:
         for row in others:
             same = np.array_equal(scan.labels[row], scan.labels[first], equal_nan=True)
             what = "the same row" if scan.images is None else "the same image"
-            message = f"{what} as in line {scan.lines[first]}{'' if same else ', with another label'}"
+            message = f"{what} as in row {scan.lines[first]}{'' if same else ', with another label'}"
             line, column = int(scan.lines[row]), scan.columns.image
             problems.append(Problem(row=line, column=column, kind="duplicate row", message=message))
     return problems
@@ -362,7 +365,7 @@ def _files_of_one_name(scan: Scan) -> list[Problem]:
     for first, *others in equal_sets(names):
         for row in others:
             if scan.images.paths[row] != scan.images.paths[first]:
-                message = f"its name looks like that of another file, in line {scan.lines[first]}: rename one of them"
+                message = f"its name looks like that of another file, in row {scan.lines[first]}: rename one of them"
                 line, column = int(scan.lines[row]), scan.columns.image
                 problems.append(Problem(row=line, column=column, kind="duplicate id", message=message))
     return problems
@@ -377,13 +380,13 @@ def _patients_in_two_parts(scan: Scan) -> list[Problem]:
         for row in where if name not in NO_NAME else ():  # an empty name is a problem of its own
             if NO_PART < scan.parts[row] < scan.parts[last]:
                 here, there = PART_NAMES[scan.parts[row]], PART_NAMES[scan.parts[last]]
-                message = f"{name} is in {here} here and in {there} in line {scan.lines[last]}"
+                message = f"{name} is in {here} here and in {there} in row {scan.lines[last]}"
                 line, column = int(scan.lines[row]), scan.columns.group
                 problems.append(Problem(row=line, column=column, kind="patient in two splits", message=message))
     return problems
 
 
-def _in_rows(lines: Sequence[int], problems: Iterable[Problem]) -> Mask:
+def _in_rows(lines: Sequence[int] | Indices, problems: Iterable[Problem]) -> Mask:
     rows = [problem.row for problem in problems if problem.row is not None]
     return np.isin(np.array(lines, dtype=np.int64), np.array(rows, dtype=np.int64))
 

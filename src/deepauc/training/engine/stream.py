@@ -30,6 +30,7 @@ class Stream:
         self.seed = hash_key(seed, number) >> 1  # of this stage's orders and augmentations
         resolved = task if stage.uncertain is None else resolve_task(task, stage.uncertain, seed=seed)
         self.labels = resolved.labels.reshape(len(task), task.num_labels).copy()
+        self._names = task.label_names
         without_labels = stage.on_views and stage.positives_per_batch is None
         self.rows = trainable_rows(resolved) if without_labels else resolved.labelled("train")
         self.unlabelled = int(np.isin(self.rows, resolved.unlabelled("train")).sum())
@@ -115,8 +116,9 @@ class Stream:
         shares = positive / np.where(total > 0, total, np.nan)
         if not ((shares > 0) & (shares < 1)).all():
             wrong = int(np.flatnonzero(~((shares > 0) & (shares < 1)))[0])
+            weighted = "" if self.weights is None else " of a weight above 0"
             raise ValueError(
-                f"label {wrong} of the training part has one class only, or no label at all: "
-                "nothing can be ranked. Check the labels and the split, or leave this label out."
+                f"the training part has no positive row{weighted} of the label {self._names[wrong]!r}, or no negative "
+                "one: nothing can be ranked. Check the labels and the split, or leave this label out."
             )
         return tuple(float(s) for s in shares)
