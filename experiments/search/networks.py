@@ -1,4 +1,4 @@
-"""Networks that `best` may choose freely, from scratch: ResNet18 for images of 32 pixels, whole or at half the width."""
+"""Networks that `best` may choose freely, from scratch: ResNet18 for small images, whole or at half its width."""
 
 from __future__ import annotations
 

@@ -82,13 +82,13 @@ def best(
     positives: in each batch; 0 is plain shuffling. mixup: alpha of its Beta. ema: share of the old average kept in a
     step. supcon has a quarter of positives in its batches. first_warmup: iterations over which the first stage's
     learning rate rises; by default four an epoch, about a tenth of the stage at 40 to 50 steps an epoch. tta: copies of
-    an image that a final score is the mean of. scale: of the last stage's loss, by lr, decay and gamma: s times the loss at
-    rate lr and decay d takes the steps of the loss at rate s lr and decay d / s. dropout: of that stage alone; a number
-    (0 too) gives the network layers for it, the same for every rate, so that all of them share a first stage.
-    frozen_epochs: of that stage, in which its last layer alone moves. lower_rate: of its lowest layers, as a share of
-    lr, the others in between. draw: which random numbers that stage has, and from 1 on which first classifier. Arguments that
-    a loss has no use for are not looked at: gamma is PESG's (auc_m, auc_s), margin is for auc_m and pairwise, bound for
-    all but ce, smoothing for ce. first_lr: None is that of `FIRST_LR`.
+    an image that a final score is the mean of. scale: of the last stage's loss, by the optimizer: s times the loss at
+    rate lr and decay d takes the steps of the loss at rate s lr and decay d / s (gamma likewise). dropout: of that
+    stage alone; a number (0 too) gives the network layers for it, the same for every rate, so that all of them share
+    a first stage. frozen_epochs: of that stage, in which the last layer alone moves. lower_rate: of the lowest layers,
+    as a share of lr; the others' lie in between. draw: which random numbers that stage has; from 1 on it also begins
+    with another classifier. Arguments that a loss has no use for are not looked at: gamma is PESG's (auc_m, auc_s),
+    margin is for auc_m and pairwise, bound for all but ce, smoothing for ce. first_lr: None is that of `FIRST_LR`.
     """
     if loss not in get_args(Loss):
         raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}.")

@@ -58,7 +58,12 @@ def test_graded_rates_rise_by_one_factor_to_the_last_layer(image_task, tmp_path)
     stage = Stage(objective=AUCMargin(), optimizer=PESGSpec(lr=0.1), iterations=1, batch_size=32)
     whole = moved(image_task, tmp_path / "whole", stage)
     graded = moved(image_task, tmp_path / "graded", replace(stage, backbone_rate=0.01, graded_rates=True))
-    shares = {"features.0.weight": 0.01, "features.1.bias": 0.01, "features.5.bias": 0.1, "head.bias": 1.0}  # of MODEL's two layers
+    shares = {
+        "features.0.weight": 0.01,
+        "features.1.bias": 0.01,
+        "features.5.bias": 0.1,
+        "head.bias": 1.0,
+    }  # of MODEL's two layers
     for name, share in shares.items():
         torch.testing.assert_close(graded[name], share * whole[name], rtol=5e-2, atol=1e-6)
 
@@ -79,7 +84,9 @@ FROZEN = Stage(
 def test_frozen_layers_stay_until_their_epochs_are_over(image_task, tmp_path, optimizer, engine):
     objective = AUCMargin() if isinstance(optimizer, PESGSpec) else CrossEntropy()
     for epochs in (2, 3):
-        stage = replace(FROZEN, objective=objective, optimizer=optimizer, epochs=None, iterations=epochs * 4, batch_size=24)
+        stage = replace(
+            FROZEN, objective=objective, optimizer=optimizer, epochs=None, iterations=epochs * 4, batch_size=24
+        )
         found = moved(image_task, tmp_path / str(epochs), stage, engine=engine)
         assert found["head.weight"].abs().max() > 1e-3
         for name in found.keys() - set(HEAD):

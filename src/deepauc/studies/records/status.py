@@ -73,7 +73,12 @@ def _asked_for_final(study: Study, recorded: Sequence[Record], choices: Recorded
     selected = choices.selected(study)
     if selected is None:
         return records
-    return [record for record in records if as_text(record.get("config", {})) == as_text(selected[0])]
+    return [
+        record
+        for record in records
+        if as_text({**record.get("fixed", {}), **record.get("config", {})})
+        == as_text({**record.get("fixed", {}), **selected[0]})
+    ]
 
 
 def _as_fixed(study: Study, record: Record) -> bool:
