@@ -28,11 +28,11 @@ _BOTH: Mapping[str, tuple[Any, ...]] = {
     "lr": (0.01, 0.03, 0.1, 0.3),
     "momentum": (0.0, 0.9),
     "weight_decay": (1e-4, 1e-3, 5e-3, 2e-2),
-    "scale": (1.0, 1 / 3, 0.1),
+    "scale": (1.0, 1 / 3),
     "epochs": (10, 20, 40),
     "dropout": (0.0, 0.2, 0.5),
-    "frozen_epochs": (0, 2, 5),
-    "lower_rate": (1.0, 0.3, 0.1),
+    "frozen_epochs": (0, 3),
+    "lower_rate": (1.0, 0.3),
 }
 MENU: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "auc_m": {**_BOTH, "gamma": (0.0, 0.002, 0.02, 0.1)},
@@ -61,7 +61,7 @@ LATER = {
 # Of about equal cost: at most two minutes of an H200 a model.
 NETWORKS: tuple[Config, ...] = (
     {"network": "R", "first_epochs": 600},
-    {"network": "H", "first_epochs": 200},
+    {"network": "H", "first_epochs": 140},
     {"network": "B", "first_epochs": 60},
 )
 NETWORK_FOLDS: tuple[Folds, ...] = (("C10", 104, 2), ("C2", 104, 2), ("C100", 104, 2))

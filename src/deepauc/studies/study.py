@@ -175,8 +175,7 @@ class Study:
     ) -> Study:
         """A smaller form, what was cut being recorded: fewer configurations, epochs or training sets while tuning.
 
-        options: other fixed arguments of the method, also in place of inherited ones; those it does not have, or that
-        the grid tries, are an error.
+        options: other fixed arguments of the method; those it does not have, or that the grid tries, are an error.
         """
         assert isinstance(self.grid, Grid)
         study, cut = self, dict(self.cut)
@@ -184,10 +183,7 @@ class Study:
             study = replace(study, grid=self.grid.first(configs))
             cut["configs"] = f"{configs} of {len(self.grid)}"
         if options:
-            inherits = study.inherits
-            if inherits is not None:
-                inherits = replace(inherits, axes=tuple(axis for axis in inherits.axes if axis not in options))
-            study = replace(study, fixed={**study.fixed, **options}, inherits=inherits)
+            study = replace(study, fixed={**study.fixed, **options})
             cut.update(options)
         if study.tuned and tune_epochs is not None:
             study = replace(study, tuning={**study.tuning, "epochs": tune_epochs})

@@ -414,9 +414,9 @@ def test_averages_over_sets_and_of_both_losses_on_one_set(small):
     for place, loss in enumerate(LOSSES):
         gain = np.subtract(both, twice[loss])
         assert one[4 + place] == over[4 + place]  # one cell alone
-        assert float(one[4 + place].split()[0]) == pytest.approx(gain.mean(), abs=6e-4)
-        assert figures["best"]["average"][f"both-{loss}"]["mean"] == pytest.approx(gain.mean(), abs=1e-6)
-        assert figures["cells"]["C10-R-1"]["best-average"][loss]["sets"] == pytest.approx(twice[loss], abs=1e-6)
+        assert float(one[4 + place].split()[0]) == pytest.approx(gain.mean(), abs=1e-3)  # ranks tie
+        assert figures["best"]["average"][f"both-{loss}"]["mean"] == pytest.approx(gain.mean(), abs=5e-4)
+        assert figures["cells"]["C10-R-1"]["best-average"][loss]["sets"] == pytest.approx(twice[loss], abs=5e-4)
         firsts = [[r["first_stage"]["name"] for r in book.final(f"C10-R-1{x}-{loss}")] for x in ("", "-again")]
         assert firsts[0] == firsts[1]
         assert twice[loss] != [auroc(a, labels) for a, _ in ranks[loss]]

@@ -121,7 +121,7 @@ def as_text(config: Mapping[str, Any]) -> str:
 
 def arguments(record: Mapping[str, Any]) -> dict[str, Any]:
     """What the method was called with; whether a study fixes an argument or inherits it is no matter of the setting."""
-    return {**record["fixed"], **record["config"]}
+    return {**record.get("fixed", {}), **record.get("config", {})}
 
 
 def _counts(record: Record) -> bool:
