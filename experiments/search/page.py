@@ -17,12 +17,12 @@ from deepauc.models.fusion import ensemble
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record
 from deepauc.text_tables import auc_text, percent_text
-from experiments.benchmarks.page import pooled, tried_settings
+from experiments.benchmarks.page import pooled
 from experiments.benchmarks.tables import BenchmarkCell
 from experiments.search.cells import BEST_CELLS, FREE, read_ranks
 from experiments.search.lever_results import LeverResult, lever_results, longer_first_result
 from experiments.search.levers import FOLLOWERS, LOSSES, SET
-from experiments.search.menu import ROUNDS
+from experiments.search.menu import MENU, NETWORKS, ROUNDS
 from experiments.search.recipe import TITLES
 
 ALL_LOSSES = (*LOSSES, *FOLLOWERS)
@@ -119,10 +119,19 @@ def _two_models(books: t.Books) -> Iterator[list[str]]:
 
 def _of_the_menu(books: t.Books) -> Iterator[list[str]]:
     """Of the second search, the best settings of each round first; then the networks."""
-    for name in (*(f"menu-{loss}-{turn}" for loss in LOSSES for turn in ROUNDS), *(f"networks-{x}" for x in LOSSES)):
-        tried = tried_settings(books(SET), name)
-        for setting, values in sorted(tried.items(), key=lambda item: -fmean(item[1])):
-            yield [name, setting, str(len(values)), f"{fmean(values):.4f}"]
+    for loss in LOSSES:
+        axes = {**{f"menu-{loss}-{turn}": tuple(MENU[loss]) for turn in ROUNDS}, f"networks-{loss}": tuple(NETWORKS[0])}
+        for name, own in axes.items():
+            tried: dict[str, list[Record]] = {}
+            for record in books(SET).tuning(name):
+                tried.setdefault(t.settings_text(record["config"]), []).append(record)
+            lines = []
+            for runs in tried.values():
+                aucs = [record["auc"]["validation"][0] for record in runs if "failed" not in record]
+                setting = t.settings_text({axis: runs[0]["config"][axis] for axis in own})
+                mean = f"{fmean(aucs):.4f}" if len(aucs) == len(runs) else f"diverged on {len(runs) - len(aucs)}"
+                lines.append([name, setting, str(len(runs)), mean])
+            yield from sorted(lines, key=lambda line: "" if "diverged" in line[3] else line[3], reverse=True)
 
 
 def _averages(books: t.Books) -> Iterator[list[str]]:

@@ -177,7 +177,8 @@ def test_the_menu_starts_where_the_first_search_ended():
     for study in menu_studies():
         if study.name.endswith("-first"):
             loss = study.fixed["loss"]
-            last = next(s for s in best_set().studies if s.name == best_levers.searched(loss)[-1])
+            name = choices.inherits_from(study.inherits)
+            last = next(one for one in best_set().studies if one.name == name)
             chosen = {**BASE[loss], **choices.selected(last)[0]}
             before = best(**chosen)
             now = study.recipe({**choices.inherited(study), **START[loss]}, "final")
