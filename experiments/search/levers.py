@@ -88,7 +88,8 @@ _OTHER_FIRST = Lever(
     ),
 )
 
-# Beside the search, on one training set first (--cells longer_first --tune-sets 5): nothing takes over what it chooses.
+# Beside the search, on one training set first (--cells longer_first --tune-sets 5). Once it is complete, the second
+# search (`menu`) takes over what it chooses.
 # A step on PolyView's four views costs two of SimCLR's.
 LONGER_FIRST = Lever(
     name="longer_first",
@@ -219,12 +220,17 @@ def lever_studies(
     return tuple(studies)
 
 
+def longer_first_name(loss: str) -> str:
+    """Of the study of `LONGER_FIRST`."""
+    return f"{LONGER_FIRST.name}-{loss}"
+
+
 def longer_first_study(loss: str) -> Study:
     """What the search of a loss has chosen, after each of the first stages of `LONGER_FIRST`."""
     fold_source = FoldSource(source=C10, folds=FOLDS)
     axes = tuple(axis for axis in all_axes(loss) if axis not in LONGER_FIRST.axes)
     return Study(
-        name=f"{LONGER_FIRST.name}-{loss}",
+        name=longer_first_name(loss),
         task=fold_source,
         method=best,
         fixed={name: value for name, value in BASE[loss].items() if name not in axes},
@@ -254,3 +260,4 @@ def all_axes(loss: str) -> tuple[str, ...]:
 
 def followed(loss: str) -> tuple[str, ...]:
     """What a loss takes over from AUC-M's search."""
+    return tuple(axis for axis in all_axes("auc_m") if axis not in BASE[loss]) if loss in FOLLOWERS else ()

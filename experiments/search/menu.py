@@ -4,9 +4,9 @@
     deepauc study run experiments/best.py --cells networks --device cuda  # once the third round is complete
 
 The levers are those that the paper's reproduction showed to matter. What is no axis here stays as the first search
-(`levers`) has chosen it, and its setting is the first of either loss (`START`). Each round has the folds of those
-before it, and no training set of the first search; no epoch is cut. A lever that one loss lacks has another in its
-place: AUC-M is pulled to the first stage's network by gamma, cross-entropy smooths its labels.
+and its longer first stages (`levers`) have chosen it, and that setting is the first of either loss (`START`). Each
+round has the folds of those before it, and no training set of the first search; no epoch is cut. A lever that one loss
+lacks has another in its place: AUC-M is pulled to the first stage's network by gamma, cross-entropy smooths its labels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid, sample
 from deepauc.studies.study import Inherits, InheritsLatest, Study
 from experiments.benchmarks.halving import BestOf, PooledSource
-from experiments.search.levers import FOLDS, LOSSES, all_axes, searched
+from experiments.search.levers import FOLDS, LONGER_FIRST, LOSSES, all_axes, longer_first_name, searched
 from experiments.search.recipe import best
 
 POOLED = PooledSource(benchmarks=("C10", "C2", "C100"), imratio=0.01)
@@ -73,8 +73,8 @@ def last_round(loss: str) -> str:
 
 
 def chosen_axes(loss: str) -> tuple[str, ...]:
-    """What both searches choose."""
-    return tuple(dict.fromkeys((*all_axes(loss), *MENU[loss])))
+    """What the searches choose."""
+    return tuple(dict.fromkeys((*all_axes(loss), *LONGER_FIRST.axes, *MENU[loss])))
 
 
 def menu_studies() -> list[Study]:
@@ -86,8 +86,8 @@ def menu_studies() -> list[Study]:
         folds = (*folds, *added)
         for loss, drawn in grids.items():
             grid = replace(drawn, configs=(START[loss], *drawn.configs))
-            kept = tuple(axis for axis in all_axes(loss) if axis not in grid.axes)
-            before = InheritsLatest.after(searched(loss), axes=kept)
+            kept = tuple(axis for axis in chosen_axes(loss) if axis not in grid.axes)
+            before = InheritsLatest.after((*searched(loss), longer_first_name(loss)), axes=kept)
             studies.append(_study(f"menu-{loss}-{turn}", loss, grid, before, folds, group=f"menu-{turn}"))
     networks = Grid(axes={axis: tuple(one[axis] for one in NETWORKS) for axis in NETWORKS[0]}, configs=NETWORKS, seed=0)
     for loss in LOSSES:
