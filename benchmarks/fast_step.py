@@ -49,6 +49,7 @@ MODELS = {
     "DenseNet121": TimmSpec(name="densenet121", activation="elu"),
     "DenseNet121-dropout": TimmSpec(name="densenet121", activation="elu", proj_drop_rate=0.3),
     "DenseNet121-small-stem": TimmSpec(name="densenet121", activation="elu", small_stem=True),
+    "ResNet18-small-stem": TimmSpec(name="resnet18", small_stem=True),
 }
 
 OBJECTIVES = {

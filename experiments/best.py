@@ -1,10 +1,12 @@
-"""The search for the best recipe on C10 at 1 %, lever by lever.
+"""The two searches for the best recipe, and the cells in which it is used.
 
-deepauc study run experiments/best.py --cells levers --device cuda --max-minutes 25
+deepauc study run experiments/best.py --cells menu --device cuda --max-minutes 25
 """
+
+from dataclasses import replace
 
 from deepauc.studies.entry import Entry
 from experiments.search import page
-from experiments.search.levers import best_set
+from experiments.search.cells import best_set, settled
 
-STUDIES = [Entry.of(best_set(), page=page.PAGE)]
+STUDIES = [replace(Entry.of(best_set(), page=page.PAGE), settled=settled)]

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Literal
 
 from deepauc.data.augment.batch import Augment
-from deepauc.models.build import ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
+from deepauc.models.build import FactorySpec, ModelSpec, ResNet20Spec, SmallCNNSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
 from deepauc.objectives.baselines import CrossEntropy, Focal
@@ -32,7 +32,7 @@ from deepauc.studies.grid import Grid, product, sample
 from deepauc.training.recipe import Bound, ObjectiveSpec, Precision, Recipe, Stage
 from deepauc.training.schedule import Steps
 
-Network = Literal["R", "D", "S"]
+Network = Literal["R", "D", "S", "B", "H"]
 Loss = Literal["ce", "focal", "auc_s", "auc_m"]
 
 MARGINS = (0.1, 0.3, 0.5, 0.7, 1.0)
@@ -42,17 +42,21 @@ FOCAL_GAMMAS = (1.0, 2.0, 5.0)
 LEARNING_RATES = (0.01, 0.03, 0.1, 0.3)
 MOMENTA = (0.0, 0.9)
 DRAWN, DRAW_SEED = 12, 14
+_SMALL_RESNET18 = "experiments.search.networks:small_resnet18"
 
 
-def network_of(network: Network) -> ModelSpec:
-    """ResNet20 or DenseNet121, both with ELU (D2); S is a small network for a CPU, none of the paper's."""
+def network_of(network: Network, *, drop_rate: float = 0.0) -> ModelSpec:
+    """ResNet20 or DenseNet121, both with ELU (D2). None of the paper's: S, small, for a CPU; ResNet18 for small images,
+    B, and H, half as wide. drop_rate: before the classifier, in DenseNet121 behind every dense layer."""
     known: dict[str, ModelSpec] = {
-        "R": ResNet20Spec(),
-        "D": TimmSpec(name="densenet121", activation="elu"),
-        "S": SmallCNNSpec(widths=(16, 32)),
+        "R": ResNet20Spec(drop_rate=drop_rate),
+        "D": TimmSpec(name="densenet121", activation="elu", proj_drop_rate=drop_rate),
+        "S": SmallCNNSpec(widths=(16, 32), drop_rate=drop_rate),
+        "B": FactorySpec(factory=_SMALL_RESNET18, arguments={"width": 64, "drop_rate": drop_rate}),
+        "H": FactorySpec(factory=_SMALL_RESNET18, arguments={"width": 32, "drop_rate": drop_rate}),
     }
     if network not in known:
-        raise ValueError(f"network must be 'R' (ResNet20), 'D' (DenseNet121) or 'S' (small), not {network!r}.")
+        raise ValueError(f"network must be one of {', '.join(map(repr, known))}, not {network!r}.")
     return known[network]
 
 

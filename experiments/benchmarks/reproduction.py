@@ -13,19 +13,18 @@ Named before any run: the primary contrast of `fair` is AUC-M minus CE over its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from deepauc.data.task import Task
-from deepauc.studies.chosen import RecordedSettings
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid, sample
-from deepauc.studies.records.book import RecordBook, validation_curve
-from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
+from deepauc.studies.records.book import RecordBook
+from deepauc.studies.sources import BenchmarkSource
 from deepauc.studies.study import Inherits, Study, StudySet
+from experiments.benchmarks import halving
 from experiments.benchmarks.ablation_tasks import ChangedSource, RankingSource
+from experiments.benchmarks.halving import BestOf, PooledSource
 from experiments.benchmarks.recipes import FOCAL_ALPHAS, FOCAL_GAMMAS, GAMMAS, MARGINS
 from experiments.benchmarks.released_recipes import LOSSES, fair, released
 from experiments.benchmarks.tables import BENCHMARKS
@@ -40,33 +39,14 @@ PRIMARY = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PooledSource(TaskSource):
-    """Training sets of several benchmarks: number 1000 k + n is set n of the k-th."""
-
-    benchmarks: tuple[str, ...]
-    imratio: float
-
-    @property
-    def name(self) -> str:
-        return f"{', '.join(self.benchmarks)} at {self.imratio:.0%}"
-
-    def seeds(self, benchmarks: Sequence[str], sets: Sequence[int]) -> tuple[int, ...]:
-        """Seeds of the `FoldSource` whose first fold of these sets is held out."""
-        return tuple(FOLDS * (1000 * self.benchmarks.index(b) + n) for b in benchmarks for n in sets)
-
-    def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
-        which, number = divmod(seed, 1000)
-        source = BenchmarkSource(benchmark=self.benchmarks[which], imratio=self.imratio)
-        return source.load(number, tuning=tuning, place=place)
-
-
 def _pooled(percent: int) -> FoldSource:
     return FoldSource(source=PooledSource(benchmarks=TUNED_ON, imratio=percent / 100), folds=FOLDS)
 
 
 def _sets(percent: int, benchmarks: Sequence[str], sets: Sequence[int]) -> tuple[int, ...]:
-    return PooledSource(benchmarks=TUNED_ON, imratio=percent / 100).seeds(benchmarks, sets)
+    """Seeds of the `FoldSource` whose first fold of these sets is held out."""
+    pooled = PooledSource(benchmarks=TUNED_ON, imratio=percent / 100)
+    return tuple(FOLDS * pooled.number(b, n) for b in benchmarks for n in sets)
 
 
 def _cell(benchmark: str, network: str, percent: int, loss: str, kind: str, **more: Any) -> Study:
@@ -217,38 +197,17 @@ def fair_set() -> StudySet:
     return StudySet(name="fair", title=title, studies=tuple(studies))
 
 
+LATER = {
+    f"{network}-fair-{loss}-{turn}": BestOf(f"{network}-fair-{loss}-first", BEST)
+    for network in NETWORKS
+    for turn in ("second", "again")
+    for loss in LOSSES
+}
+
+
 def settled(studies: Sequence[Study], results: Path) -> tuple[tuple[Study, ...], tuple[Study, ...]]:
     """`fair` with the best five of the first round in the later ones; what waits for that round is left out."""
-    book, declared = RecordBook(results / "fair"), {study.name: study for study in fair_set().studies}
-    rounds: dict[str, Study] = {}
-    for name, study in declared.items():
-        if name.endswith(("-second", "-again")) and (best := _best_five(declared[_first(name)], book)):
-            rounds[name] = replace(study, grid=best)
-    chosen = []
-    for study in studies:
-        parent = study.name if study.inherits is None else study.inherits.study
-        if parent.endswith("-first") or parent in rounds:
-            chosen.append(replace(study, grid=rounds[study.name].grid) if study.name in rounds else study)
-    return tuple(chosen), tuple(rounds.values())
-
-
-def _first(name: str) -> str:
-    return f"{name.rpartition('-')[0]}-first"
-
-
-def _best_five(first: Study, book: RecordBook) -> Grid | None:
-    """By mean validation AUC at the last epoch over the sets; None before all have run. What diverged is last."""
-    choices = RecordedSettings([first], book)
-    means = []
-    for config in first.configs:
-        records = [choices.tuning_record(first, config, seed) for seed in first.tuning_seeds]
-        curves = [None if record is None else validation_curve(record) for record in records]
-        if any(curve is None for curve in curves):
-            return None
-        means.append(fmean(curve[-1] if curve else 0.0 for curve in curves))
-    order = sorted(range(len(means)), key=lambda i: -(means[i] if means[i] == means[i] else 0.0))
-    assert isinstance(first.grid, Grid)
-    return Grid(axes=first.grid.axes, configs=tuple(first.configs[i] for i in order[:BEST]), seed=first.grid.seed)
+    return halving.settled(studies, fair_set().studies, LATER, RecordBook(results / "fair"))
 
 
 ABLATIONS = "released-ablations"

@@ -1,8 +1,6 @@
-"""How the setting of `best` is chosen, lever by lever, and the cells in which it is then used unchanged.
+"""How the setting of `best` was first chosen, lever by lever; `menu` starts from there.
 
-    deepauc study run experiments/best.py --cells levers --device cuda --max-minutes 25  # the selection, in portions
-    deepauc study run experiments/best.py --cells C10-R-1 --device cuda  # the five reported training sets
-    deepauc study table experiments/best.py  # results/best.md
+    deepauc study run experiments/best.py --cells levers --device cuda --max-minutes 25  # in portions
 
 Selection: C10 at 1 %, ResNet20, training sets 100 and 101, which are not among the five reported, each cut into five
 folds; a fold's first stage sees the other four only. Ten validation AUCs a setting, one a fold, averaged (scores of
@@ -21,18 +19,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from deepauc.data.task import Task
 from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid
 from deepauc.studies.selection import NothingToChoose, TriedSetting
-from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
-from deepauc.studies.study import InheritsLatest, Study, StudySet
-from deepauc.training.run.run import Run
-from experiments.benchmarks.tables import BenchmarkCell
+from deepauc.studies.sources import BenchmarkSource, TaskSource
+from deepauc.studies.study import InheritsLatest, Study
 from experiments.search.recipe import best
 
 SET = "best"
@@ -41,14 +32,6 @@ SELECTION_SETS = (100, 101)
 FOLDS = 5
 LOSSES = ("auc_m", "ce")  # each with a search of its own
 FOLLOWERS = ("auc_s", "pairwise")  # what AUC-M has chosen, with their own learning rate
-
-# In the order of the runs: those with 1 % first, where few positives are the difficulty.
-BEST_CELLS = (
-    *(BenchmarkCell(benchmark=benchmark, network="R", percent=1) for benchmark in ("C10", "C2", "C100")),
-    BenchmarkCell(benchmark="C10", network="D", percent=1),
-    *(BenchmarkCell(benchmark=benchmark, network="R", percent=10) for benchmark in ("C10", "C2", "C100")),
-    BenchmarkCell(benchmark="C10", network="D", percent=10),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +88,8 @@ _OTHER_FIRST = Lever(
     ),
 )
 
-# Beside the search, on one training set first (--cells longer_first --tune-sets 5): nothing takes over what it chooses.
+# Beside the search, on one training set first (--cells longer_first --tune-sets 5). Once it is complete, the second
+# search (`menu`) takes over what it chooses.
 # A step on PolyView's four views costs two of SimCLR's.
 LONGER_FIRST = Lever(
     name="longer_first",
@@ -204,44 +188,6 @@ def _within(top: TriedSetting, other: TriedSetting) -> bool:
     return fmean(differences) <= error
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankedSource(TaskSource):
-    """Another source, whose final records keep the ranks of the test scores: what an average of models needs.
-
-    Ranks, since AUC scores of different models share no scale. Two bytes an image: 27 kB of text for 10,000.
-    """
-
-    source: TaskSource
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self.source.needs
-
-    def load(self, seed: int, *, tuning: bool, place: Place) -> Task:
-        return self.source.load(seed, tuning=tuning, place=place)
-
-    def keep(self, run: Run, task: Task, *, device: torch.device | None) -> Mapping[str, Any]:
-        return {**self.source.keep(run, task, device=device), "test_ranks": kept_ranks(*run.scores("test"))}
-
-
-def kept_ranks(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
-    """Twice the rank from 0, ties sharing their mean, as two bytes each; labels as bytes."""
-    if len(scores) > 1 << 15:
-        raise ValueError(f"ranks of {len(scores)} images do not fit into two bytes each.")
-    from scipy.stats import rankdata
-
-    return {"ranks": (2 * rankdata(scores) - 2).astype("<u2"), "labels": (labels == 1).astype("u1")}
-
-
-def read_ranks(kept: Mapping[str, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Ranks and labels, (N,) each, as `kept_ranks` got them."""
-    return np.asarray(kept["ranks"]) / 2, np.asarray(kept["labels"]).astype(np.float64)
-
-
 def lever_studies(
     loss: str, source: TaskSource, *, base: Config, sets: Sequence[int] = SELECTION_SETS, folds: int = FOLDS
 ) -> tuple[Study, ...]:
@@ -249,7 +195,7 @@ def lever_studies(
     fold_source = FoldSource(source=source, folds=folds)
     studies: list[Study] = []
     decided: tuple[str, ...] = ()
-    inherits = InheritsLatest.after(_searched("auc_m"), axes=followed(loss)) if loss in FOLLOWERS else None
+    inherits = InheritsLatest.after(searched("auc_m"), axes=followed(loss)) if loss in FOLLOWERS else None
     for number, lever in enumerate(LEVERS[loss], start=1):
         if inherits is not None:
             decided = inherits.axes
@@ -274,19 +220,24 @@ def lever_studies(
     return tuple(studies)
 
 
+def longer_first_name(loss: str) -> str:
+    """Of the study of `LONGER_FIRST`."""
+    return f"{LONGER_FIRST.name}-{loss}"
+
+
 def longer_first_study(loss: str) -> Study:
     """What the search of a loss has chosen, after each of the first stages of `LONGER_FIRST`."""
     fold_source = FoldSource(source=C10, folds=FOLDS)
-    axes = tuple(axis for axis in _all_axes(loss) if axis not in LONGER_FIRST.axes)
+    axes = tuple(axis for axis in all_axes(loss) if axis not in LONGER_FIRST.axes)
     return Study(
-        name=f"{LONGER_FIRST.name}-{loss}",
+        name=longer_first_name(loss),
         task=fold_source,
         method=best,
         fixed={name: value for name, value in BASE[loss].items() if name not in axes},
         grid=LONGER_FIRST.grid,
         select=SimplestWithinPairedError(),
         tuning_seeds=fold_source.seeds(SELECTION_SETS),
-        inherits=InheritsLatest.after(_searched(loss), axes=axes),
+        inherits=InheritsLatest.after(searched(loss), axes=axes),
         seeds=(0,),  # never refitted: folds are for choosing
         group=LONGER_FIRST.name,
     )
@@ -298,63 +249,15 @@ def lever_name(loss: str, number: int) -> str:
     return f"levers-{loss}-{place:02d}-{LEVERS[loss][number - 1].name}"
 
 
-def _searched(loss: str) -> tuple[str, ...]:
+def searched(loss: str) -> tuple[str, ...]:
     """Names of a loss's studies, in order."""
     return tuple(lever_name(loss, number) for number in range(1, len(LEVERS[loss]) + 1))
 
 
-def _all_axes(loss: str) -> tuple[str, ...]:
+def all_axes(loss: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis for lever in LEVERS[loss] for axis in lever.axes))
 
 
 def followed(loss: str) -> tuple[str, ...]:
     """What a loss takes over from AUC-M's search."""
-    return tuple(axis for axis in _all_axes("auc_m") if axis not in BASE[loss]) if loss in FOLLOWERS else ()
-
-
-def cell_study(
-    name: str, loss: str, source: TaskSource, *, fixed: Config, seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-) -> Study:
-    """What the search of a loss has chosen, unchanged, on a cell's training sets.
-
-    As long as a search is unfinished, it is what its last finished lever has chosen; the record says which.
-    """
-    axes = tuple(dict.fromkeys((*followed(loss), *_all_axes(loss))))
-    inherits = InheritsLatest.after(_searched(loss), axes=axes)
-    return Study(
-        name=f"{name}-{loss}",
-        task=RankedSource(source=source),
-        method=best,
-        fixed={key: value for key, value in {**BASE[loss], **fixed}.items() if key not in axes},
-        inherits=inherits,
-        seeds=seeds,
-        group=name,
-    )
-
-
-def best_set() -> StudySet:
-    """The search on C10 at 1 %, then all cells."""
-    searches = {loss: lever_studies(loss, C10, base={}) for loss in LEVERS}
-    levers = [
-        search[number]
-        for number in range(max(map(len, LEVERS.values())))
-        for search in (searches[loss] for loss in LOSSES)
-        if number < len(search)
-    ]
-    longer = [longer_first_study(loss) for loss in LOSSES]
-    followers = [study for loss in FOLLOWERS for study in searches[loss]]
-    cells = [
-        cell_study(
-            cell.name,
-            loss,
-            BenchmarkSource(benchmark=cell.benchmark, imratio=cell.percent / 100),
-            fixed={"network": cell.network},
-        )
-        for cell in BEST_CELLS
-        for loss in (*LOSSES, *(FOLLOWERS if cell == BEST_CELLS[0] else ()))
-    ]
-    return StudySet(
-        name=SET,
-        title="One recipe for few positives, chosen by cross-validation inside C10 at 1 %, beside a CE from its menu",
-        studies=(*levers, *followers, *longer, *cells),
-    )
+    return tuple(axis for axis in all_axes("auc_m") if axis not in BASE[loss]) if loss in FOLLOWERS else ()

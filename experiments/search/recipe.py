@@ -8,6 +8,7 @@ what it is.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 from deepauc.data.augment.batch import Augment
@@ -38,6 +39,7 @@ VIEWS = Augment(
 FIRST_LR = {"simclr": 0.5, "supcon": 0.5, "vicreg": 0.02, "polyview": 0.5}
 FIRST_WEIGHT_DECAY = 1e-4
 CE_FIRST_LR, CE_FIRST_MOMENTUM = 0.03, 0.9
+PLACED = 0.3  # the rate of dropout layers before a stage sets its own
 
 
 def best(
@@ -69,15 +71,24 @@ def best(
     network: Network = "R",
     precision: Precision = "bfloat16",
     tta: int = 0,
+    scale: float = 1.0,
+    dropout: float | None = None,
+    frozen_epochs: int = 0,
+    lower_rate: float = 1.0,
+    draw: int = 0,
 ) -> Recipe:
     """First stage, cross-entropy for `ce_first` epochs, then `loss` for `epochs`; 0 (or "none") leaves a part out.
 
     positives: in each batch; 0 is plain shuffling. mixup: alpha of its Beta. ema: share of the old average kept in a
     step. supcon has a quarter of positives in its batches. first_warmup: iterations over which the first stage's
     learning rate rises; by default four an epoch, about a tenth of the stage at 40 to 50 steps an epoch. tta: copies of
-    an image that a final score is the mean of. Arguments that
-    a loss has no use for are not looked at: gamma is PESG's (auc_m, auc_s), margin is for auc_m and pairwise, bound for
-    all but ce, smoothing for ce. first_lr: None is that of `FIRST_LR`.
+    an image that a final score is the mean of. scale: of the last stage's loss, by the optimizer: s times the loss at
+    rate lr and decay d takes the steps of the loss at rate s lr and decay d / s (gamma likewise). dropout: of that
+    stage alone; a number (0 too) gives the network layers for it, the same for every rate, so that all of them share
+    a first stage. frozen_epochs: of that stage, in which the last layer alone moves. lower_rate: of the lowest layers,
+    as a share of lr; the others' lie in between. draw: which random numbers that stage has; from 1 on it also begins
+    with another classifier. Arguments that a loss has no use for are not looked at: gamma is PESG's (auc_m, auc_s),
+    margin is for auc_m and pairwise, bound for all but ce, smoothing for ce. first_lr: None is that of `FIRST_LR`.
     """
     if loss not in get_args(Loss):
         raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, not {loss!r}.")
@@ -115,16 +126,28 @@ def best(
     stages.append(
         supervised(
             _objective(loss, margin=margin, smoothing=smoothing, soft=soft),
-            PESGSpec(lr=lr, gamma=gamma, weight_decay=weight_decay, momentum=momentum)
+            PESGSpec(lr=lr * scale, gamma=gamma / scale, weight_decay=weight_decay / scale, momentum=momentum)
             if loss in ("auc_m", "auc_s")
-            else SGDSpec(lr=lr, momentum=momentum, weight_decay=weight_decay),
+            else SGDSpec(lr=lr * scale, momentum=momentum, weight_decay=weight_decay / scale),
             epochs,
             bound="none" if loss == "ce" else bound,
             ema=ema,
             fresh=ce_first > 0,  # 3.4: the classifier that cross-entropy has trained is not the AUC loss's start
         )
     )
-    return Recipe(model=network_of(network), stages=tuple(stages), tta=tta)
+    if dropout is not None:
+        stages = [replace(stage, drop_rate=0.0) for stage in stages]
+    stages[-1] = replace(
+        stages[-1],
+        drop_rate=dropout,
+        frozen_epochs=frozen_epochs,
+        backbone_rate=lower_rate,
+        graded_rates=lower_rate != 1,
+        place=len(stages) - 1 + draw if draw else None,
+        reset_classifier=stages[-1].reset_classifier or draw > 0,
+    )
+    model = network_of(network, drop_rate=0.0 if dropout is None else PLACED)
+    return Recipe(model=model, stages=tuple(stages), tta=tta)
 
 
 def _objective(loss: Loss, *, margin: float, smoothing: float, soft: bool) -> ObjectiveSpec:

@@ -105,12 +105,14 @@ class StepDropout(nn.Module):
 
     def __init__(self, rate: float, *, layer: int) -> None:
         super().__init__()
-        self.rate, self.layer = rate, layer
+        self.own_rate = self.rate = rate
+        self.layer = layer
         self.rows: Tensor | None = None
         self.register_buffer(STEP_KEY, torch.zeros(1, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return dropped(x, self.step_key, self.layer, self.rate, self.rows) if self.training else x
+        drops = self.training and self.rate
+        return dropped(x, self.step_key, self.layer, self.rate, self.rows) if drops else x
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, layer={self.layer}"
@@ -150,6 +152,12 @@ def require_rate(rate: float, option: str) -> None:
 def step_dropouts(model: nn.Module) -> list[StepDropout]:
     """All of a network, in order."""
     return [module for module in model.modules() if isinstance(module, StepDropout)]
+
+
+def set_rate(model: nn.Module, rate: float | None) -> None:
+    """The rate of every dropout layer; None: the one that it was built with."""
+    for dropout in step_dropouts(model):
+        dropout.rate = dropout.own_rate if rate is None else rate
 
 
 def set_step(dropouts: Sequence[StepDropout], key: int) -> None:

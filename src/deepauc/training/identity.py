@@ -56,6 +56,9 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "keep": "last",
         "patience": None,
         "backbone_rate": 1.0,
+        "graded_rates": False,
+        "frozen_epochs": 0,
+        "drop_rate": None,
         "images_per_bag": None,
     },
     "Augment": {

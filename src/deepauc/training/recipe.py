@@ -12,6 +12,7 @@ from torch import nn
 
 from deepauc.data.augment.batch import Augment
 from deepauc.data.uncertain import Choice
+from deepauc.kernels.dropout import require_rate
 from deepauc.models.build import ModelSpec
 from deepauc.training.schedule import Constant, Schedule
 from deepauc.training.test_time import Copies
@@ -106,6 +107,11 @@ class Stage:
         patience: Epochs without a better validation AUC after which the stage ends.
         backbone_rate: The learning rate of all layers but the last, as a share of the optimizer's: below 1 to keep near
             pretrained weights.
+        graded_rates: Only the first quarter of these layers has `backbone_rate`; the other quarters come nearer to the
+            optimizer's rate, each by the same factor.
+        frozen_epochs: Epochs at the start of the stage in which all layers but the last have a learning rate of 0.
+        drop_rate: Rate of the network's dropout layers in this stage, such as 0 in a first stage; None: the network's
+            own. The network must have such layers (`drop_rate` of `ResNet20Spec`, `proj_drop_rate` of a DenseNet).
         images_per_bag: Images of a bag that a step sees at most, drawn anew in every step; None: all. Scores are always
             of all images.
     """
@@ -132,6 +138,9 @@ class Stage:
     keep: Literal["last", "best"] = "last"
     patience: int | None = None
     backbone_rate: float = 1.0
+    graded_rates: bool = False
+    frozen_epochs: int = 0
+    drop_rate: float | None = None
     images_per_bag: int | None = None
 
     def __post_init__(self) -> None:
@@ -168,8 +177,18 @@ class Stage:
     def _check_views(self) -> None:
         if not 0 < self.backbone_rate <= 1:
             raise ValueError(f"backbone_rate is a share of the learning rate, in (0, 1], not {self.backbone_rate}.")
-        if self.backbone_rate != 1 and (self.on_views or self.takes_turns):
-            raise ValueError("backbone_rate is for stages that train all layers by one loss: leave it out here.")
+        if self.frozen_epochs != int(self.frozen_epochs) or not 0 <= self.frozen_epochs < (self.epochs or math.inf):
+            raise ValueError(
+                f"frozen_epochs must be a whole number, from 0 and below the stage's epochs, not {self.frozen_epochs}."
+            )
+        if self.graded_rates and self.backbone_rate == 1:
+            raise ValueError("graded_rates lie between backbone_rate and 1: give a backbone_rate below 1.")
+        if self.splits_layers and (self.on_views or self.takes_turns):
+            raise ValueError(
+                "backbone_rate and frozen_epochs are for stages that train all layers by one loss: leave them out here."
+            )
+        if self.drop_rate is not None:
+            require_rate(self.drop_rate, "drop_rate")
         wanted = self.objective.views if isinstance(self.objective, ViewObjectiveSpec) else 1
         if self.views != wanted:
             raise ValueError(
@@ -194,6 +213,11 @@ class Stage:
     def on_views(self) -> bool:
         """Whether the stage compares views and trains features, rather than scores."""
         return self.views > 1
+
+    @property
+    def splits_layers(self) -> bool:
+        """Whether the layers below the last one have learning rates of their own."""
+        return self.backbone_rate != 1 or self.frozen_epochs > 0
 
     @property
     def needs_index(self) -> bool:
@@ -299,8 +323,10 @@ class Recipe:
             for option in ("augment", "start_from"):
                 if getattr(stage, option) is not None:
                     raise ValueError(f"frozen computes features once, of the images as they are: leave {option} out.")
-            if stage.on_views or stage.backbone_rate != 1:
-                raise ValueError("frozen trains the last layer alone: leave out views and backbone_rate.")
+            if stage.on_views or stage.splits_layers or stage.drop_rate is not None:
+                raise ValueError(
+                    "frozen trains the last layer alone: leave out views, backbone_rate, frozen_epochs and drop_rate."
+                )
 
     def _check_tta(self) -> None:
         scored = [stage.augment for stage in self.stages if not stage.on_views]

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from deepauc.kernels.dropout import step_dropouts
+from deepauc.kernels.stacked.network import can_stack
 from deepauc.metrics.auroc import auroc
+from deepauc.models.build import TimmSpec, build_model
+from deepauc.models.classifier import classifier_head
 from deepauc.models.fusion import ensemble
 from deepauc.studies.chosen import RecordedSettings
 from deepauc.studies.records.book import RecordBook
@@ -16,10 +21,14 @@ from deepauc.studies.running.runner import run_studies
 from deepauc.studies.selection import TriedSetting
 from deepauc.studies.sources import Place
 from deepauc.studies.study import StudySet
+from deepauc.training.engine.loop import train
 from deepauc.training.plain import to_plain
+from experiments.benchmarks.recipes import network_of
+from experiments.figures import RESULTS
 from experiments.search import divergence
 from experiments.search import levers as best_levers
 from experiments.search import page as best_page
+from experiments.search.cells import best_set, cell_study, from_levers, kept_ranks, read_ranks, settled
 from experiments.search.lever_results import lever_results, longer_first_result
 from experiments.search.levers import (
     BASE,
@@ -29,14 +38,11 @@ from experiments.search.levers import (
     LOSSES,
     Lever,
     SimplestWithinPairedError,
-    best_set,
-    cell_study,
-    kept_ranks,
     lever_studies,
     longer_first_study,
-    read_ranks,
 )
-from experiments.search.recipe import best
+from experiments.search.menu import DRAWN, LATER, MENU, START, menu_studies
+from experiments.search.recipe import PLACED, best
 from tests.studies.test_folds import DIGITS, SMALL
 
 
@@ -91,7 +97,7 @@ def test_longer_first_stages_are_alike_for_both_losses():
     assert mine.tuning_seeds == other.tuning_seeds
     assert mine.tuning_seeds[:5] == (500, 501, 502, 503, 504)  # one training set first
     inheriting = [s.name for s in best_set().studies if s.inherits and f"{LONGER_FIRST.name}-ce" in s.inherits.sources]
-    assert inheriting == []
+    assert inheriting == [f"menu-ce-{turn}" for turn in ("first", "second", "third")]
 
 
 def test_longer_first_stages_begin_with_what_the_search_has_chosen():
@@ -117,23 +123,31 @@ def test_what_a_lever_has_chosen_is_never_set_again_by_hand():
     for study in best_set().studies:
         if study.inherits is not None:
             assert not set(study.inherits.axes) & {*study.fixed, *study.grid.axes}
-    cells = {s.name: s for s in best_set().studies if not s.name.startswith(("levers", "longer_first"))}
+    searches = ("levers", "menu", "networks")
+    others = (*searches, "longer_first")
+    cells = {s.name: s for s in best_set().studies if not s.name.startswith(others)}
     for name, study in cells.items():
         loss = name.split("-")[-1]
         followed = LEVERS["auc_m"] if loss in FOLLOWERS else ()
         levers = {axis for lever in (*followed, *LEVERS[loss]) for axis in lever.axes} - {"momentum"}
         assert levers - set(BASE[loss]) <= set(study.inherits.axes)
+        assert set(MENU.get(loss, ())) <= set(study.inherits.axes)
         assert study.seeds == (0, 1, 2, 3, 4)
-    selection = {seed // 5 for s in best_set().studies if s.name.startswith("levers") for seed in s.tuning_seeds}
-    assert selection == {100, 101}
+    selection = {
+        kind: {s // 5 % 1000 for one in best_set().studies if one.name.startswith(kind) for s in one.tuning_seeds}
+        for kind in searches
+    }
+    assert selection == {"levers": {100, 101}, "menu": {102, 103}, "networks": {104}}
 
 
 def test_all_studies_before_come_along():
     whole = best_set()
     (cell,) = [study for study in whole.studies if study.name == "C10-R-1-ce"]
-    assert [study.name for study in whole.parents([cell])] == [
-        best_levers.lever_name("ce", number) for number in range(1, len(LEVERS["ce"]) + 1)
-    ]
+    levers = [best_levers.lever_name("ce", number) for number in range(1, len(LEVERS["ce"]) + 1)]
+    longer = "longer_first-ce"
+    assert [study.name for study in whole.parents([cell])] == [*levers, longer, "menu-ce-third"]
+    (free,) = [study for study in whole.studies if study.name == "C10-best-1-ce"]
+    assert [study.name for study in whole.parents([free])] == [*levers, longer, "menu-ce-third", "networks-ce"]
     (follower,) = [study for study in whole.studies if study.name == "C10-R-1-auc_s"]
     assert {study.name.split("-")[1] for study in whole.parents([follower])} == {"auc_m", "auc_s"}
 
@@ -143,6 +157,106 @@ def test_a_lever_by_its_number_is_that_of_both_searches_alone():
     assert names == ["levers-auc_m-01-first", "levers-ce-01-first"]
     assert [s.name for s in best_set().chosen(["levers-auc_s"])] == [best_levers.lever_name("auc_s", 1)]
     assert best_levers.lever_name("auc_s", 1) == f"levers-auc_s-{len(LEVERS['auc_m']) + 1}-rate"
+
+
+def test_the_menu_gives_both_losses_as_many_settings_and_runs():
+    studies = {study.name: study for study in menu_studies()}
+    for turn in ("first", "second", "third"):
+        mine, other = (studies[f"menu-{loss}-{turn}"] for loss in LOSSES)
+        assert len(mine.configs) == len(other.configs) == DRAWN + 1
+        assert mine.tuning_seeds == other.tuning_seeds
+    assert studies["menu-ce-second"].tuning_seeds == studies["menu-ce-third"].tuning_seeds[:11]
+    own = {loss: {axis: len(values) for axis, values in MENU[loss].items()} for loss in LOSSES}
+    assert sorted(own["auc_m"].values()) == sorted(own["ce"].values())
+    for loss in LOSSES:
+        assert START[loss].keys() == MENU[loss].keys()
+
+
+def test_the_menu_starts_where_the_first_search_ended():
+    """As its records say; what START adds leaves the training as it was."""
+    choices = RecordedSettings(best_set().studies, RecordBook(RESULTS / "best"))
+    for study in menu_studies():
+        if study.name.endswith("-first"):
+            loss = study.fixed["loss"]
+            name = choices.inherits_from(study.inherits)
+            last = next(one for one in best_set().studies if one.name == name)
+            chosen = {**BASE[loss], **choices.selected(last)[0]}
+            before = best(**chosen)
+            now = study.recipe({**choices.inherited(study), **START[loss]}, "final")
+            assert now.model == replace(before.model, drop_rate=PLACED)
+            stages = tuple(replace(stage, drop_rate=None) for stage in now.stages)
+            assert stages == before.stages
+
+
+def test_a_round_tries_the_best_of_the_one_before_on_more_folds(tmp_path):
+    names = ["menu-ce-first", "menu-ce-second", "menu-ce-third", "C2-R-1-ce", "C2-best-1-ce", "networks-ce"]
+    (tmp_path / "best.jsonl").write_bytes((RESULTS / "best.jsonl").read_bytes())
+    whole = {study.name: study for study in best_set().studies}
+    begun, _ = settled([whole[name] for name in names], tmp_path)
+    assert [study.name for study in begun] == ["menu-ce-first", "C2-R-1-ce", "C2-best-1-ce"]
+
+    def record(study, auc_of):
+        book = RecordBook(tmp_path / "best")
+        inherited = RecordedSettings(list(whole.values()), book).inherited(study)
+        for number, config in enumerate(study.configs):
+            for seed in study.tuning_seeds:
+                one = {"study": study.name, "phase": "tuning", "run": f"{study.name} {number} {seed}", "seed": seed}
+                one |= {"config": {**inherited, **config}, "fixed": {}, "recipe": {}, "set": "best"}
+                book.add({**one, "history": {"validation_auc": [auc_of(number, seed)]}})
+
+    record(begun[0], lambda number, seed: 0.5 + number / 100 + seed / 1e5)
+    begun, _ = settled([whole[name] for name in names], tmp_path)
+    assert [study.name for study in begun] == [*names[:2], *names[3:5]]
+    assert [dict(c) for c in begun[1].configs] == [dict(c) for c in begun[0].configs[:-9:-1]]
+    record(begun[1], lambda number, seed: 0.9 - (number - 2) ** 2 / 100)
+    begun, _ = settled([whole[name] for name in names], tmp_path)
+    assert [study.name for study in begun] == names
+    third = begun[2]
+    assert third.configs[0] == begun[1].configs[2]
+    assert len(third.configs) == LATER["menu-ce-third"].keep
+    record(third, lambda number, seed: 0.8 + (number == 1))
+    declared = [*whole.values(), *settled(list(whole.values()), tmp_path)[1]]
+    choices = RecordedSettings(declared, RecordBook(tmp_path / "best"))
+    found, told = choices.selected(whole["C2-R-1-ce"])
+    assert {axis: found[axis] for axis in MENU["ce"]} == dict(third.configs[1])
+    assert told == {"inherited from": "menu-ce-third"}
+    assert found["first_epochs"] == 300
+
+
+def test_two_draws_share_their_first_stage_and_nothing_of_the_second():
+    one, other = (best(draw=draw, ce_first=5) for draw in (0, 1))
+    assert one.stages[:2] == other.stages[:2]
+    assert (other.stages[2].place, other.stages[2].reset_classifier) == (3, True)
+
+
+def test_a_scaled_loss_takes_the_same_steps_by_its_rates(spots_task, tmp_path):
+    """Cross-entropy, which has a scale of its own, beside the one of `best`."""
+    options = {"loss": "ce", "first_stage": "none", "network": "S", "epochs": 1, "positives": 0, "momentum": 0.9}
+    options |= {"precision": "float32", "colour": False, "cutout": False, "affine": False, "batch_size": 32}
+    by_rates = best(**options, lr=0.3, weight_decay=0.01, scale=0.1)
+    stage = best(**options, lr=0.3, weight_decay=0.01).stages[0]
+    by_loss = replace(by_rates, stages=(replace(stage, objective=replace(stage.objective, scale=0.1)),))
+    found = [
+        train(recipe, spots_task(), seed=0, run_dir=tmp_path / str(n), device="cpu").scores("test")[0]
+        for n, recipe in enumerate((by_rates, by_loss))
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("network", ["B", "H"])
+def test_the_free_network_can_share_its_kernels(network):
+    model = build_model(
+        network_of(network, drop_rate=0.2), in_channels=3, num_outputs=1, seed=0, input_shape=(3, 32, 32)
+    )
+    assert can_stack(model.train())
+    assert len(step_dropouts(model)) == 1
+    width = classifier_head(model).in_features
+    assert width == (512 if network == "B" else 256)
+    if network == "B":  # but for the dropout it is timm's
+        images = torch.rand(2, 3, 32, 32)
+        plain = build_model(TimmSpec(name="resnet18", small_stem=True), in_channels=3, num_outputs=1, seed=0)
+        plain.load_state_dict(model.state_dict())
+        torch.testing.assert_close(plain.eval()(images), model.eval()(images))
 
 
 def trial(name, *values):
@@ -190,7 +304,11 @@ def searched(tmp_path_factory):
     short = {**LEVERS, **short, "auc_s": (Lever(name="rate", settings=({"lr": 0.1}, {"lr": 0.2})),)}
     patch.setattr(best_levers, "LEVERS", short)
     searches = [s for loss in (*LOSSES, "auc_s") for s in lever_studies(loss, DIGITS, base=SMALL, sets=(100,), folds=2)]
-    cells = [cell_study("C10-R-1", loss, DIGITS, fixed=SMALL, seeds=(0, 1)) for loss in (*LOSSES, "auc_s")]
+    cells = [
+        cell_study(name, loss, DIGITS, inherits=from_levers(loss), fixed={**SMALL, "draw": draw}, seeds=(0, 1))
+        for draw, name in enumerate(("C10-R-1", "C10-R-1-again"))
+        for loss in (*LOSSES, "auc_s")[: 2 if draw else 3]
+    ]
     place = Place(runs=folder / "runs", results=folder / "results")
     whole = StudySet(name="best", title="", studies=(*searches, *cells))
     levers = whole.chosen(["levers"])
@@ -226,7 +344,7 @@ def test_the_search_goes_lever_by_lever(small):
 def test_the_cells_take_over_what_was_chosen(small):
     _, outcomes, book = small
     assert (outcomes[1].done, outcomes[1].failed) == (2, [])
-    assert (outcomes[2].done, outcomes[2].failed) == (4, [])
+    assert (outcomes[2].done, outcomes[2].failed) == (8, [])
     for loss in LOSSES:
         record = book.final(f"C10-R-1-{loss}")[0]
         found = lever_results(book, loss)[2]
@@ -262,12 +380,12 @@ def test_the_page(small):
     assert "diverged on 2" in text
     values = [record["auc"]["test"][0] for record in book.final("C10-R-1-ce")]
     shown = f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
-    assert ["C10-R-1", "CE", "0.715", "0.880", shown] in [row[:5] for row in rows_below(text, "Test AUC")]
+    assert ["C10-R-1", "CE", "0.715", "0.880", "0.885", shown] in [row[:6] for row in rows_below(text, "Test AUC")]
     a, b = ([r["auc"]["test"][0] for r in book.final(f"C10-R-1-{loss}")] for loss in LOSSES)
     (row,) = [row for row in rows_below(text, "Test AUC") if row[:2] == ["C10-R-1", "AUC-M"]]
-    assert row[5] == "2"
-    assert row[6].startswith(f"{np.mean(np.subtract(a, b)):+.3f} [")
-    assert rows_below(text, "AUC-M minus cross-entropy")[0] == ["test, all cells", row[6]]
+    assert row[6] == "2"
+    assert row[7].startswith(f"{np.mean(np.subtract(a, b)):+.3f} [")
+    assert rows_below(text, "AUC-M minus cross-entropy")[0] == ["test, all cells", row[7]]
 
 
 def test_averages_over_sets_and_of_both_losses_on_one_set(small):
@@ -277,6 +395,10 @@ def test_averages_over_sets_and_of_both_losses_on_one_set(small):
     ranks = {loss: [read_ranks(record["test_ranks"]) for record in book.final(f"C10-R-1-{loss}")] for loss in LOSSES}
     labels = ranks["ce"][0][1]
     (together,) = (row for row in rows if len(row) == 5)
+    again = {loss: [read_ranks(r["test_ranks"])[0] for r in book.final(f"C10-R-1-again-{loss}")] for loss in LOSSES}
+    twice = {
+        loss: [auroc(a + b, labels) for (a, _), b in zip(ranks[loss], again[loss], strict=True)] for loss in LOSSES
+    }
     across = {row[1]: row for row in rows if len(row) == 6}
     for loss, title in (("auc_m", "AUC-M"), ("ce", "CE")):
         first, second = (one for one, _ in ranks[loss])
@@ -287,6 +409,19 @@ def test_averages_over_sets_and_of_both_losses_on_one_set(small):
         assert (row[4] == "-") == (loss == "ce")
     both = [auroc(a + b, labels) for (a, _), (b, _) in zip(ranks["auc_m"], ranks["ce"], strict=True)]
     assert together[:3] == ["C10-R-1", "2", f"{np.mean(both):.3f} ± {np.std(both, ddof=1):.3f}"]
+    one, over = rows_below(text, "Averages of two models")
+    shown = [f"{np.mean(aucs):.3f} ± {np.std(aucs, ddof=1):.3f}" for aucs in (both, *twice.values())]
+    assert one[:4] == ["C10-R-1", *shown]
+    figures = best_page.PAGE.summary(results)
+    for place, loss in enumerate(LOSSES):
+        gain = np.subtract(both, twice[loss])
+        assert one[4 + place] == over[4 + place]  # one cell alone
+        assert float(one[4 + place].split()[0]) == pytest.approx(gain.mean(), abs=1e-3)  # ranks tie
+        assert figures["best"]["average"][f"both-{loss}"]["mean"] == pytest.approx(gain.mean(), abs=5e-4)
+        assert figures["cells"]["C10-R-1"]["best-average"][loss]["sets"] == pytest.approx(twice[loss], abs=5e-4)
+        firsts = [[r["first_stage"]["name"] for r in book.final(f"C10-R-1{x}-{loss}")] for x in ("", "-again")]
+        assert firsts[0] == firsts[1]
+        assert twice[loss] != [auroc(a, labels) for a, _ in ranks[loss]]
     for cell, loss in zip(together[3:], LOSSES, strict=True):
         alone = [record["auc"]["test"][0] for record in book.final(f"C10-R-1-{loss}")]
         assert cell.startswith(f"{np.mean(np.subtract(both, alone)):+.3f} [")

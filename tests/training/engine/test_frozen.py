@@ -143,6 +143,8 @@ def test_what_cannot_be_frozen_is_refused(weights):
         ({"augment": Augment()}, "leave augment out"),
         ({"start_from": "runs/other"}, "leave start_from out"),
         ({"backbone_rate": 0.1}, "trains the last layer alone"),
+        ({"frozen_epochs": 1}, "trains the last layer alone"),
+        ({"drop_rate": 0.1}, "trains the last layer alone"),
     ):
         with pytest.raises(ValueError, match=message):
             recipe(weights, replace(CE, **changed))

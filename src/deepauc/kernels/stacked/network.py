@@ -102,7 +102,8 @@ def _dense_layer(layer: Any) -> DenseLayer:
 
 
 def _drop(dropout: StepDropout) -> Drop | None:
-    return Drop(keys=dropout.step_key, layer=dropout.layer, rate=dropout.rate) if dropout.training else None
+    drops = dropout.training and dropout.rate
+    return Drop(keys=dropout.step_key, layer=dropout.layer, rate=dropout.rate) if drops else None
 
 
 def can_stack(model: nn.Module) -> bool:

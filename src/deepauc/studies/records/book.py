@@ -97,7 +97,7 @@ class RecordBook:
         Their records stay, marked as `replaced`.
         """
         for other in self.final(record["study"]):
-            if any(as_text({**record, **other}[name]) != as_text(record[name]) for name in ("config", "fixed")):
+            if as_text(arguments({**record, **other})) != as_text(arguments(record)):
                 self.add({**other, "replaced": True})
 
     def _of(self, study: str) -> dict[tuple[str, str], tuple[float, Record]]:
@@ -117,6 +117,11 @@ class RecordBook:
 def as_text(config: Mapping[str, Any]) -> str:
     """A setting as records keep it, where a tuple is a list and NaN is NaN: equal texts are equal settings."""
     return json.dumps(dict(config), sort_keys=True)
+
+
+def arguments(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the method was called with; whether a study fixes an argument or inherits it is no matter of the setting."""
+    return {**record.get("fixed", {}), **record.get("config", {})}
 
 
 def _counts(record: Record) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deepauc.studies.chosen import RecordedSettings
 from deepauc.studies.folds import is_for_choosing
-from deepauc.studies.records.book import Record, RecordBook, as_text
+from deepauc.studies.records.book import Record, RecordBook, arguments, as_text
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.run.folder import by_other_numerics
 
@@ -73,7 +73,8 @@ def _asked_for_final(study: Study, recorded: Sequence[Record], choices: Recorded
     selected = choices.selected(study)
     if selected is None:
         return records
-    return [record for record in records if as_text(record.get("config", {})) == as_text(selected[0])]
+    config = selected[0]
+    return [one for one in records if as_text(arguments(one)) == as_text(arguments({**one, "config": config}))]
 
 
 def _as_fixed(study: Study, record: Record) -> bool:

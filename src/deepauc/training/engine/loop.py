@@ -23,7 +23,7 @@ from deepauc.training.engine.batch import read_bags, read_batch
 from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
 from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, alpha_of
-from deepauc.training.engine.rates import RATE
+from deepauc.training.engine.rates import share_of
 from deepauc.training.engine.step import backward_whole_batch
 from deepauc.training.engine.trainer import Epoch, Progress, Trainer
 from deepauc.training.plain import recipe_hash, to_plain
@@ -118,7 +118,7 @@ def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
         rows = table[position]
         factor = stage.schedule.factor(trainer.iteration, total=trainer.total, per_epoch=stream.per_epoch)
         for group in trainer.optimizer.param_groups:
-            group["lr"] = stage.optimizer.lr * factor * group.get(RATE, 1.0)
+            group["lr"] = stage.optimizer.lr * factor * share_of(group, frozen=epoch.number < stage.frozen_epochs)
         renewing = trainer.optimizer if isinstance(trainer.optimizer, RenewsReference) else None
         if renewing is not None and stage.schedule.renews(trainer.iteration, per_epoch=stream.per_epoch):
             renewing.new_stage(lr_factor=1.0)

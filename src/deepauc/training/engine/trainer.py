@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
+from deepauc.kernels.dropout import set_rate, step_dropouts
 from deepauc.models.build import architecture, build_model, reset_classifier
 from deepauc.training.engine.distributed import ALONE, Ranks, digest
 from deepauc.training.engine.ema import WeightAverage
@@ -115,6 +116,11 @@ class Trainer:
         self.model.to(device)
         if device.type == "cuda" and len(shape) == 3:
             self.model.to(memory_format=torch.channels_last)
+        if any(stage.drop_rate is not None for stage in recipe.stages) and not step_dropouts(self.model):
+            raise ValueError(
+                "a stage has a drop_rate, and the network has no dropout layers that a stage can set: give the network "
+                "a drop_rate (ResNet20, SmallCNN) or a proj_drop_rate (DenseNet), or leave out the stage's."
+            )
         self.frozen = FrozenBackbone(self.model, recipe.model, task, self.preprocessing) if recipe.frozen else None
         if self.frozen is not None:
             self.task, self.preprocessing, self.model = self.frozen.task, self.frozen.preprocessing, self.frozen.head
@@ -167,13 +173,14 @@ class Trainer:
         self.ranks.require_rows(self.stream.batch_size, pieces=stage.accumulate)
         self.total = stage.iterations or (stage.epochs or 0) * self.stream.per_epoch
         self.objective = stage.build_objective(prior=self.stream.prior, num_rows=len(self.task)).to(self.device)
+        set_rate(self.model, stage.drop_rate)
         self.trained = self.model
         if stage.on_views:
             head_seed = hash_key(self.seed, place, *b"head") >> 1
             self.trained = ViewNetwork(self.model, projection=stage.projection, seed=head_seed)
         self.optimizer = stage.optimizer.build(self.trained.parameters(), self.objective)
-        if stage.backbone_rate != 1:
-            slow_backbone(self.optimizer, self.model, rate=stage.backbone_rate)
+        if stage.splits_layers:
+            slow_backbone(self.optimizer, self.model, rate=stage.backbone_rate, graded=stage.graded_rates)
         if isinstance(self.optimizer, TakesTurns):
             self.optimizer.set_bound(partial(bounded, bound=stage.resolved_bound))
         if not resumed and self.ranks.leads:

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from deepauc.data.augment.batch import Augment
 from deepauc.data.task import ArrayInputs, Task
+from deepauc.kernels.dropout import drop_in_dense_layers
 from deepauc.models.build import BagSpec, FactorySpec, MLPSpec, ResNet20Spec, SmallCNNSpec, ThumbnailSpec, TimmSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
@@ -92,10 +93,9 @@ def stage_of(objective, optimizer=None, **options):
     return Stage(
         objective=objective,
         optimizer=optimizer or SGDSpec(),
-        epochs=1,
         batch_size=16,
         views=views,
-        **{"augment": IMAGES, "precision": "bfloat16", **options},
+        **{"augment": IMAGES, "precision": "bfloat16", "epochs": 1, **options},
     )
 
 
@@ -121,6 +121,13 @@ OPTIONS = {
     "backbone rate": stage_of(AUCMargin(), RELEASED, backbone_rate=0.1),
     "backbone rate, Adam": stage_of(CrossEntropy(), AdamSpec(decay_norms=False), backbone_rate=0.1),
     "backbone rate, SGD": stage_of(CrossEntropy(), SGDSpec(clip_value=1.0), backbone_rate=0.1),
+    "graded and frozen": stage_of(
+        AUCMargin(), replace(RELEASED, momentum=0.9), backbone_rate=0.1, graded_rates=True, epochs=2, frozen_epochs=1
+    ),
+    "graded and frozen, Adam": stage_of(
+        CrossEntropy(), AdamSpec(), backbone_rate=0.1, graded_rates=True, epochs=2, frozen_epochs=1
+    ),
+    "frozen, SGD": stage_of(CrossEntropy(), SGDSpec(clip_value=1.0), epochs=2, frozen_epochs=1),
     "clipped SGD": stage_of(CrossEntropy(prior_weights=True, scale=1 / 3), SGDSpec(clip_value=1.0, decay_norms=False)),
     "clipped SGD without momentum": stage_of(Focal(scale=0.1), SGDSpec(clip_value=1.0, momentum=0.0)),
     "weights": stage_of(CrossEntropy(pos_weight=3.0, label_smoothing=0.1), AdamSpec()),
@@ -176,6 +183,32 @@ def test_networks_that_share_their_kernels(capture):
     assert units == ["StackedStep"]
     assert launched["drop_kernel"] == 2 * 2 * 58  # dense layers, in either direction; warm-up and capture
     assert launched["pesg_kernel"] == 2
+
+
+def dense_net(in_channels, num_outputs):
+    from timm.models.densenet import DenseNet
+
+    model = DenseNet(growth_rate=16, block_config=(2, 2), bn_size=2, num_classes=num_outputs, in_chans=in_channels)
+    drop_in_dense_layers(model, 0.3)
+    return model
+
+
+@pytest.mark.parametrize("rate", [None, 0.1, 0.0])
+def test_dropout_of_a_stage(capture, monkeypatch, rate):
+    """Runs with another rate are another unit; without any no mask is made."""
+    monkeypatch.setitem(sys.modules, "nets", sys.modules[__name__])
+    stages = [stage_of(CrossEntropy(), drop_rate=one) for one in (0.2, rate)]
+    units, launched = capture(*stages, model=FactorySpec(factory="nets:dense_net"), task=made_task(side=32))
+    assert units == ["StackedStep"] * 2
+    assert launched["drop_kernel"] == 2 * 2 * 4 * (1 if rate == 0 else 2)
+
+
+def test_the_small_resnet_shares_its_kernels(capture):
+    stage = stage_of(AUCMargin(), PESGSpec(), backbone_rate=0.1, graded_rates=True)
+    network = TimmSpec(name="resnet18", small_stem=True)
+    units, launched = capture(stage, stage, model=network, task=made_task(side=32))
+    assert units == ["StackedStep"]
+    assert launched["pesg_kernel"] == 2 * 2 * 5  # two runs, warm-up and capture, four quarters and the rest
 
 
 def test_pretrained_layers_that_are_trained_on(capture):

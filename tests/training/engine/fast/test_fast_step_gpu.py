@@ -63,6 +63,14 @@ def test_fast_follows_plain(tmp_path, optimizer):
     np.testing.assert_allclose(losses[0][0], losses[1][0], rtol=0.01)
 
 
+def test_rates_by_layer_and_dropout_of_one_stage_fast_follow_plain(tmp_path):
+    first, second = recipe().stages
+    second = replace(second, backbone_rate=0.3, graded_rates=True, frozen_epochs=1, drop_rate=0.5)
+    made = Recipe(model=ResNet20Spec(drop_rate=0.2), stages=(replace(first, drop_rate=0.0), second))
+    runs = [train(made, task(), seed=0, run_dir=tmp_path / e, device="cuda", engine=e) for e in ("plain", "fast")]
+    np.testing.assert_allclose(*([float(row["loss"]) for row in run.history] for run in runs), rtol=0.1)
+
+
 BEYOND = {
     "partial AUC": Stage(objective=PartialAUC(min_tpr=0.8), optimizer=SGDSpec(lr=0.02), epochs=1),
     "average precision": Stage(objective=AveragePrecision(), optimizer=SGDSpec(lr=0.02), epochs=1),

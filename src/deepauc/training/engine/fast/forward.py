@@ -143,8 +143,8 @@ def inputs_key(stage: Stage, trainer: Trainer) -> str:
 def network_key(stage: Stage, trainer: Trainer) -> str:
     """What the compiled network depends on: no augmentation, no loss, no weights that it starts from."""
     head = stage.projection if stage.on_views else None
-    form = (architecture(trainer.recipe.model), stage.precision, stage.views, head, trainer.preprocessing.images)
-    return repr((form, suits(trainer.device), _shapes(trainer)))
+    form = (architecture(trainer.recipe.model), stage.precision, stage.views, head, stage.drop_rate)
+    return repr((form, trainer.preprocessing.images, suits(trainer.device), _shapes(trainer)))
 
 
 def value_key(stage: Stage, trainer: Trainer, inner: Callable[..., Tensor] | None = None) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from deepauc.kernels.dropout import STEP_KEY
 from deepauc.training.engine.fast.feed import HostFeed
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, TracedLoss, alpha_of
-from deepauc.training.engine.rates import RATE
+from deepauc.training.engine.rates import RATE, share_of
 from deepauc.training.engine.step import Batch
 from deepauc.training.engine.trainer import Epoch, Trainer
 from deepauc.training.recipe import Stage
@@ -51,6 +51,7 @@ class RunStep:
         self.lr = torch.zeros((), device=device)
         shares = {group[RATE] for group in trainer.optimizer.param_groups if RATE in group}
         self.slower = {share: torch.zeros((), device=device) for share in shares}
+        self.shares = {share: torch.zeros((), device=device) for share in shares}  # of this epoch: 0 while frozen
         self.losses = torch.zeros(steps, device=device)
         self.alphas = torch.zeros(steps, width, device=device)
         self.seen = torch.zeros(steps, batch, 1 if stage.on_views else width, device=device)
@@ -65,7 +66,7 @@ class RunStep:
             self.key.copy_(self.keys.index_select(0, self.t))
         self.lr.copy_(self.rates.index_select(0, self.t).squeeze(0))
         for share, rate in self.slower.items():
-            rate.copy_(self.lr * share)
+            rate.copy_(self.lr * self.shares[share])
         images = self.feed.staged if self.feed is not None else trainer.images.index_select(0, rows)  # type: ignore[union-attr]
         sample_weights = None if self.sample_weights is None else self.sample_weights.index_select(0, rows)
         changes = self.changes.index_select(0, self.t).squeeze(0) if stage.augment is not None else None
@@ -104,6 +105,9 @@ class RunStep:
             for t in range(stream.per_epoch)
         ]
         self.rates.copy_(torch.tensor(factors) * stage.optimizer.lr)
+        for group in self.optimizer.param_groups:
+            if RATE in group:
+                self.shares[group[RATE]].fill_(share_of(group, frozen=epoch.number < stage.frozen_epochs))
         self.t.fill_(epoch.start)
         if self.feed is not None:
             self.feed.start(rows[epoch.start : epoch.stop])

@@ -38,7 +38,7 @@ def stacking_key(trainer: Trainer, stage: Stage) -> str:
     """Runs of which the same network takes inputs of the same shape: these can be stacked."""
     shapes = (trainer.recipe.model, trainer.task.source.shape, trainer.stream.batch_size, trainer.task.num_labels)
     head = stage.projection if stage.on_views else None
-    return repr((shapes, stage.precision, stage.views, head))
+    return repr((shapes, stage.precision, stage.views, head, stage.drop_rate))
 
 
 class StackedStep:
