@@ -94,8 +94,8 @@ def given_folds(task: Task, values: npt.ArrayLike, *, column: str, together: Arr
     codes = np.argmax(cells[pool][:, None] == names, axis=1)
     if not 2 <= len(names) <= MOST_FOLDS:
         raise ValueError(
-            f"the column {column} has {counted(len(names), 'different value')}; folds need 2 to {MOST_FOLDS}, because each "
-            "fold is trained separately. Is it the right column?"
+            f"the column {column} has {counted(len(names), 'different value')}; folds need 2 to {MOST_FOLDS}, because "
+            "each fold is trained separately. Is it the right column?"
         )
     groups = _of(task.groups, pool)
     _require_whole(groups, codes, names, column, word)
