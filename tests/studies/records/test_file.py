@@ -59,6 +59,15 @@ def test_a_tuple_in_a_setting_is_the_list_that_the_file_has(tmp_path):
     assert [one["run"] for one in book.final("é")] == ["a", "b"]
 
 
+def test_an_argument_may_be_fixed_in_one_record_and_inherited_in_another(tmp_path):
+    book = RecordBook(tmp_path / "s")
+    book.add(a_record("a", fixed={"momentum": 0.0}))
+    book.set_aside_other_settings(a_record("b", 1, config={"lr": 0.1, "momentum": 0.0}))
+    assert [one["run"] for one in book.final("é")] == ["a"]
+    book.set_aside_other_settings(a_record("b", 1, config={"lr": 0.1, "momentum": 0.9}))
+    assert book.final("é") == []
+
+
 def test_a_record_stays_the_later_one_when_the_clock_goes_back(tmp_path, monkeypatch):
     book = RecordBook(tmp_path / "s")
     book.add(a_record(auc={"test": [0.1]}))

@@ -109,6 +109,13 @@ def test_final_runs_count_with_the_setting_that_is_selected(tmp_path):
     assert (counted(tmp_path)["rate"].final, counted(tmp_path)["rate"].seeds) == (1, 2)
 
 
+def test_what_was_fixed_may_be_chosen_now(tmp_path):
+    tune_rate(tmp_path, better=0.2)
+    for seed, widths in ((5, [4, 8]), (6, [8, 8])):
+        add(tmp_path, "rate", "final", seed, {"lr": 0.2}, fixed={"widths": widths}, selection=None)
+    assert (counted(tmp_path)["rate"].final, counted(tmp_path)["rate"].outdated) == (1, 1)
+
+
 def test_what_was_made_with_a_cut_is_counted_as_such(tmp_path):
     """A run of another network, by --set, is not what is declared, though its setting is."""
     add(tmp_path, "rate", "final", 5, {"lr": 0.1, "widths": [4, 8]}, selection=None, cut={"network": "R"})
