@@ -14,6 +14,8 @@ from deepauc.training.engine.loop import can_be_fast
 from deepauc.training.plain import from_plain, recipe_hash, to_plain
 from experiments.clinical.pretrained import (
     BEGINS,
+    CPU,
+    CPU_RATES,
     KNOWN,
     LOSSES,
     MEDICAL,
@@ -32,6 +34,7 @@ STUDIES = {study.name: study for study in pretrained_set().studies}
 def test_every_set_has_every_start_and_both_losses():
     wanted = {f"{name}-{begin}-{loss}" for name in MEDICAL for begin in BEGINS for loss in LOSSES}
     wanted |= {f"{name}-{begin}-{loss}" for name in KNOWN for begin in BEGINS[1:] for loss in LOSSES}
+    wanted |= {f"{CPU}-{begin}-{loss}" for begin in CPU_RATES for loss in LOSSES}
     wanted |= {f"printed-{short}-{loss}" for short in ("lite0", "lite2") for loss in LOSSES}
     assert STUDIES.keys() == wanted
     assert all(study.seeds == (0, 1, 2, 3, 4) for study in STUDIES.values())
