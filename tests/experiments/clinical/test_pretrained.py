@@ -142,3 +142,4 @@ def test_the_page(tmp_path):
     summary = PAGE.summary(tmp_path)["pretrained"]
     assert summary["nih"]["tuned"]["ce"]["mean"] == pytest.approx(0.72)
     assert summary["ham"]["tuned"]["auc_m-ce"]["mean"] == pytest.approx(0.022)
+    assert summary["ham"]["tuned"]["auc_m-scratch"]["mean"] == pytest.approx(0.044)
