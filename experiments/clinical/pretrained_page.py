@@ -72,11 +72,16 @@ def _nih_means(books: t.Books) -> Iterator[tuple[str, str, dict[int, float]]]:
 
 
 def _nih_figures(books: t.Books) -> t.Figures:
-    parts = [
-        {SET: {"nih": {begin: {loss: {"mean": fmean(means.values()), "sets": list(means.values())}}}}}
-        for begin, loss, means in _nih_means(books)
-    ]
-    return t.merged(parts)
+    found: t.Figures = {}
+    by_start: dict[str, dict[str, dict[int, float]]] = {}
+    for begin, loss, means in _nih_means(books):
+        by_start.setdefault(begin, {})[loss] = means
+        found.setdefault(begin, {})[loss] = {"mean": fmean(means.values()), "sets": list(means.values())}
+    for begin, both in by_start.items():
+        difference = t.paired(both.get("auc_m", {}), both.get("ce", {}))
+        if difference is not None:
+            found[begin]["auc_m-ce"] = t.interval_figures(difference)
+    return {SET: {"nih": found}} if found else {}
 
 
 def _gains(books: t.Books) -> Iterator[list[str]]:
@@ -90,6 +95,17 @@ def _gain_figures(books: t.Books) -> t.Figures:
         {SET: {name: {begin: {f"{loss}-scratch": t.interval_figures(found)}}}}
         for name, begin, loss, found in _paired_gains(books)
     )
+
+
+def _tta_figures(books: t.Books) -> t.Figures:
+    """Mean AUC with copies, beside the plain ones of the tables."""
+    means = [
+        (name, begin, loss, list(with_copies(books(SET).final(f"{name}-{begin}-{loss}")).values()))
+        for name in (*MEDICAL, *KNOWN, CPU)
+        for begin in BEGINS
+        for loss in LOSSES
+    ]
+    return t.merged({SET: {name: {begin: {loss: {"tta": fmean(aucs)}}}}} for name, begin, loss, aucs in means if aucs)
 
 
 def _paired_gains(books: t.Books) -> Iterator[tuple[str, str, str, Estimate[float]]]:
@@ -158,4 +174,5 @@ PAGE = t.Page(
             columns=COLUMNS,
         ),
     ),
+    figures=_tta_figures,
 )

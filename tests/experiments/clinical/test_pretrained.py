@@ -132,6 +132,7 @@ def test_the_page(tmp_path):
         recorded(tmp_path, "C10-frozen-ce", 0.91, seed)
         for number, finding in enumerate(name for name in MEDICAL if name.startswith("nih-")):
             recorded(tmp_path, f"{finding}-tuned-ce", 0.70 + number / 100, seed)
+            recorded(tmp_path, f"{finding}-tuned-auc_m", 0.73 + number / 100, seed)
     page = PAGE.markdown(tmp_path)
     rows = [" ".join(line.split()) for line in page.splitlines() if line.startswith("|")]
     (ham,) = [row for row in rows if "| ham | pretrained, fine-tuned | CE, then AUC-M | 0.9" in row]
@@ -141,5 +142,7 @@ def test_the_page(tmp_path):
     assert "pretrained" in page.partition("## C10 and C100")[2].splitlines()[0]
     summary = PAGE.summary(tmp_path)["pretrained"]
     assert summary["nih"]["tuned"]["ce"]["mean"] == pytest.approx(0.72)
+    assert summary["nih"]["tuned"]["auc_m-ce"]["mean"] == pytest.approx(0.03)
     assert summary["ham"]["tuned"]["auc_m-ce"]["mean"] == pytest.approx(0.022)
+    assert summary["ham"]["tuned"]["auc_m"]["tta"] == pytest.approx(0.934)
     assert summary["ham"]["tuned"]["auc_m-scratch"]["mean"] == pytest.approx(0.044)
