@@ -102,7 +102,7 @@ def _tta_figures(books: t.Books) -> t.Figures:
     means = [
         (name, begin, loss, list(with_copies(books(SET).final(f"{name}-{begin}-{loss}")).values()))
         for name in (*MEDICAL, *KNOWN, CPU)
-        for begin in BEGINS
+        for begin in CPU_RATES  # frozen networks have no copies
         for loss in LOSSES
     ]
     return t.merged({SET: {name: {begin: {loss: {"tta": fmean(aucs)}}}}} for name, begin, loss, aucs in means if aucs)

@@ -19,7 +19,7 @@ from deepauc.models.bags import PoolsImages, of_one_bag
 from deepauc.training.preprocessing import Preprocessing
 
 BATCH = 256
-CPU_PIXELS, LEAST = 1 << 19, 8  # of a batch on a CPU: what is larger is given back to the system after every layer
+CPU_PIXELS, LEAST = 1 << 19, 8  # of a batch on a CPU: memory for larger activations is asked for anew in every layer
 NAMED = 5  # rows without a score, in a message
 DEVICE_NUMBERS = 1 << 23  # of a batch's inputs on a GPU: some hundred launches a batch, whatever its size
 
