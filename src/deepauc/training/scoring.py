@@ -19,13 +19,17 @@ from deepauc.models.bags import PoolsImages, of_one_bag
 from deepauc.training.preprocessing import Preprocessing
 
 BATCH = 256
+CPU_PIXELS, LEAST = 1 << 19, 8  # of a batch on a CPU: memory for larger activations is asked for anew in every layer
 NAMED = 5  # rows without a score, in a message
 DEVICE_NUMBERS = 1 << 23  # of a batch's inputs on a GPU: some hundred launches a batch, whatever its size
 
 
 def scoring_batch(task: Task, device: torch.device) -> int:
     """Rows that pass the network at once."""
-    return BATCH if device.type == "cpu" else max(32, DEVICE_NUMBERS // int(np.prod(task.source.shape)))
+    shape = task.source.shape
+    if device.type != "cpu":
+        return max(32, DEVICE_NUMBERS // int(np.prod(shape)))
+    return max(LEAST, min(BATCH, CPU_PIXELS // (shape[0] * shape[1]))) if len(shape) == 3 else BATCH
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ from deepauc.training.engine.loop import can_be_fast
 from deepauc.training.plain import from_plain, recipe_hash, to_plain
 from experiments.clinical.pretrained import (
     BEGINS,
+    CPU,
+    CPU_RATES,
     KNOWN,
     LOSSES,
     MEDICAL,
@@ -32,6 +34,7 @@ STUDIES = {study.name: study for study in pretrained_set().studies}
 def test_every_set_has_every_start_and_both_losses():
     wanted = {f"{name}-{begin}-{loss}" for name in MEDICAL for begin in BEGINS for loss in LOSSES}
     wanted |= {f"{name}-{begin}-{loss}" for name in KNOWN for begin in BEGINS[1:] for loss in LOSSES}
+    wanted |= {f"{CPU}-{begin}-{loss}" for begin in CPU_RATES for loss in LOSSES}
     wanted |= {f"printed-{short}-{loss}" for short in ("lite0", "lite2") for loss in LOSSES}
     assert STUDIES.keys() == wanted
     assert all(study.seeds == (0, 1, 2, 3, 4) for study in STUDIES.values())
@@ -129,6 +132,7 @@ def test_the_page(tmp_path):
         recorded(tmp_path, "C10-frozen-ce", 0.91, seed)
         for number, finding in enumerate(name for name in MEDICAL if name.startswith("nih-")):
             recorded(tmp_path, f"{finding}-tuned-ce", 0.70 + number / 100, seed)
+            recorded(tmp_path, f"{finding}-tuned-auc_m", 0.73 + number / 100, seed)
     page = PAGE.markdown(tmp_path)
     rows = [" ".join(line.split()) for line in page.splitlines() if line.startswith("|")]
     (ham,) = [row for row in rows if "| ham | pretrained, fine-tuned | CE, then AUC-M | 0.9" in row]
@@ -138,4 +142,7 @@ def test_the_page(tmp_path):
     assert "pretrained" in page.partition("## C10 and C100")[2].splitlines()[0]
     summary = PAGE.summary(tmp_path)["pretrained"]
     assert summary["nih"]["tuned"]["ce"]["mean"] == pytest.approx(0.72)
+    assert summary["nih"]["tuned"]["auc_m-ce"]["mean"] == pytest.approx(0.03)
     assert summary["ham"]["tuned"]["auc_m-ce"]["mean"] == pytest.approx(0.022)
+    assert summary["ham"]["tuned"]["auc_m"]["tta"] == pytest.approx(0.934)
+    assert summary["ham"]["tuned"]["auc_m-scratch"]["mean"] == pytest.approx(0.044)
