@@ -495,7 +495,7 @@ def test_minutes_cut_the_plan_and_a_run_that_goes_on_is_planned_at_the_old_pace(
     assert 0.2 * count * steps[0] <= 0.9 * 6 < 0.2 * (count + 1) * steps[0]
     assert re.search(rf"epochs: {count}\n", text)
     facts = {choice["name"]: choice["rests_on"] for choice in record["plan"]["choices"]}
-    assert (facts["epochs"]["minutes"], facts["epochs"]["wanted"]) == (0.1, [50])
+    assert (facts["epochs"]["minutes"], facts["epochs"]["wanted"]) == (0.1, [100])
     assert (facts["stages"]["minutes"], facts["stages"]["needed"]) == (0.1, 3)
     code, text, _ = deepauc(*words[:-2], "--minutes", 0.1, "--auc-stage", "always", "--print-config")
     assert code == 0

@@ -116,18 +116,18 @@ def test_minutes_leave_it_out_or_have_it_by_the_clock(deepauc, words, monkeypatc
     monkeypatch.setattr(plan_first_stage, "LEAST_IMAGES", 50)
     pace = Pace(step=(0.05, 0.001, 0.001), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
     monkeypatch.setattr(job, "measure_pace", lambda *_, **__: pace)
-    whole = 100 * 5 * 0.05 + 50 * 4 * 0.001 + 25 * 5 * 0.001  # seconds, as all stages would like it
-    for minutes, epochs in ((whole / 60 / 0.9 + 0.01, "100 + 50 + 25"), (0.25, "52 + 50 + 25"), (0.2, "50 + 25")):
+    whole = 100 * 5 * 0.05 + 100 * 4 * 0.001 + 50 * 5 * 0.001  # seconds, as all stages would like it
+    for minutes, epochs in ((whole / 60 / 0.9 + 0.01, "100 + 100 + 50"), (0.25, "51 + 100 + 50"), (0.2, "100 + 50")):
         code, text, errors = deepauc(*words, "--minutes", minutes, "--print-config")
         assert (code, errors) == (0, "")
         assert f"# epochs: {epochs}\n" in text
         assert text.count("[[recipe.stages]]") == epochs.count("+") + 1
     code, text, _ = deepauc(*words, "--minutes", 0.2, *FIRST, "--print-config")
     assert code == 0
-    assert "# epochs: 42 + 21\n" in text
+    assert "# epochs: 42 + 42\n" in text
     code, text, _ = deepauc(*words, "--minutes", 0.2, *FIRST, "--auc-stage", "always", "--print-config")
     assert code == 0
-    assert "# epochs: 42 + 21 + 10\n" in text
+    assert "# epochs: 42 + 42 + 21\n" in text
 
 
 def test_a_run_with_minutes_goes_on_with_the_pace_it_was_planned_by(deepauc, no_report, words, tmp_path, monkeypatch):
@@ -136,7 +136,7 @@ def test_a_run_with_minutes_goes_on_with_the_pace_it_was_planned_by(deepauc, no_
     slow = Pace(step=(9.0, 0.001, 0.01), end=(0.0,) * 3, row=0.0, per_epoch=(5, 4, 5), device="cpu")
     measured = []
     monkeypatch.setattr(job, "measure_pace", lambda *_, **__: measured.append(0) or slow)
-    command = (*words, "--minutes", 0.02, "--out", tmp_path / "run")
+    command = (*words, "--minutes", 0.04, "--out", tmp_path / "run")
     for _ in range(2):
         code, _, errors = deepauc(*command)
         assert (code, errors) == (0, "")

@@ -146,7 +146,7 @@ def test_it_resumes_to_the_bit(settings, tmp_path, monkeypatch):
 
 
 def test_folds_auto_and_test_time_augmentation(settings, tmp_path):
-    with pytest.raises(ValueError, match="tta changes images"):
+    with pytest.raises(ValueError, match="tta does not work with images and metadata"):
         trained(replace(settings, plan=replace(settings.plan, tta=2)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     auto = replace(settings, folds="auto")
