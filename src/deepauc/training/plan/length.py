@@ -10,10 +10,10 @@ from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact
 from deepauc.training.plan.inputs import AucStage, Fingerprint, PlanOptions
 
-# Two free CPU cores do 2e10 to 3e10 of these multiply-adds a second, one busy core 1e10: five to fourteen minutes. Half
-# of the budget, the steps and the most epochs ranked worse on five sets and alike on small tables (results/plan.md).
+# A free CPU core does 2e10 to 4e10 of these multiply-adds a second, a busy one 1e10: four to fourteen minutes. Half of
+# the budget, the steps and the most epochs ranked worse on five sets and alike on small tables (results/plan.md).
 BUDGET: dict[str, float] = {"cpu": 8e12, "cuda": 1e16}
-# Budgets of one split for all folds together: about a quarter of an hour on two free cores. Networks of 60 % of the
+# Budgets of one split for all folds together: about a quarter of an hour of a free core. Networks of 60 % of the
 # length, which three budgets would give to five folds, were worse than one split (results/folds.md).
 FOLDS_BUDGET = 4.5
 BUDGET_MINUTES = 10  # what the budget is taken for where minutes choose the network
