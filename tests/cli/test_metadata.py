@@ -237,7 +237,7 @@ def test_an_onnx_file_says_how_its_features_are_made(runs, folder, deepauc, tmp_
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((*IMAGES, "--metadata-column", "age", "--folds", "0", "--tta", "2"), "tta does not work with images and metadata"),
+        ((*IMAGES, "--metadata-column", "age", "--folds", "0", "--tta", "2"), "tta does not work with images"),
         ((*IMAGES, "--metadata-column", "age", "--examples"), "leave it out, or the metadata"),
         ((*METADATA, "--feature-column", "part"), "--feature-column and --metadata-column cannot be used together"),
         ((*IMAGES, "--feature-column", "age"), "--feature-column and --image-column cannot be used together"),
