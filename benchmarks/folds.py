@@ -16,6 +16,10 @@ depends on no clock.
 | one split, longer | `folds=0` with three times that budget: as much work as the folds |
 | folds, as long | `folds=5`; each fold has the budget of one split |
 | folds, longer | `folds=5`; each fold has three times that budget, which is enough for the whole plan on most sets |
+| folds, planned | `folds=5`, with the lengths and budget of the plan as it is now |
+| one split, planned | `folds=0`, likewise |
+| folds, shipped | `folds=5`; nothing is set, so the plan takes ResNet20: what `fit` does by itself |
+| one split, shipped | `folds=0`, likewise |
 
 Fixed before the first run. Primary: test AUC of the average that `folds=5` ships less that of one split, the mean over
 sets of the means over seeds, paired, with a t-interval; then the same against one split, longer. The default candidate
@@ -23,7 +27,7 @@ is decided by held-out AUC over sets and seeds, never by test. The thresholds ar
 test part. Added after the first two arms were seen: `folds, as long` and `folds, longer`, since shorter networks were
 worse; the plan's own budget is large enough for whole networks on tables of this size. Then, to see where folds stop
 paying, other numbers of positives (`SIZES`) on `SIZED`; 200 and the seeds 2 to 4 were added when 16 runs of 50 and 400
-positives had been seen. Needs DEEPAUC_DATA.
+positives had been seen. `planned` and `shipped` came when the plan's length had doubled. Needs DEEPAUC_DATA.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -79,13 +84,18 @@ RESULTS = Path(__file__).parent.parent / "results"
 FILE = RESULTS / "folds.jsonl"
 ONE_SPLIT = 3.2e11  # multiply-adds
 THEN = {"STEPS": (2000, 1000), "MOST_EPOCHS": (50, 25)}  # of the plan; twice as many since
-BUDGETS = {  # folds, and the budget of each network beside that of one split
+BUDGETS = {  # folds, and the budget of each network beside that of one split; None: the plan's own, of now
     "folds": (5, 0.6),
     "one split": (0, 1),
     "one split, longer": (0, 3),
     "folds, as long": (5, 1),
     "folds, longer": (5, 3),
+    "folds, planned": (5, None),
+    "one split, planned": (0, None),
+    "folds, shipped": (5, None),
+    "one split, shipped": (0, None),
 }
+SHIPPED = ("folds, shipped", "one split, shipped")
 SETS = ("breast", "pneumonia", "path", "ham", "C2", "digits")
 SEEDS = (0, 1, 2, 3, 4)
 POSITIVES, MOST_NEGATIVES = 100, 3  # negatives for each positive
@@ -165,6 +175,9 @@ def wanted() -> Iterator[tuple[str, str, int, int]]:
         for name in SIZED
         for arm in ("folds, as long", "one split")
     )
+    planned = ("folds, planned", "one split, planned")
+    yield from ((arm, name, POSITIVES, seed) for seed in SEEDS for name in SETS for arm in planned)
+    yield from ((arm, name, POSITIVES, seed) for seed in SEEDS for name in SETS for arm in SHIPPED)
     yield from ((arm, name, POSITIVES, seed) for seed in SEEDS for name in SETS for arm in BUDGETS)
 
 
@@ -195,10 +208,12 @@ def run_and_record(wanted: tuple[str, str, int, int]) -> str:
 def one_run(arm: str, task: Task, seed: int, place: Path) -> dict[str, Any]:
     folds, budget = BUDGETS[arm]
     exported = export_task(task, place / "table")
-    (place / "plan.toml").write_text(PLAN)
+    (place / "plan.toml").write_text("" if arm in SHIPPED else PLAN)
     began, cpu = time.monotonic(), time.process_time()
-    scaled = patch.dict(length.BUDGET, cpu=budget * ONE_SPLIT)
-    with scaled, patch.multiple(length, FOLDS_BUDGET=max(folds, 1), **THEN):
+    with ExitStack() as as_then:
+        if budget is not None:
+            as_then.enter_context(patch.dict(length.BUDGET, cpu=budget * ONE_SPLIT))
+            as_then.enter_context(patch.multiple(length, FOLDS_BUDGET=max(folds, 1), **THEN))
         model = deepauc.fit(
             exported.table,
             label="target",
