@@ -403,29 +403,57 @@ def test_metadata_are_encoded_by_the_training_rows_of_each_fold(tmp_path):
     np.testing.assert_allclose(found.probabilities[:, 0], mean, atol=1e-5)
 
 
-@pytest.mark.parametrize("joined", ["ce_auc_m with metadata", "ce_auc_m", "metadata"])
-def test_images_and_metadata_in_one_run(tmp_path, monkeypatch, joined):
-    """Whatever is kept, the shipped network scores as its members do, each fed with its own inputs."""
+def pictures(folder):
+    """48 small images of 24 people, a quarter of them the test part, with their ages and sites."""
     generator = np.random.default_rng(0)
     lines = ["file,person,part,age,site,ill"]
     for number in range(48):
         ill = int(number % 3 == 0)
         pixels = np.clip(generator.normal(100 + 60 * ill, 40, (8, 8)), 0, 255).astype(np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        Image.fromarray(pixels).save(folder / f"{number}.png")
         age = "" if number % 10 == 0 else f"{50 + 10 * ill + generator.normal():.1f}"
         lines.append(f"{number}.png,p{number // 2},{'test' if number >= 36 else 'train'},{age},s{number % 2},{ill}")
-    table = tmp_path / "table.csv"
-    table.write_text("\n".join(lines) + "\n")
-    data = DataSettings(
-        table=str(table),
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    return DataSettings(
+        table=str(folder / "table.csv"),
         image_column="file",
-        metadata_columns=("age", "site"),
         label_columns=("ill",),
         group_column="person",
         split_column="part",
     )
-    settings = Settings(data=data, plan=PlanOptions(epochs=1, model="small-cnn"), folds=2)
 
+
+@pytest.mark.parametrize(("tta", "copies"), [(None, 8), (0, 0)])
+def test_minutes_buy_copies_after_all_seeds_unless_none_are_wanted(tmp_path, monkeypatch, tta, copies):
+    monkeypatch.setattr(cross_validation, "MOST_SEEDS", 2)
+    monkeypatch.setattr(length, "MOST_EPOCHS", (3, 3))
+    plan = PlanOptions(minutes=20, model="small-cnn", tta=tta)
+    settings, out, told = Settings(data=pictures(tmp_path), plan=plan, folds=2), tmp_path / "run", []
+    trained(settings, out, listen=told.append)
+    record = RunFolder(out).record()
+    assert next(one.value for one in record.plan.decisions if one.name == "networks per fold") == "2"
+    assert record.tta == copies
+    (estimate,) = (event.seconds for event in told if isinstance(event, Estimated))
+    assert estimate < 20 * 60
+    written = {row["id"]: float(row["score"]) for row in rows_of(out) if row["part"] == "test"}
+    found = {}
+    for number in {None, 0, copies}:
+        scored = predict_table([out], tmp_path / "table.csv", image_column="file", tta=number)
+        found[number] = dict(zip(scored.ids.tolist(), scored.scores[:, 0], strict=True))
+    own = [found[None][name] for name in written]
+    np.testing.assert_allclose(own, list(written.values()), rtol=1e-5)
+    np.testing.assert_array_equal(own, [found[copies][name] for name in written])
+    assert (own == [found[0][name] for name in written]) == (copies == 0)
+    (out / "DONE").unlink()
+    trained(settings, out)  # by the recorded pace
+
+
+@pytest.mark.parametrize("joined", ["ce_auc_m with metadata", "ce_auc_m", "metadata"])
+def test_images_and_metadata_in_one_run(tmp_path, monkeypatch, joined):
+    """Whatever is kept, the shipped network scores as its members do, each fed with its own inputs."""
+    data = replace(pictures(tmp_path), metadata_columns=("age", "site"))
+    table = tmp_path / "table.csv"
+    settings = Settings(data=data, plan=PlanOptions(epochs=1, model="small-cnn"), folds=2)
     monkeypatch.setattr(choosing._Board, "pick", lambda board: (joined, None))
     out = tmp_path / "run"
     trained(settings, out)

@@ -46,7 +46,16 @@ from deepauc.pipeline.events import (
 )
 from deepauc.pipeline.fold_average import save_average
 from deepauc.pipeline.folding import Dealt
-from deepauc.pipeline.job import Job, compute_features, cpu_threads, fit_minutes, plan, recorded_pace, share_of_images
+from deepauc.pipeline.job import (
+    Job,
+    buy_copies,
+    compute_features,
+    cpu_threads,
+    fit_minutes,
+    plan,
+    recorded_pace,
+    share_of_images,
+)
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.train import State, folder_state, run_notes, train_run
 from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, trivial_names, trivial_seconds
@@ -196,13 +205,16 @@ def plan_folds(
     job = fit_minutes(job, pace=pace, minutes=minutes, folds=number)
     seeds = 1
     if minutes is not None:
-        epochs = next(decision for decision in job.decisions if decision.name == "epochs")
-        seconds = cast(float, epochs.rests_on["takes"])
+        seconds = cast(float, job.seconds)
         seeds = max(1, min(MOST_SEEDS, int(60 * minutes * share_of_images(settings) * (1 - RESERVE) / seconds)))
         facts: dict[str, Any] = {"minutes": minutes, "takes": seeds * seconds, "most": MOST_SEEDS}
         reason = "time left" if seeds > 1 else "no time"
         told = Decision(name="networks per fold", value=seeds, reason=(reason,), rests_on=facts)
-        job, seconds = replace(job, decisions=(*job.decisions, told)), seeds * seconds
+        seconds *= seeds
+        if seeds == MOST_SEEDS:
+            job = buy_copies(job, minutes=minutes, networks=number * seeds)
+            seconds = max(seconds, cast(float, job.seconds))
+        job = replace(job, decisions=(*job.decisions, told))
     scored = sum(not stage.on_views for stage in job.recipe.stages)
     recipe = replace(job.recipe, guard=False, keep_stages=scored > 1)
     job = replace(job, recipe=recipe, untuned=recipe)

@@ -22,7 +22,8 @@ from deepauc.training.plan.decision import Decision, DeviceKind
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.make import Plan, make_plan
 from deepauc.training.plan.start import starting_model, weights_decision
-from deepauc.training.plan.timing import Pace, fit_into, measure_pace, seconds_of
+from deepauc.training.plan.test_time import NAME as COPIES
+from deepauc.training.plan.timing import Pace, fit_into, measure_pace, seconds_of, with_copies
 from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
 from deepauc.training.prepare.prepare import Prepared, Rows, has_both, read_rows, require_complete, split_rows
 from deepauc.training.recipe import Recipe
@@ -50,6 +51,13 @@ class Job:
     unlabelled: UnlabelledRows
     pace: Pace | None = None
     trials: tuple[Trial, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """What training takes, where it was fitted into minutes; with the copies that were bought, if any were."""
+        takes = {one.name: one.rests_on.get("takes") for one in self.decisions}
+        found = takes.get(COPIES) or takes.get("epochs")
+        return found if isinstance(found, float) else None
 
 
 def device_kind(device: torch.device) -> DeviceKind:
@@ -85,13 +93,12 @@ def plan(settings: Settings, prepared: Prepared, *, device: torch.device, folds:
     folds: so many networks are trained.
     """
     if settings.recipe is not None:
-        complete = Decision(name="recipe", value="complete", reason=("in file",))
-        return _job(settings, prepared, device, recipe=settings.recipe, decisions=(complete,))
+        return _job(settings, prepared, device, settings.recipe)
     files = prepared.report.sizes if prepared.packed is None else None
     fingerprint = Fingerprint.of(prepared.task, file_sizes=files)
     options = replace(settings.plan, auc_stage="always") if settings.tune else settings.plan  # it tunes that stage
     made = make_plan(fingerprint, options, device_kind(device), folds=folds)
-    return _job(settings, prepared, device, plan=made, recipe=made.recipe, decisions=made.decisions)
+    return _job(settings, prepared, device, made)
 
 
 def starting_weights(settings: Settings) -> tuple[TimmSpec, FoundWeights] | None:
@@ -130,7 +137,20 @@ def fit_minutes(
     pace = agreed(pace)
     share = share_of_images(settings)
     made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune, folds=folds, share=share)
-    return _job(settings, job.prepared, job.device, plan=made, recipe=made.recipe, decisions=made.decisions, pace=pace)
+    fitted = _job(settings, job.prepared, job.device, made, pace=pace)
+    return fitted if folds > 1 else buy_copies(fitted, minutes=minutes)
+
+
+def buy_copies(job: Job, *, minutes: float, networks: int = 1) -> Job:
+    """A job that was fitted into its minutes, with test-time augmentation where they last for it too.
+
+    networks: that are trained, in all folds and by all seeds.
+    """
+    if job.plan is None or job.pace is None or has_both(job.settings.data):
+        return job
+    task, tune = job.prepared.task, job.settings.tune
+    made = with_copies(job.plan, task, job.pace, minutes=minutes, tune=tune, networks=networks)
+    return _job(job.settings, job.prepared, job.device, made, pace=job.pace)
 
 
 def share_of_images(settings: Settings) -> float:
@@ -144,8 +164,7 @@ def estimated_seconds(job: Job) -> float | None:
     None where that was not measured: on a GPU, which compiles first, with several processes, or by a recipe in a file.
     """
     if job.pace is not None:
-        takes = next(one.rests_on.get("takes") for one in job.decisions if one.name == "epochs")
-        return takes if isinstance(takes, float) else None
+        return job.seconds
     if job.plan is None or job.device.type != "cpu" or several_ranks() or job.recipe.frozen:
         return None
     task = job.prepared.task
@@ -206,25 +225,22 @@ def cpu_threads(device: torch.device) -> Iterator[None]:
 
 
 def _job(
-    settings: Settings,
-    prepared: Prepared,
-    device: torch.device,
-    *,
-    recipe: Recipe,
-    decisions: tuple[Decision, ...],
-    plan: Plan | None = None,
-    pace: Pace | None = None,
+    settings: Settings, prepared: Prepared, device: torch.device, of: Plan | Recipe, *, pace: Pace | None = None
 ) -> Job:
+    """of: a plan, or the complete recipe of the settings."""
+    planned, recipe = (of, of.recipe) if isinstance(of, Plan) else (None, of)
+    in_file = Decision(name="recipe", value="complete", reason=("in file",))
+    decided = (in_file,) if planned is None else planned.decisions
     unlabelled = count_unlabelled(prepared.task, recipe)
     without_label = unlabelled_decision(unlabelled, group_word=group_word(prepared.task.group_column))
     started = starting_weights(settings)
     weights = None if started is None else weights_decision(*started)
-    every = (prepared.split, prepared.metadata, *decisions, weights, without_label)
+    every = (prepared.split, prepared.metadata, *decided, weights, without_label)
     return Job(
         settings=settings,
         prepared=prepared,
         device=device,
-        plan=plan,
+        plan=planned,
         recipe=recipe,
         untuned=recipe,
         decisions=tuple(one for one in every if one is not None),

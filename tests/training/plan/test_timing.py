@@ -21,7 +21,7 @@ from deepauc.training import test_time as copies
 from deepauc.training.engine import loop
 from deepauc.training.plan import timing
 from deepauc.training.plan.make import Fingerprint, Plan, PlanOptions, make_plan
-from deepauc.training.plan.timing import RESERVE, TIMED, WARM_UP, Pace, fit_into, measure_pace, seconds_of
+from deepauc.training.plan.timing import RESERVE, TIMED, WARM_UP, Pace, fit_into, measure_pace, seconds_of, with_copies
 from deepauc.training.plan.wording import told
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run import run
@@ -193,6 +193,26 @@ def test_the_minutes_that_a_refusal_names_are_enough_for_all_folds(image_task):
     assert all(epochs(fitted))
 
 
+def test_copies_are_bought_where_nothing_is_cut_and_the_minutes_last(image_task):
+    plan = planned(image_task)
+    pace = replace(PACE, step=PACE.step[1:], end=PACE.end[1:], per_epoch=PACE.per_epoch[1:], copy=0.02)
+    wanted = replace(plan.recipe, tta=8)
+    enough = 3 * seconds_of(wanted, image_task, pace) / 60 / (1 - RESERVE)
+
+    def bought(plan, pace=pace, *, minutes=enough + 1e-6, networks=3):
+        return with_copies(plan, image_task, pace, minutes=minutes, networks=networks).recipe
+
+    assert bought(plan) == wanted
+    assert bought(plan, minutes=enough - 1e-3) == bought(plan, networks=4) == plan.recipe
+    assert bought(plan, replace(pace, copy=0.0)) == plan.recipe  # of a run from before they were timed
+    for asked in (0, 4):
+        own = planned(image_task, tta=asked)
+        assert bought(own) == own.recipe
+    cut = fit_into(plan, image_task, pace, minutes=enough / 9)
+    assert bought(cut, minutes=1000) == cut.recipe
+    assert bought(plan, PACE, minutes=1000) == plan.recipe  # timed with a stage that is not there any more
+
+
 def test_a_measured_pace_is_that_of_the_steps(image_task, monkeypatch):
     """A clock that only the steps and the scoring move."""
     now = [0.0]
@@ -253,7 +273,7 @@ def test_what_training_takes_is_what_was_said_with_copies_too(image_task, tmp_pa
     monkeypatch.setattr(run, "mean_auc", lambda _: next(aucs))
     recipe = two_stages(**options)
     pace = measure_pace(recipe, image_task, seed=0, device=torch.device("cpu"))
-    assert (pace.row, pace.copy) == (pytest.approx(0.5), pytest.approx(0.7 if "tta" in options else 0.0))
+    assert (pace.row, pace.copy) == (pytest.approx(0.5), pytest.approx(0.7))
     began = now[0]
     if tune_pairs:
         pairs = pairs_to_try(recipe, tune_pairs)

@@ -25,6 +25,7 @@ from deepauc.training.plan.decision import Decision, Fact, replaced
 from deepauc.training.plan.first_stage import LEAST_EPOCHS, no_first_stage, without_first_stage
 from deepauc.training.plan.length import LEAST_EPOCHS as LEAST_AUC_EPOCHS
 from deepauc.training.plan.make import Plan, alone
+from deepauc.training.plan.test_time import NAME, NOT_ASKED
 from deepauc.training.plan.wording import pace_text, time_text
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.folder import RunFolder
@@ -35,6 +36,7 @@ from deepauc.training.test_time import copies_in
 
 WARM_UP, TIMED = 2, 6  # steps; the first ones allocate, compile and capture
 SCORED = 256  # rows
+COPIES = 8  # of an image, as they were tried (results/plan.md)
 RESERVE = 0.1  # of the time, for what was not measured, such as a machine that is busier later
 
 
@@ -43,7 +45,7 @@ class Pace:
     """Seconds, by stage, of a step and of an epoch's end (validation, checkpoint), and of scoring one row.
 
     per_epoch: steps of an epoch, by stage. device: the kind it was taken on. copy: of scoring one changed copy of a
-    row, where final scores are of copies (`Recipe.tta`).
+    row, where training changes images.
     """
 
     step: tuple[float, ...]
@@ -64,7 +66,6 @@ def measure_pace(recipe: Recipe, task: Task, *, seed: int, device: torch.device)
     Of one process on whole batches: what several ranks make of it is not measured.
     """
     steps, ends, per_epoch, row, copy = [], [], [], 0.0, 0.0
-    copies = recipe.copies
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), InterruptFlag() as interrupt, TemporaryDirectory() as folder:
         for number, stage in enumerate(recipe.stages):
@@ -87,7 +88,7 @@ def measure_pace(recipe: Recipe, task: Task, *, seed: int, device: torch.device)
             per_epoch.append(trainer.stream.per_epoch)
             if not stage.on_views:
                 row = _seconds_a_row(trainer)
-                copy = 0.0 if copies is None else _seconds_a_row(trainer, copies.augment)
+                copy = 0.0 if stage.augment is None else _seconds_a_row(trainer, replace(stage.augment, mixup=0.0))
     kind = str(device.type)
     return Pace(step=tuple(steps), end=tuple(ends), row=row, copy=copy, per_epoch=tuple(per_epoch), device=kind)
 
@@ -157,6 +158,25 @@ def fit_into(
     length = Decision(name="epochs", value=tuple(epochs), reason=reason, rests_on=facts)
     stages = tuple(_with_epochs(stage, count) for stage, count in zip(recipe.stages, epochs, strict=True))
     return Plan(recipe=replace(recipe, stages=stages), decisions=replaced(plan.decisions, length))
+
+
+def with_copies(plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0, networks: int = 1) -> Plan:
+    """The plan with test-time augmentation, where nothing was cut and the minutes last for it too.
+
+    networks: that are trained, in all folds and by all seeds. Copies that the user has asked for, or none, stay.
+    """
+    by_name = {one.name: one for one in plan.decisions}
+    may_have = NAME in by_name and by_name[NAME].reason == NOT_ASKED
+    whole = "cut" not in by_name["epochs"].reason and len(pace.step) == len(plan.recipe.stages)  # no stage left out
+    if not (may_have and whole and pace.copy):
+        return plan
+    recipe = replace(plan.recipe, tta=COPIES)
+    takes = networks * seconds_of(recipe, task, pace, tune=tune)
+    if takes > 60 * minutes * (1 - RESERVE):
+        return plan
+    facts: dict[str, Fact] = {"minutes": minutes, "takes": takes}
+    bought = Decision(name=NAME, value=COPIES, reason=("time left",), rests_on=facts)
+    return Plan(recipe=recipe, decisions=replaced(plan.decisions, bought))
 
 
 def _lengths(wanted: Sequence[int], *, first: bool, last: bool) -> Iterator[list[int]]:
