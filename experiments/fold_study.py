@@ -14,13 +14,15 @@ from deepauc.studies.records.file import read_named
 Record = Mapping[str, Any]
 Value = Callable[[Record], float]
 POSITIVES = 100
-FOLDED = ("folds", "folds, as long", "folds, longer")
-ARMS = (*FOLDED, "one split", "one split, longer")
+FOLDED = ("folds", "folds, as long", "folds, longer", "folds, planned", "folds, shipped")
+ARMS = (*FOLDED, "one split", "one split, longer", "one split, planned", "one split, shipped")
 CONTRASTS = (
     ("folds", "one split"),
     ("folds", "one split, longer"),
     ("folds, as long", "one split"),
     ("folds, longer", "one split, longer"),
+    ("folds, planned", "one split, planned"),
+    ("folds, shipped", "one split, shipped"),
 )
 CANDIDATES = ("ce", "ce_auc_m", "average")
 THRESHOLDS = ("sensitivity 0.9", "sensitivity 0.95", "specificity 0.8", "specificity 0.9", "specificity 0.95")
