@@ -87,8 +87,7 @@ class PairwiseAUCLoss(nn.Module):
             weights: Sample weights, (N,) or the scores' shape; a pair weighs the product of its two.
         """
         self.input_check.before(scores, labels, weights)
-        if scores.device.type == "cpu" and not torch.compiler.is_compiling():
-            require_finite_scores(scores.detach(), labels)
+        require_finite_scores(scores, labels)
         return self.input_check.after(self._value(scores, labels, weights), scores, labels, weights)
 
     def _value(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
@@ -354,7 +353,10 @@ def label_rows(values: Tensor) -> Tensor:
 
 
 def require_finite_scores(scores: Tensor, labels: Tensor) -> None:
-    if scores.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(scores)):
+    """On the host, for a loss that an infinite score may leave finite."""
+    if scores.device.type != "cpu" or torch.compiler.is_compiling() or not scores.numel():
+        return
+    if not all(math.isfinite(bound.item()) for bound in torch.aminmax(scores.detach())):
         missing = labels != labels  # noqa: PLR0124  (NaN)
         if not (scores.isfinite() | missing).all():
             raise Diverged(NON_FINITE_SCORES)
