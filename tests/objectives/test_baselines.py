@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -88,13 +87,6 @@ def test_pos_weight_needs_one_value_a_label():
             loss_fn(*batch(*shape))
     with pytest.raises(ValueError, match="pos_weight must be"):
         CrossEntropyLoss(pos_weight=-1.0)
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float64])
-@pytest.mark.parametrize("loss_fn", LOSSES)
-def test_any_number_type_of_labels(loss_fn, dtype):
-    scores, labels = batch(20, dtype=torch.float32)
-    assert torch.equal(loss_fn(scores, labels.to(dtype)), loss_fn(scores, labels))
 
 
 @pytest.mark.parametrize("shape", [(30,), (30, 1), (30, 3)])
@@ -184,23 +176,6 @@ def test_a_weight_of_two_is_the_row_twice(loss_fn):
     torch.testing.assert_close(loss_fn(scores, labels, weights), loss_fn(scores[twice], labels[twice]))
 
 
-@pytest.mark.parametrize("loss_fn", LOSSES)
-def test_a_bad_score_beside_a_missing_label_is_ignored(loss_fn):
-    scores = torch.tensor([1.0, torch.nan, -1.0], requires_grad=True)
-    loss = loss_fn(scores, torch.tensor([1.0, torch.nan, 0.0]))
-    loss.backward()
-    torch.testing.assert_close(loss.detach(), loss_fn(torch.tensor([1.0, -1.0]), torch.tensor([1, 0])))
-    assert scores.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("loss_fn", LOSSES)
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (4,), (4, 2)])
-def test_nothing_valid_gives_zero_attached_to_the_graph(loss_fn, shape):
-    loss, grad = value_and_grad(loss_fn, torch.ones(shape), torch.full(shape, torch.nan))
-    assert loss.item() == 0
-    assert (grad == 0).all()
-
-
 @pytest.mark.parametrize("alpha", [0.25, 0.5, 0.75])
 @pytest.mark.parametrize("gamma", [1.0, 2.0, 5.0])
 @pytest.mark.parametrize("shape", [(50,), (50, 4)])
@@ -274,61 +249,6 @@ def test_soft_labels_are_shares_of_both_classes(rows, alpha, gamma):
         torch.testing.assert_close(soft, loss_fn(scores.repeat(2), hard, shares), rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.parametrize("loss_fn", LOSSES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_scores_give_float32(loss_fn, dtype):
-    scores = (torch.randn(64) * 8).to(dtype).requires_grad_()
-    labels = torch.randint(2, (64,))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = loss_fn(scores, labels)
-    loss.backward()
-    assert loss.dtype == torch.float32
-    assert scores.grad.dtype == dtype
-    torch.testing.assert_close(loss.detach(), loss_fn(scores.detach().float(), labels))
-
-
-@pytest.mark.parametrize("make", [CrossEntropyLoss, FocalLoss])
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([1.0, -1.0, 1.0], "labels > 0"),
-        ([1, -1, 1], "labels > 0"),
-        ([0.0, 0.3, 1.0], "soft_labels=True"),
-        ([0.0, 1e-30, 1.0], "soft_labels=True"),
-        ([0.0, 2.0, torch.nan], "Name the positive class"),
-        ([0.0, torch.inf, 1.0], "must be 0 or 1"),
-        ([0, 1, 2], "Name the positive class"),
-    ],
-)
-def test_bad_labels_are_refused(make, labels, message):
-    with pytest.raises(ValueError, match=message):
-        make()(torch.zeros(3), torch.tensor(labels))
-
-
-@pytest.mark.parametrize("make", [CrossEntropyLoss, FocalLoss])
-def test_bad_input_is_refused(make):
-    ones = torch.ones(3)
-    with pytest.raises(ValueError, match="must lie in"):
-        make(soft_labels=True)(ones, torch.tensor([0.0, 1.5, 1.0]))
-    with pytest.raises(ValueError, match="squeeze"):
-        make()(ones.unsqueeze(1), ones)
-    with pytest.raises(ValueError, match="hold no label"):
-        make()(torch.zeros(3, 0), torch.zeros(3, 0))
-    with pytest.raises(ValueError, match="must be floating"):
-        make()(torch.tensor([1, 2, 3]), ones)
-    with pytest.raises(ValueError, match="weights have shape"):
-        make()(ones, ones, torch.ones(2))
-    for bad in (-1.0, torch.nan, torch.inf):
-        with pytest.raises(ValueError, match="finite and not negative"):
-            make()(ones, ones, torch.tensor([1.0, bad, 1.0]))
-    for bad in (torch.nan, torch.inf, -torch.inf):
-        for label in (0, 1):
-            with pytest.raises(ValueError, match="NaN or infinity"):
-                make()(torch.tensor([1.0, bad]), torch.tensor([1, label]))
-    with pytest.raises(ValueError, match="overflowed: scores reach 3e\\+38"):
-        make()(torch.full((9,), -3e38), torch.ones(9))
-
-
 @pytest.mark.parametrize("options", [{"alpha": 1.5}, {"alpha": -0.1}, {"gamma": -1.0}, {"gamma": math.nan}])
 def test_bad_focal_options_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
@@ -341,13 +261,11 @@ def test_bad_smoothing_is_refused(smoothing):
         CrossEntropyLoss(label_smoothing=smoothing)
 
 
-@pytest.mark.parametrize("loss_fn", LOSSES)
-def test_losses_can_be_copied_and_pickled(loss_fn):
-    scores, labels = batch(8)
-    expected = loss_fn(scores, labels)
-    assert torch.equal(copy.deepcopy(loss_fn)(scores, labels), expected)
-    assert torch.equal(pickle.loads(pickle.dumps(loss_fn))(scores, labels), expected)
-    assert loss_fn.state_dict() == {}
+@pytest.mark.parametrize("make", [CrossEntropyLoss, FocalLoss])
+def test_a_loss_that_overflows_is_refused(make):
+    with pytest.raises(ValueError, match="overflowed: scores reach 3e\\+38"):
+        make()(torch.full((9,), -3e38), torch.ones(9))
+    assert make().state_dict() == {}
 
 
 def test_flags_are_read_at_the_first_call_and_every_hundredth():

@@ -18,9 +18,10 @@ from deepauc.objectives.contrastive import (
     own_view_nearest,
     supervised_contrastive,
 )
+from deepauc.objectives.poly_view import PolyView, PolyViewLoss
 from deepauc.objectives.vicreg import VICReg, VICRegLoss, vicreg
 
-LOSSES = [ContrastiveLoss(0.3), SupervisedContrastiveLoss(0.3), VICRegLoss()]
+LOSSES = [ContrastiveLoss(0.3), SupervisedContrastiveLoss(0.3), VICRegLoss(), PolyViewLoss(0.3, views=2)]
 
 
 def two_views(n=6, d=4, seed=0, dtype=torch.float64):
@@ -147,7 +148,7 @@ def test_vicreg_by_hand():
 def test_gradcheck(loss_fn):
     first, second, labels = two_views()
     assert torch.autograd.gradcheck(
-        lambda a, b: loss_fn(a, b, labels), (first.requires_grad_(), second.requires_grad_())
+        lambda a, b: loss_fn(a, b, labels=labels), (first.requires_grad_(), second.requires_grad_())
     )
 
 
@@ -156,9 +157,9 @@ def test_gradcheck(loss_fn):
 def test_half_precision_comes_out_in_float32(loss_fn, autocast):
     """bfloat16 projections lose digits when they are rounded, none after that; autocast may not touch the products."""
     first, second, labels = two_views(dtype=torch.bfloat16)
-    exact = loss_fn(first.double(), second.double(), labels)
+    exact = loss_fn(first.double(), second.double(), labels=labels)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        found = loss_fn(first, second, labels)
+        found = loss_fn(first, second, labels=labels)
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(exact.item(), rel=2e-6)
 
@@ -191,10 +192,10 @@ def test_invariances(seed, n):
     labels = torch.randint(0, 2, (n,), generator=torch.Generator().manual_seed(seed)).double()
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + 1))
     for loss_fn in LOSSES:
-        loss = loss_fn(first, second, labels)
-        torch.testing.assert_close(loss_fn(first[order], second[order], labels[order]), loss)
-        torch.testing.assert_close(loss_fn(second, first, labels), loss)
-        torch.testing.assert_close(loss_fn(first, second, 1 - labels), loss)
+        loss = loss_fn(first, second, labels=labels)
+        torch.testing.assert_close(loss_fn(first[order], second[order], labels=labels[order]), loss)
+        torch.testing.assert_close(loss_fn(second, first, labels=labels), loss)
+        torch.testing.assert_close(loss_fn(first, second, labels=1 - labels), loss)
     # What every view is worth at most: to find one of 2n - 1 by chance; equal views of all images reach that.
     torch.testing.assert_close(
         nt_xent(torch.ones(n, 3), torch.ones(n, 3), temperature=0.2), torch.tensor(math.log(2 * n - 1))
@@ -210,7 +211,9 @@ def test_own_view_nearest():
     assert own_view_nearest(first, 3 * first).mean() == 1
 
 
-@pytest.mark.parametrize("spec", [Contrastive(), SupervisedContrastive(), VICReg()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "spec", [Contrastive(), SupervisedContrastive(), VICReg(), PolyView(views=2)], ids=lambda s: type(s).__name__
+)
 def test_descent_makes_views_easier_to_match(spec):
     generator = torch.Generator().manual_seed(0)
     images, noise = torch.randn(32, 10, generator=generator), torch.randn(150, 2, 32, 10, generator=generator)
@@ -221,7 +224,7 @@ def test_descent_makes_views_easier_to_match(spec):
     for step in noise:
         first, second = (images + 0.7 * step) @ weight
         optimizer.zero_grad()
-        loss_fn(first, second, labels).backward()
+        loss_fn(first, second, labels=labels).backward()
         optimizer.step()
         hits.append(own_view_nearest(first, second).mean().item())
     assert sum(hits[-20:]) > 1.1 * sum(hits[:20])
@@ -231,25 +234,25 @@ def test_descent_makes_views_easier_to_match(spec):
 def test_one_graph_for_the_compiler(loss_fn):
     first, second, labels = two_views(dtype=torch.float32)
     compiled = torch.compile(loss_fn, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(first, second, labels), loss_fn(first, second, labels))
+    torch.testing.assert_close(compiled(first, second, labels=labels), loss_fn(first, second, labels=labels))
 
 
 @pytest.mark.parametrize("loss_fn", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_bad_input_is_refused(loss_fn):
     first, second, labels = two_views()
     with pytest.raises(ValueError, match="row i of both"):
-        loss_fn(first, second[:4], labels)
+        loss_fn(first, second[:4], labels=labels)
     with pytest.raises(ValueError, match="row i of both"):
-        loss_fn(first[0], second[0], labels)
+        loss_fn(first[0], second[0], labels=labels)
     with pytest.raises(ValueError, match="floating"):
-        loss_fn(first.long(), second.long(), labels)
+        loss_fn(first.long(), second.long(), labels=labels)
     with pytest.raises(ValueError, match="at least 2"):
-        loss_fn(first[:1], second[:1], labels[:1])
+        loss_fn(first[:1], second[:1], labels=labels[:1])
     with pytest.raises(ValueError, match="for 6 images"):
-        loss_fn(first, second, labels[:4])
+        loss_fn(first, second, labels=labels[:4])
     first[0, 0] = torch.inf
     with pytest.raises(ValueError, match="diverged"):
-        loss_fn(first, second, labels)
+        loss_fn(first, second, labels=labels)
 
 
 def test_bad_settings_are_refused():
@@ -268,4 +271,4 @@ def test_copies_and_pickles():
     first, second, labels = two_views()
     for loss_fn in LOSSES:
         for again in (copy.deepcopy(loss_fn), pickle.loads(pickle.dumps(loss_fn))):
-            assert again(first, second, labels) == loss_fn(first, second, labels)
+            assert again(first, second, labels=labels) == loss_fn(first, second, labels=labels)

@@ -1,7 +1,5 @@
 """The pairwise AUC losses against a loop over all pairs."""
 
-import copy
-import pickle
 from typing import get_args
 
 import numpy as np
@@ -215,20 +213,6 @@ def test_scores_of_a_million_among_small_ones(surrogate):
     torch.testing.assert_close(grad.double(), exact_grad, rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("surrogate", SURROGATES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_under_autocast(surrogate, dtype):
-    scores = (batch(64)[0] * 8).to(dtype)
-    labels = batch(64)[1]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, grad = value_and_grad(PairwiseAUCLoss(surrogate), scores, labels)
-    exact, exact_grad = value_and_grad(brute_force, scores.double(), labels, surrogate=surrogate)
-    assert loss.dtype == torch.float32
-    assert grad.dtype == dtype
-    torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=0)
-    torch.testing.assert_close(grad.double(), exact_grad, rtol=1e-2, atol=1e-6)
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logistic_never_holds_more_pairs_than_a_chunk(monkeypatch, chunk, dtype):
@@ -344,41 +328,6 @@ def test_order_shift_and_exchange_of_classes_do_not_matter(entries, surrogate, r
     assert (grad[labels == 0] >= 0).all() or surrogate == "square"
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float16])
-@pytest.mark.parametrize("surrogate", SURROGATES)
-def test_any_number_type_of_labels(surrogate, dtype):
-    scores, labels = batch(20)
-    loss_fn = PairwiseAUCLoss(surrogate)
-    assert torch.equal(loss_fn(scores, labels.to(dtype)), loss_fn(scores, labels))
-
-
-@pytest.mark.parametrize(
-    ("labels", "soft", "message"),
-    [
-        ([1, -1, 1], False, "labels > 0"),
-        ([0.0, 0.5, 1.0], False, "soft_labels=True"),
-        ([0, 1, 2], False, "Name the positive class"),
-        ([0.0, 1.5, 1.0], True, "must lie in"),
-    ],
-)
-def test_bad_labels_are_refused(labels, soft, message):
-    with pytest.raises(ValueError, match=message):
-        PairwiseAUCLoss(soft_labels=soft)(torch.zeros(3), torch.tensor(labels))
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("label", [0, 1])
-@pytest.mark.parametrize("surrogate", SURROGATES)
-def test_bad_scores_are_refused_even_without_a_pair(surrogate, bad, label):
-    for other in (0, 1):
-        with pytest.raises(ValueError, match="NaN or infinity"):
-            PairwiseAUCLoss(surrogate)(torch.tensor([0.0, bad]), torch.tensor([other, label]))
-    missing = torch.tensor([0.0, torch.nan, 1.0])
-    loss, grad = value_and_grad(PairwiseAUCLoss(surrogate), torch.tensor([0.5, bad, 1.0]), missing)
-    assert loss.isfinite()
-    assert grad.isfinite().all()
-
-
 def test_other_bad_input_is_refused():
     scores, labels = torch.zeros(3), torch.tensor([0, 1, 1])
     with pytest.raises(ValueError, match="surrogate must be one of square, squared_hinge, hinge, logistic"):
@@ -388,20 +337,12 @@ def test_other_bad_input_is_refused():
             PairwiseAUCLoss(margin=margin)
     with pytest.raises(ValueError, match="margin has 2 values for 1 labels"):
         PairwiseAUCLoss(margin=[0.5, 1.0])(scores, labels)
-    with pytest.raises(ValueError, match="squeeze"):
-        PairwiseAUCLoss()(scores.unsqueeze(1), labels)
-    with pytest.raises(ValueError, match="weights must be finite"):
-        PairwiseAUCLoss()(scores, labels, torch.tensor([1.0, -1.0, 1.0]))
     with pytest.raises(ValueError, match="overflowed: scores reach 3e"):
         PairwiseAUCLoss()(torch.tensor([3e38, -3e38, 0.0]), labels)
 
 
-def test_copies_and_pickles():
-    scores, labels = batch(12, 2)
+def test_repr_and_state():
     loss_fn = PairwiseAUCLoss("hinge", [0.5, 1.0])
-    expected = loss_fn(scores, labels)
-    assert torch.equal(copy.deepcopy(loss_fn)(scores, labels), expected)
-    assert torch.equal(pickle.loads(pickle.dumps(loss_fn))(scores, labels), expected)
     assert loss_fn.state_dict() == {}
     assert "surrogate='hinge', margin=(0.5, 1.0)" in repr(loss_fn)
 
@@ -463,23 +404,9 @@ def test_a_margin_may_be_a_tensor_or_an_array():
 @pytest.mark.parametrize("distinct", [1, 3, 50, 10_000])
 @pytest.mark.parametrize("size", [1, 2, 400, 40_000])
 def test_the_sort_on_the_host_is_stable(size, distinct):
-    """Few numbers go through NumPy, many by radix: the order is torch's own stable one, -0 being 0."""
+    """NumPy's is not by itself: the order is torch's own stable one, -0 being 0."""
     x = torch.randint(-distinct, distinct, (size,), generator=torch.Generator().manual_seed(size)).double() / 7
     x[::3] *= -1
-    _require_stable(x)
-
-
-@pytest.mark.parametrize("spread", [5e-324, 1e-300, 1e-9, 1e-5, 1.0, 1e300])
-@pytest.mark.parametrize("far", [0.0, 1.0, 1e3, 1e6, 1.5e308])
-def test_many_numbers_close_to_each_other_are_sorted(spread, far):
-    """Few or many of them share a cell of their range, and the order within a cell is theirs."""
-    x = torch.randn(40_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * spread
-    x[7], x[8] = far, -far
-    x[100:200] = x[50]
-    _require_stable(x)
-
-
-def _require_stable(x):
     values, order = stable_sort(x.clone())
     expected, expected_order = torch.sort(x, stable=True)
     assert torch.equal(values, expected)

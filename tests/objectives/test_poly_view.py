@@ -1,14 +1,12 @@
 """NT-Xent of several views against a loop over the pairs of views."""
 
-import copy
 import math
-import pickle
 from itertools import permutations
 
 import pytest
 import torch
 
-from deepauc.objectives.contrastive import nt_xent, own_view_nearest
+from deepauc.objectives.contrastive import nt_xent
 from deepauc.objectives.poly_view import PolyView, PolyViewLoss, poly_view
 
 
@@ -51,16 +49,6 @@ def test_gradcheck(count):
     assert torch.autograd.gradcheck(PolyViewLoss(0.3, views=count), views)
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-def test_half_precision_comes_out_in_float32(autocast):
-    views = several_views(3, dtype=torch.bfloat16)
-    exact = poly_view([view.double() for view in views], temperature=0.2)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        found = PolyViewLoss(views=3)(*views)
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(exact.item(), rel=2e-6)
-
-
 def test_a_row_of_zeros_and_a_cold_temperature_stay_finite():
     views = several_views(3, dtype=torch.float32)
     views[0][2] = 0
@@ -82,41 +70,12 @@ def test_neither_the_order_of_images_nor_that_of_views_counts():
     torch.testing.assert_close(poly_view([same] * 4, temperature=0.2), torch.tensor(math.log(1 + 4 * 4)))
 
 
-def test_descent_makes_views_easier_to_match():
-    generator = torch.Generator().manual_seed(0)
-    images, noise = torch.randn(32, 10, generator=generator), torch.randn(150, 3, 32, 10, generator=generator)
-    loss_fn, weight = PolyViewLoss(views=3), torch.randn(10, 8, generator=generator).requires_grad_()
-    optimizer = torch.optim.Adam([weight], lr=0.02)
-    hits = []
-    for step in noise:
-        views = (images + 0.7 * step) @ weight
-        optimizer.zero_grad()
-        loss_fn(*views).backward()
-        optimizer.step()
-        hits.append(own_view_nearest(views[0], views[1]).mean().item())
-    assert sum(hits[-20:]) > 1.1 * sum(hits[:20])
-
-
-def test_one_graph_for_the_compiler():
-    views, loss_fn = several_views(3, dtype=torch.float32), PolyViewLoss(views=3)
-    torch.testing.assert_close(torch.compile(loss_fn, backend="eager", fullgraph=True)(*views), loss_fn(*views))
-
-
 def test_bad_input_is_refused():
     views, loss_fn = several_views(3), PolyViewLoss(views=3)
     with pytest.raises(ValueError, match="2 views were given, and the loss compares 3: set views"):
         loss_fn(*views[:2])
     with pytest.raises(ValueError, match=r"give 3 of the same .* row i of all"):
         loss_fn(*views[:2], views[2][:4])
-    with pytest.raises(ValueError, match="floating"):
-        loss_fn(*views[:2], views[2].long())
-    with pytest.raises(ValueError, match="at least 2"):
-        loss_fn(*(view[:1] for view in views))
-    with pytest.raises(ValueError, match="for 5 images"):
-        loss_fn(*views, labels=torch.ones(4))
-    views[2][0, 0] = torch.inf
-    with pytest.raises(ValueError, match="diverged"):
-        loss_fn(*views)
 
 
 @pytest.mark.parametrize("make", [PolyView, PolyViewLoss])
@@ -127,9 +86,3 @@ def test_bad_input_is_refused():
 def test_bad_settings_are_refused(make, options, message):
     with pytest.raises(ValueError, match=message):
         make(**options)
-
-
-def test_copies_and_pickles():
-    views, loss_fn = several_views(4), PolyViewLoss(0.3)
-    for again in (copy.deepcopy(loss_fn), pickle.loads(pickle.dumps(loss_fn))):
-        assert again(*views) == loss_fn(*views)

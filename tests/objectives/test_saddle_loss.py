@@ -17,36 +17,6 @@ def some(n=32, positives=5, seed=0):
     return torch.rand(n, generator=generator), labels
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.float64])
-def test_any_number_type_of_labels(dtype):
-    scores, labels = some()
-    loss = AUCMarginLoss(prior=0.1)
-    assert loss(scores, labels.to(dtype)).item() == loss(scores, labels).item()
-
-
-@pytest.mark.parametrize(
-    ("labels", "remedy"),
-    [
-        (torch.tensor([-1.0, 1.0, 1.0]), "labels > 0"),
-        (torch.tensor([-1, 1, 1]), "labels > 0"),
-        (torch.tensor([0.0, 0.3, 1.0]), "soft_labels=True"),
-        (torch.tensor([0, 3, 1]), "labels == 3"),
-        (torch.tensor([0.0, float("inf"), 1.0]), "0 or 1"),
-        (torch.tensor([[0.0], [1.0], [1.0]]), "squeeze"),
-        (torch.tensor([0.0, 1.0]), "same shape"),
-    ],
-)
-def test_bad_labels_name_the_remedy(labels, remedy):
-    with pytest.raises(ValueError, match=remedy):
-        AUCMarginLoss(prior=0.1)(torch.rand(3), labels)
-
-
-def test_soft_labels_outside_the_unit_interval_are_refused():
-    loss = AUCMarginLoss(prior=0.1, soft_labels=True)
-    with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        loss(torch.rand(2), torch.tensor([0.5, 1.2]))
-
-
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
@@ -64,20 +34,16 @@ def test_bad_construction(arguments, remedy):
 
 
 @pytest.mark.parametrize(
-    ("scores", "labels", "weights", "remedy"),
+    ("scores", "labels", "remedy"),
     [
-        (torch.tensor([1, 0]), torch.tensor([1.0, 0.0]), None, "floating"),
-        (torch.rand(2, 3), torch.zeros(2, 3), None, "num_labels=3"),
-        (torch.rand(2, 1), torch.zeros(2), None, "squeeze"),
-        (torch.rand(2), torch.zeros(2), torch.rand(3), "weights have shape"),
-        (torch.rand(2), torch.zeros(2), torch.tensor([1.0, -1.0]), "not negative"),
-        (torch.tensor([0.1, torch.nan]), torch.tensor([0.0, 1.0]), None, "sigmoid"),
-        (torch.tensor([0.1, torch.inf]), torch.tensor([0.0, 1.0]), None, "BatchScoreNorm"),
+        (torch.rand(2, 3), torch.zeros(2, 3), "num_labels=3"),
+        (torch.tensor([0.1, torch.nan]), torch.tensor([0.0, 1.0]), "sigmoid"),
+        (torch.tensor([0.1, torch.inf]), torch.tensor([0.0, 1.0]), "BatchScoreNorm"),
     ],
 )
-def test_bad_scores_and_weights(scores, labels, weights, remedy):
+def test_bad_scores_name_the_remedy(scores, labels, remedy):
     with pytest.raises(ValueError, match=remedy):
-        AUCMarginLoss(prior=0.1)(scores, labels, weights)
+        AUCMarginLoss(prior=0.1)(scores, labels)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +52,6 @@ def test_bad_scores_and_weights(scores, labels, weights, remedy):
 def test_one_prior_per_label_in_any_container(prior):
     assert AUCMarginLoss(prior=prior, num_labels=2, margin=np.float32(0.5)).prior == (0.1, 0.2)
     assert AUCMarginLoss(prior=np.float64(0.1)).prior == (0.1,)
-
-
-def test_nan_score_beside_a_missing_label_is_ignored():
-    loss = AUCMarginLoss(prior=0.3)
-    whole = loss(torch.tensor([0.2, 0.9]), torch.tensor([0.0, 1.0]))
-    gap = loss(torch.tensor([0.2, 0.9, torch.nan]), torch.tensor([0.0, 1.0, torch.nan]))
-    assert gap.item() == pytest.approx(whole.item())
 
 
 @pytest.mark.parametrize("cls", [AUCMarginLoss, AUCSquareLoss])
@@ -107,19 +66,6 @@ def test_one_class_batch_has_finite_loss_and_gradient(cls, positives):
     assert scores.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("labels", [torch.zeros(0), torch.full((4,), torch.nan)])
-def test_nothing_valid_gives_zero_and_stays_attached(labels):
-    scores = torch.rand(len(labels), requires_grad=True)
-    loss = AUCMarginLoss(prior=0.1)
-    with torch.no_grad():
-        loss.alpha.fill_(0.4)
-    value = loss(scores, labels)
-    value.backward()
-    assert value.item() == 0
-    assert (scores.grad == 0).all()
-    assert loss.alpha.grad.item() == 0
-
-
 @pytest.mark.parametrize("scores", [torch.zeros(0), torch.full((3,), 5000.0)])
 def test_a_batch_without_labels_says_nothing_about_a_and_b(scores):
     loss_fn = AUCMarginLoss(prior=0.5)
@@ -129,22 +75,11 @@ def test_a_batch_without_labels_says_nothing_about_a_and_b(scores):
     assert not loss_fn._ran_away(scores)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_scores_are_computed_in_float32(dtype):
-    scores, labels = some(256, 20)
-    loss = AUCMarginLoss(prior=0.1)
-    with torch.autocast("cpu", dtype=dtype):
-        half = loss(scores.to(dtype), labels)
-    assert half.dtype == torch.float32
-    assert half.item() == pytest.approx(loss(scores.to(dtype).float(), labels).item(), rel=1e-6)
-    assert loss(torch.full((4,), 6e4, dtype=torch.float16), torch.tensor([0, 1, 0, 1])).isfinite()
-
-
-def test_huge_scores_are_finite_and_double_stays_double():
+def test_huge_scores_are_finite():
     scores, labels = some()
     loss = AUCMarginLoss(prior=0.1)
     assert loss(scores * 1e6, labels).isfinite()
-    assert loss(scores.double(), labels).dtype == torch.float64
+    assert loss(torch.full((4,), 6e4, dtype=torch.float16), torch.tensor([0, 1, 0, 1])).isfinite()
 
 
 def test_two_forwards_then_one_backward():

@@ -8,32 +8,10 @@ from hypothesis import strategies as st
 
 from deepauc.labels import scale_free, scale_free_array
 from deepauc.objectives.auc_margin import AUCMarginLoss
-from deepauc.objectives.auc_square import AUCSquareLoss
-from deepauc.objectives.average_precision import AveragePrecisionLoss
 from deepauc.objectives.baselines import CrossEntropyLoss, FocalLoss
 from deepauc.objectives.multiclass import OneVsRestAUCLoss
 from deepauc.objectives.pairwise import PairwiseAUCLoss, _masked
-from deepauc.objectives.partial_auc import PartialAUCLoss
-
-LOSSES = {
-    "auc_margin": lambda: AUCMarginLoss(prior=0.3),
-    "auc_square": lambda: AUCSquareLoss(prior=0.3),
-    "cross_entropy": CrossEntropyLoss,
-    "focal": FocalLoss,
-    **{
-        surrogate: (lambda surrogate=surrogate: PairwiseAUCLoss(surrogate))
-        for surrogate in ("square", "squared_hinge", "hinge", "logistic")
-    },
-    "partial_auc": lambda: PartialAUCLoss(max_fpr=0.3, min_tpr=0.4),
-    "average_precision": lambda: WholeSetAP(40),
-}
-
-
-class WholeSetAP(AveragePrecisionLoss):
-    """Rows in their own order."""
-
-    def forward(self, scores, labels, weights=None):
-        return super().forward(scores, labels, torch.arange(len(scores)), weights)
+from tests.objectives.test_every_loss import LOSSES
 
 
 def batch(dtype, *, missing=False):

@@ -13,6 +13,7 @@ from deepauc import PESG, AUCMarginLoss, AUCSquareLoss
 from deepauc.kernels import pesg_update
 from deepauc.objectives.multiclass import OneVsRestAUCLoss
 from deepauc.optim.pesg_reference import PESGReference
+from tests.optim.test_pesg import problem, train
 
 SHAPES = [(3, 4), (4,), (2, 3, 2, 2), (30, 20), (1,)]
 PRIOR, MARGIN = [0.1, 0.3, 0.2], [0.4, 0.7, 1.0]
@@ -63,14 +64,17 @@ def drawn(v, alpha, t, present):
 @pytest.mark.parametrize("alpha_step", ["gradient", "closed"])
 @pytest.mark.parametrize("clip_value", [None, 0.5])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize(("dtype", "labels"), [(torch.float32, 3), (torch.float64, 1), (torch.float64, 3)])
-def test_equals_the_twin_over_100_steps(reference, alpha_step, clip_value, momentum, dtype, labels, monkeypatch):
-    """With a new stage and a saved and loaded state on the way, and a label that is absent now and then."""
+@pytest.mark.parametrize(("gamma", "weight_decay"), [(0.05, 1e-2), (0.0, 1e-2), (0.05, 0.0)])
+@pytest.mark.parametrize(("dtype", "labels"), [(torch.float32, 1), (torch.float64, 3)])
+def test_equals_the_twin_over_100_steps(
+    reference, alpha_step, clip_value, momentum, gamma, weight_decay, dtype, labels, monkeypatch
+):
+    """With two new stages and a saved and loaded state on the way, and a label that is absent now and then."""
     monkeypatch.setattr(pesg_update, "CHUNK", 500)  # several chunks, the large tensor alone
     objective = AUCMarginLoss(prior=PRIOR[:labels], margin=MARGIN[:labels], num_labels=labels).to(dtype)
     weights = network(dtype)
     options = {
-        "lr": 0.1, "gamma": 0.05, "weight_decay": 1e-2, "momentum": momentum,
+        "lr": 0.1, "gamma": gamma, "weight_decay": weight_decay, "momentum": momentum,
         "reference": reference, "alpha_step": alpha_step, "clip_value": clip_value,
     }  # fmt: skip
     optimizer = PESG(weights, objective, **options)
@@ -82,7 +86,7 @@ def test_equals_the_twin_over_100_steps(reference, alpha_step, clip_value, momen
         give(v, objective, gradients, ascent)
         optimizer.step()
         twin.step(gradients, ascent, present=present)
-        if t == 39:
+        if t in (39, 69):
             optimizer.new_stage(lr_factor=0.3)
             twin.new_stage(0.3)
         if t == 60:
@@ -95,15 +99,16 @@ def test_equals_the_twin_over_100_steps(reference, alpha_step, clip_value, momen
         torch.testing.assert_close(mine.detach(), theirs, **tolerance(dtype))
 
 
+@pytest.mark.parametrize("reference", ["start", "zero"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("first", [0, 12])
-def test_a_parameter_that_begins_to_move_late_is_averaged_where_it_stood(momentum, first):
+def test_a_parameter_that_begins_to_move_late_is_averaged_where_it_stood(reference, momentum, first):
     """Before and after a new stage: the twin has all its iterates."""
     objective = AUCMarginLoss(prior=0.1).double()
     early, late = (nn.Parameter(torch.full((3,), x, dtype=torch.float64)) for x in (1.0, 2.0))
-    optimizer = PESG([early, late], objective, lr=0.1, gamma=0.3, momentum=momentum, reference="zero")
+    optimizer = PESG([early, late], objective, lr=0.1, gamma=0.3, momentum=momentum, reference=reference)
     zero = torch.zeros(1, dtype=torch.float64)
-    twin = PESGReference([early.detach(), late.detach()], zero, eta=0.1, gamma=0.3, mu=momentum, reference="zero")
+    twin = PESGReference([early.detach(), late.detach()], zero, eta=0.1, gamma=0.3, mu=momentum, reference=reference)
     for t in range(20):
         gradients = [torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64) if t >= first + 5 else None]
         early.grad, late.grad = gradients
@@ -117,16 +122,22 @@ def test_a_parameter_that_begins_to_move_late_is_averaged_where_it_stood(momentu
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_parameters_take_the_options(dtype):
+@pytest.mark.parametrize("new", [{}, NEW])
+def test_half_parameters_stay_half_and_keep_their_storage(dtype, new):
     objective = AUCMarginLoss(prior=0.1)
     x = nn.Parameter(torch.linspace(-1, 1, 64).to(dtype))
-    optimizer = PESG([x], objective, lr=0.1, gamma=0.1, momentum=0.9, **NEW)
-    twin = PESGReference([x.detach().float()], torch.zeros(1), eta=0.1, gamma=0.1, mu=0.9, reference="zero", clip=0.5)
+    pointer = x.data_ptr()
+    optimizer = PESG([x], objective, lr=0.1, gamma=0.1, momentum=0.9, **new)
+    own = {"reference": "zero", "clip": 0.5} if new else {}
+    twin = PESGReference([x.detach().float()], torch.zeros(1), eta=0.1, gamma=0.1, mu=0.9, **own)
     for _ in range(10):
         x.grad = torch.linspace(-2, 2, 64).to(dtype)
         optimizer.step()
         twin.step([x.grad.float()], torch.zeros(1))
     assert x.dtype == dtype
+    assert x.data_ptr() == pointer
+    state = optimizer.state[x]
+    assert state["reference"].dtype == state["drift"].dtype == state["momentum"].dtype == torch.float32
     torch.testing.assert_close(x.detach().float(), twin.v[0], atol=0.05, rtol=0.05)
 
 
@@ -242,49 +253,31 @@ def test_closed_needs_a_loss_that_can():
         PESG([nn.Parameter(torch.zeros(1))], Plain(), alpha_step="closed")
 
 
-def problem():
-    generator = torch.Generator().manual_seed(5)
-    data = [(torch.randn(16, 4, generator=generator), (torch.arange(16) < 3).float()) for _ in range(7)]
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ELU(), nn.Linear(8, 1))
-    return data, model, AUCMarginLoss(prior=3 / 16)
-
-
-def train(model, objective, optimizer, data, steps, scaler=None):
-    for t in steps:
-        x, y = data[t % len(data)]
-        optimizer.zero_grad()
-        loss = objective(torch.sigmoid(model(x).squeeze(1)), y)
-        if scaler is None:
-            loss.backward()
-            optimizer.step()
-        else:
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        if t == 25:
-            optimizer.new_stage(0.5)
-
-
 def values(model, objective):
     return [*model.parameters(), *objective.parameters()]
 
 
 @pytest.mark.parametrize("stop", [10, 25, 40])
-def test_resume_copy_and_pickle_to_the_bit(stop):
-    data, model, objective = problem()
-    optimizer = PESG(model.parameters(), objective, lr=0.1, gamma=0.02, momentum=0.5, **NEW)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("new", [{}, NEW])
+def test_resume_copy_and_pickle_to_the_bit(stop, dtype, new):
+    data, model, objective = problem(dtype)
+    optimizer = PESG(model.parameters(), objective, lr=0.1, gamma=0.02, momentum=0.5, **new)
     train(model, objective, optimizer, data, range(stop))
     state = copy.deepcopy((model.state_dict(), objective.state_dict(), optimizer.state_dict()))
     others = [copy.deepcopy((model, objective, optimizer)), pickle.loads(pickle.dumps((model, objective, optimizer)))]
-    _, fresh, loss = problem()
+    _, fresh, loss = problem(dtype)
     again = PESG(fresh.parameters(), loss)
     for part, saved in zip((fresh, loss, again), state, strict=True):
         part.load_state_dict(saved)
     train(model, objective, optimizer, data, range(stop, 60))
     for mine, own, its in [*others, (fresh, loss, again)]:
+        assert its.objective is own
         train(mine, own, its, data, range(stop, 60))
         assert all(torch.equal(x, y) for x, y in zip(values(mine, own), values(model, objective), strict=True))
+        for one, other in zip(its.state.values(), optimizer.state.values(), strict=True):
+            assert one.keys() == other.keys()
+            assert all(torch.equal(one[k], other[k]) and one[k].dtype == other[k].dtype for k in one)
 
 
 def test_a_state_from_before_the_options_goes_on_as_it_was():
@@ -310,22 +303,26 @@ def test_clipping_acts_on_unscaled_gradients():
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
         data, model, objective = problem()
         optimizer = PESG(model.parameters(), objective, lr=0.1, gamma=0.02, clip_value=0.01, alpha_step="closed")
-        train(model, objective, optimizer, data, range(30), scaler)
+        train(model, objective, optimizer, data, range(30), scaler=scaler)
         results.append(values(model, objective))
     assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))  # a power of two scales exactly
 
 
-def test_groups_have_their_own_reference_and_clip():
-    first, second = (nn.Parameter(torch.ones(3)) for _ in range(2))
+def test_groups_have_their_own_options_and_frozen_parameters_stay():
+    first, second, frozen = (nn.Parameter(torch.ones(3)) for _ in range(3))
+    frozen.requires_grad_(False)
     optimizer = PESG(
-        [{"params": [first], "reference": "zero", "clip_value": 0.5}, {"params": [second]}],
+        [
+            {"params": [first, frozen], "reference": "zero", "clip_value": 0.5},
+            {"params": [second], "lr": 0.5, "gamma": 0.0, "momentum": 0.9},
+        ],
         AUCMarginLoss(prior=0.1),
         lr=0.1,
         gamma=0.2,
     )
     twins = [
         PESGReference([torch.ones(3)], torch.zeros(1), eta=0.1, gamma=0.2, reference="zero", clip=0.5),
-        PESGReference([torch.ones(3)], torch.zeros(1), eta=0.1, gamma=0.2),
+        PESGReference([torch.ones(3)], torch.zeros(1), eta=0.5, gamma=0.0, mu=0.9),
     ]
     for t, (x, twin) in itertools.product(range(10), zip((first, second), twins, strict=True)):
         x.grad = torch.full((3,), t - 3.0)
@@ -334,3 +331,5 @@ def test_groups_have_their_own_reference_and_clip():
             optimizer.step()
     torch.testing.assert_close(first.detach(), twins[0].v[0])
     torch.testing.assert_close(second.detach(), twins[1].v[0])
+    assert torch.equal(frozen, torch.ones(3))
+    assert len(optimizer.param_groups) == 4  # two given, (a, b), alpha

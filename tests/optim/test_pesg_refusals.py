@@ -55,6 +55,12 @@ def test_gradients_that_overflowed_skip_the_step(make, where):
     assert model.weight.isfinite().all()
 
 
+@pytest.mark.parametrize("objective", [nn.BCEWithLogitsLoss(), 0.1, None])
+def test_a_loss_that_is_no_min_max_problem_is_refused(objective):
+    with pytest.raises(ValueError, match=r"PESG needs an AUC objective with .* as the second argument"):
+        PESG(nn.Linear(2, 1).parameters(), objective)
+
+
 def test_maximize_is_refused():
     model, objective = nn.Linear(3, 1), AUCMarginLoss(prior=0.3)
     with pytest.raises(ValueError, match="PESG does not take maximize"):

@@ -7,7 +7,7 @@ import numpy as np
 from deepauc.metrics.basis.bootstrap import canonical_order, require_resamplable, resampled_counts
 from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
 from deepauc.metrics.basis.delong import independent_pairs
-from deepauc.metrics.curves import cumulative
+from deepauc.metrics.curves import area_in_steps, precision_recall_of
 from deepauc.metrics.intervals import Estimate, limits_without_variance, percentile_limits, require_interval_options
 
 
@@ -62,8 +62,7 @@ def average_precision_interval(
         rng = np.random.default_rng(seed)
         replicates = _resampled(column, stratified=stratified, n_resamples=n_resamples, rng=rng)
         rows.append(_interval_of(column, replicates, level))
-    value, low, high = (columns.collect(values) for values in zip(*rows, strict=True))
-    return Estimate(value, low, high)
+    return Estimate(*(columns.collect(values) for values in zip(*rows, strict=True)))
 
 
 def _interval_of(column: Column, replicates: Floats, level: float) -> tuple[float, float, float]:
@@ -77,10 +76,8 @@ def _interval_of(column: Column, replicates: Floats, level: float) -> tuple[floa
 
 def _average_precision_of(column: Column) -> float:
     column.require_both_classes("average precision")
-    c = cumulative(column)
-    recall = c.true_positives / c.true_positives[-1]
-    precision = c.true_positives / (c.true_positives + c.false_positives)
-    return min(float(np.diff(recall, prepend=0.0) @ precision), 1.0)  # rounding alone would pass 1
+    curve = precision_recall_of(column)
+    return area_in_steps(curve.recall, curve.precision)
 
 
 def _resampled(column: Column, *, stratified: bool, n_resamples: int, rng: np.random.Generator) -> Floats:

@@ -10,6 +10,8 @@ from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, read_
 from deepauc.metrics.basis.delong import independent_pairs, placements, variance
 from deepauc.metrics.intervals import limits_without_variance, normal_quantile, require_interval_options
 
+Row = tuple[float, float, float, float]  # difference, low, high, p_value
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -65,21 +67,28 @@ def compare_auroc(
     columns_a = read_columns(scores_a, labels, groups=groups)
     columns_b = read_columns(scores_b, labels, groups=groups)
     rows = [_compare(a, b, level) for a, b in zip(columns_a, columns_b, strict=True)]
-    difference, low, high, p_value = (columns_a.collect(values) for values in zip(*rows, strict=True))
-    return Comparison(difference, low, high, p_value)
+    return Comparison(*(columns_a.collect(values) for values in zip(*rows, strict=True)))
 
 
-def _compare(a: Column, b: Column, level: float) -> tuple[float, float, float, float]:
+def _compare(a: Column, b: Column, level: float) -> Row:
     placed = placements([a, b], "a comparison of AUROCs").contrast([1, -1])
-    auc_a, auc_b = auroc_of(a), auroc_of(b)
-    difference, se = auc_a - auc_b, math.sqrt(variance(placed, a.where))
-    if se == 0:
-        if difference == 0:
-            return 0.0, 0.0, 0.0, 1.0
-        pairs = independent_pairs(a)
-        low_a, high_a = limits_without_variance(auc_a, pairs, level)
-        low_b, high_b = limits_without_variance(auc_b, pairs, level)
-        return difference, low_a - high_b, high_a - low_b, min(1.0, 2.0 ** (1 - pairs))
+    areas = auroc_of(a), auroc_of(b)
+    difference, se = areas[0] - areas[1], math.sqrt(variance(placed, a.where))
+    if se > 0:
+        return compared_by_z(difference, se, level)
+    if difference == 0:
+        return 0.0, 0.0, 0.0, 1.0
+    pairs = independent_pairs(a)
+    return compared_exactly(difference, *(limits_without_variance(area, pairs, level) for area in areas), pairs=pairs)
+
+
+def compared_by_z(difference: float, se: float, level: float, *, most: float = 1.0) -> Row:
+    """By the normal distribution. most: how large a difference can be."""
     half = normal_quantile(level) * se
     p_value = math.erfc(abs(difference) / se / math.sqrt(2))
-    return difference, max(difference - half, -1.0), min(difference + half, 1.0), p_value
+    return difference, max(difference - half, -most), min(difference + half, most), p_value
+
+
+def compared_exactly(difference: float, of_a: tuple[float, float], of_b: tuple[float, float], *, pairs: int) -> Row:
+    """Without a variance: the limits of both areas, and the sign test over the pairs that share no sample."""
+    return difference, of_a[0] - of_b[1], of_a[1] - of_b[0], min(1.0, 2.0 ** (1 - pairs))

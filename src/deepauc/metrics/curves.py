@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,15 +66,6 @@ class Band:
     value: Floats
     low: Floats
     high: Floats
-
-
-@dataclass(frozen=True)
-class Cumulative:
-    """Weights of positives and negatives at or above each distinct score, the scores descending."""
-
-    thresholds: Floats
-    true_positives: Floats
-    false_positives: Floats
 
 
 @dataclass(frozen=True)
@@ -156,7 +147,7 @@ def roc_band(
         points: Number of points of the grid.
     """
     columns = read_columns(scores, labels, groups=groups)
-    (bands,) = _bands(columns, [_ROC], level, points, n_resamples, seed)
+    bands = tuple(roc for roc, _ in _bands(columns, level, points, n_resamples, seed))
     return bands[0] if columns.scores.ndim == 1 else bands
 
 
@@ -176,7 +167,7 @@ def precision_recall_band(
     straight lines are too optimistic there; Davis & Goadrich, 2006). Other options as in `auroc_interval`.
     """
     columns = read_columns(scores, labels, groups=groups)
-    (bands,) = _bands(columns, [_PRECISION], level, points, n_resamples, seed)
+    bands = tuple(precision for _, precision in _bands(columns, level, points, n_resamples, seed))
     return bands[0] if columns.scores.ndim == 1 else bands
 
 
@@ -190,37 +181,39 @@ def both_bands(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[Band, Band]:
-    """`roc_band` and `precision_recall_band` of (N,) scores, to the bit, from one bootstrap: in half the time."""
-    columns = read_columns(scores, labels, groups=groups)
-    (roc,), (precision,) = _bands(columns, [_ROC, _PRECISION], level, points, n_resamples, seed)
-    return roc, precision
+    """`roc_band` and `precision_recall_band` of (N,) scores, from one bootstrap: in half the time."""
+    (both,) = _bands(read_columns(scores, labels, groups=groups), level, points, n_resamples, seed)
+    return both
 
 
 def roc_of(column: Column) -> RocCurve:
     """The ROC curve of one checked column."""
     column.require_both_classes("a ROC curve")
-    c = cumulative(column.with_classes_apart())
-    return RocCurve(
-        fpr=_from_zero(c.false_positives / c.false_positives[-1]),
-        tpr=_from_zero(c.true_positives / c.true_positives[-1]),
-        thresholds=np.concatenate([[np.inf], c.thresholds]),
-    )
+    thresholds, true, false = _cumulative(column.with_classes_apart())
+    return RocCurve(fpr=share_of_last(false), tpr=share_of_last(true), thresholds=np.append(np.inf, thresholds))
 
 
 def precision_recall_of(column: Column) -> PrecisionRecallCurve:
     """The precision-recall curve of one checked column."""
     column.require_both_classes("a precision-recall curve")
-    c = cumulative(column)
-    precision = c.true_positives / (c.true_positives + c.false_positives)
+    thresholds, true, false = _cumulative(column)
     return PrecisionRecallCurve(
-        recall=_from_zero(c.true_positives / c.true_positives[-1]),
-        precision=np.concatenate([[1.0], precision]),
-        thresholds=np.concatenate([[np.inf], c.thresholds]),
+        recall=share_of_last(true),
+        precision=np.append(1.0, true / (true + false)),
+        thresholds=np.append(np.inf, thresholds),
     )
 
 
-def cumulative(column: Column) -> Cumulative:
-    """Running totals over descending distinct scores; rows of weight 0 take no part."""
+def area_in_steps(recall: Floats, precision: Floats) -> float:
+    """The average precision: Σ_k (R_k - R_{k-1}) P_k."""
+    return min(float(np.diff(recall) @ precision[1:]), 1.0)  # rounding alone would pass 1
+
+
+def _cumulative(column: Column) -> tuple[Floats, Floats, Floats]:
+    """Distinct scores, falling, and the weights of the positives and of the negatives at or above each of them.
+
+    Rows of weight 0 take no part.
+    """
     scores, positive, weights = column.scores, column.positive, column.weights
     if weights is None:
         weights = np.ones(scores.size)
@@ -228,9 +221,8 @@ def cumulative(column: Column) -> Cumulative:
         held = weights > 0
         scores, positive, weights = scores[held], positive[held], scale_free_array(weights[held])
     descending = Descending.of(scores)
-    true, false = descending.totals(positive, weights)
     thresholds = scores[descending.order][descending.last_of_value].astype(np.float64)
-    return Cumulative(thresholds, true, false)
+    return thresholds, *descending.totals(positive, weights)
 
 
 def height_at(x: Floats, fpr: Floats, tpr: Floats) -> Floats:
@@ -241,48 +233,47 @@ def height_at(x: Floats, fpr: Floats, tpr: Floats) -> Floats:
     return tpr[left] + (x - fpr[left]) / run * (tpr[right] - tpr[left])
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """A curve on a grid from running totals, and how many independent trials are behind each of its points."""
-
-    on_grid: Callable[[Floats, Floats, Floats], Floats]
-    trials_behind: Callable[[Column, Floats, Floats, Floats], Floats]
-
-
-def _bands(
-    columns: Columns, kinds: Sequence[_Kind], level: float, points: int, n_resamples: int, seed: int
-) -> list[tuple[Band, ...]]:
-    """For each kind a band a column."""
+def _bands(columns: Columns, level: float, points: int, n_resamples: int, seed: int) -> list[tuple[Band, Band]]:
+    """Of each column the true positive rate over the false one, and precision over recall."""
     require_interval_options(level, n_resamples)
     grid = np.linspace(0.0, 1.0, points)
-    found: list[list[Band]] = [[] for _ in kinds]
+    found = []
     for column in columns:
         column.require_both_classes("a confidence band")
         descending = Descending.of(column.scores)
         positive = column.positive[descending.order]
-        true, false = descending.counts(positive, np.ones(column.scores.size))
-        drawn = np.empty((len(kinds), n_resamples, points))
+        drawn = np.empty((2, n_resamples, points))
         resamples = resampled_weights(column, n_resamples=n_resamples, rng=np.random.default_rng(seed))
         for place, times in enumerate(resamples):
-            totals = descending.counts(positive, times)
-            for kind, curves in zip(kinds, drawn, strict=True):
-                curves[place] = kind.on_grid(grid, *totals)
-        for kind, curves, bands in zip(kinds, drawn, found, strict=True):
-            value = kind.on_grid(grid, true, false)
-            low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
-            trials = kind.trials_behind(column, grid, true, false)
-            wilson = np.array([wilson_limits(v * n, n, level) for v, n in zip(value, trials, strict=True)])
-            bands.append(Band(grid, value, np.minimum(low, wilson[:, 0]), np.maximum(high, wilson[:, 1])))
-    return [tuple(bands) for bands in found]
+            drawn[:, place] = _on_grid(grid, *descending.counts(positive, times))
+        true, false = descending.counts(positive, np.ones(column.scores.size))
+        reached = recall_reached(grid, true)
+        called = np.minimum(true[reached] + false[reached], _independent(column, np.ones_like(column.positive)))
+        trials = np.full(points, float(_independent(column, column.positive))), called
+        found.append(bands_around(grid, _on_grid(grid, true, false), drawn, trials, level))
+    return found
 
 
-def _tpr_on_grid(grid: Floats, true: Floats, false: Floats) -> Floats:
-    return height_at(grid, _from_zero(false / false[-1]), _from_zero(true / true[-1]))
+def bands_around(
+    grid: Floats, values: Sequence[Floats], drawn: Floats, trials: Sequence[Floats], level: float
+) -> tuple[Band, Band]:
+    """The percentiles of two curves' resamples, (2, n_resamples, points), widened to Wilson's limits.
+
+    values: (points,) the two curves. trials: how many independent ones are behind each of their points.
+    """
+    bands = []
+    for value, curves, behind in zip(values, drawn, trials, strict=True):
+        low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        wilson = np.array([wilson_limits(v * n, n, level) for v, n in zip(value, behind, strict=True)])
+        bands.append(Band(grid, value, np.minimum(low, wilson[:, 0]), np.maximum(high, wilson[:, 1])))
+    return bands[0], bands[1]
 
 
-def _precision_on_grid(grid: Floats, true: Floats, false: Floats) -> Floats:
+def _on_grid(grid: Floats, true: Floats, false: Floats) -> tuple[Floats, Floats]:
+    """The true positive rate at these false positive rates, and precision at these recalls."""
     reached = recall_reached(grid, true)
-    return true[reached] / (true[reached] + false[reached])
+    tpr = height_at(grid, share_of_last(false), share_of_last(true))
+    return tpr, true[reached] / (true[reached] + false[reached])
 
 
 def recall_reached(grid: Floats, true: Floats) -> Indices:
@@ -291,22 +282,10 @@ def recall_reached(grid: Floats, true: Floats) -> Indices:
     return np.searchsorted(true, needed, side="left")
 
 
-def _positives_behind(column: Column, grid: Floats, true: Floats, false: Floats) -> Floats:
-    return np.full(grid.size, float(_independent(column, column.positive)))
-
-
-def _calls_behind(column: Column, grid: Floats, true: Floats, false: Floats) -> Floats:
-    reached = recall_reached(grid, true)
-    return np.minimum(true[reached] + false[reached], _independent(column, np.ones_like(column.positive)))
-
-
 def _independent(column: Column, rows: npt.NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(rows)) if column.groups is None else np.unique(column.groups[rows]).size
 
 
-def _from_zero(values: Floats) -> Floats:
-    return np.concatenate([[0.0], values])
-
-
-_ROC = _Kind(_tpr_on_grid, _positives_behind)
-_PRECISION = _Kind(_precision_on_grid, _calls_behind)
+def share_of_last(totals: Floats) -> Floats:
+    """Running totals over the last of them, after a 0."""
+    return np.append(0.0, totals / totals[-1])

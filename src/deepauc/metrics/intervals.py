@@ -97,8 +97,7 @@ def auroc_interval(
     for column in columns:
         rng = np.random.default_rng(seed) if method == "bootstrap" else None
         rows.append(_interval_of(column, level, n_resamples, rng))
-    value, low, high = (columns.collect(values) for values in zip(*rows, strict=True))
-    return Estimate(value, low, high)
+    return Estimate(*(columns.collect(values) for values in zip(*rows, strict=True)))
 
 
 def auroc_with_limits(

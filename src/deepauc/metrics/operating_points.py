@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,18 +66,14 @@ def threshold_at_specificity(scores: ArrayLike, labels: ArrayLike, specificity: 
         >>> round(threshold_at_specificity([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], specificity=1.0), 4)
         0.6
     """
-    if not 0 < specificity <= 1:
-        raise ValueError(f"specificity is {specificity}; it must lie in (0, 1].")
-    columns = read_columns(scores, labels)
-    values = []
-    for column in columns:
-        column.require_both_classes("a threshold")
-        scores_here = column.scores.astype(np.float64)
-        negatives = np.sort(scores_here[~column.positive])
+
+    def place(scores: Floats, positive: Mask) -> float:
+        negatives = np.sort(scores[~positive])
         cleared = negatives[_how_many(specificity, negatives.size) - 1]
-        higher = scores_here[scores_here > cleared]
-        values.append(_between(cleared, higher.min()) if higher.size else math.nextafter(cleared, math.inf))
-    return columns.collect(values)
+        higher = scores[scores > cleared]
+        return _between(cleared, higher.min()) if higher.size else math.nextafter(cleared, math.inf)
+
+    return _thresholds(scores, labels, "specificity", specificity, place)
 
 
 def threshold_at_sensitivity(scores: ArrayLike, labels: ArrayLike, sensitivity: float) -> FloatOrArray:
@@ -88,17 +85,27 @@ def threshold_at_sensitivity(scores: ArrayLike, labels: ArrayLike, sensitivity: 
     Args:
         sensitivity: From 0 to 1.
     """
-    if not 0 < sensitivity <= 1:
-        raise ValueError(f"sensitivity is {sensitivity}; it must lie in (0, 1].")
+
+    def place(scores: Floats, positive: Mask) -> float:
+        positives = np.sort(scores[positive])[::-1]
+        reached = positives[_how_many(sensitivity, positives.size) - 1]
+        lower = scores[scores < reached]
+        return _between(lower.max(), reached) if lower.size else float(reached)
+
+    return _thresholds(scores, labels, "sensitivity", sensitivity, place)
+
+
+def _thresholds(
+    scores: ArrayLike, labels: ArrayLike, name: str, share: float, place: Callable[[Floats, Mask], float]
+) -> FloatOrArray:
+    """`place` of each label, from scores and which of them are of positives."""
+    if not 0 < share <= 1:
+        raise ValueError(f"{name} is {share}; it must lie in (0, 1].")
     columns = read_columns(scores, labels)
     values = []
     for column in columns:
         column.require_both_classes("a threshold")
-        scores_here = column.scores.astype(np.float64)
-        positives = np.sort(scores_here[column.positive])[::-1]
-        reached = positives[_how_many(sensitivity, positives.size) - 1]
-        lower = scores_here[scores_here < reached]
-        values.append(_between(lower.max(), reached) if lower.size else float(reached))
+        values.append(place(column.scores.astype(np.float64), column.positive))
     return columns.collect(values)
 
 

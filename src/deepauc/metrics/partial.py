@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from deepauc.metrics.basis.bootstrap import canonical_order, require_resamplable, resampled_counts
 from deepauc.metrics.basis.columns import ArrayLike, Column, FloatOrArray, Floats, read_columns
-from deepauc.metrics.comparison import Comparison
-from deepauc.metrics.curves import roc_of
+from deepauc.metrics.comparison import Comparison, compared_by_z, compared_exactly
+from deepauc.metrics.curves import Descending, roc_of
 from deepauc.metrics.intervals import (
     Estimate,
     bca_limits,
     limits_without_variance,
-    normal_quantile,
     require_interval_options,
 )
 
@@ -180,17 +179,11 @@ def compare_partial_auroc(
         difference, se = values[0] - values[1], float(np.std(a - b, ddof=1))
         if se < ROUNDING and abs(difference) < ROUNDING:
             rows.append((0.0, 0.0, 0.0, 1.0))
-            continue
-        if se < ROUNDING:
-            (low_a, high_a), (low_b, high_b) = (
-                _exact_limits(column, value, region, level) for column, value in zip(pair, values, strict=True)
-            )
-            p_value = min(1.0, 2.0 ** (1 - _independent_pairs(pair[0], region)))
-            rows.append((difference, low_a - high_b, high_a - low_b, p_value))
-            continue
-        half = normal_quantile(level) * se
-        p_value = math.erfc(abs(difference) / se / math.sqrt(2))
-        rows.append((difference, max(difference - half, -region.most), min(difference + half, region.most), p_value))
+        elif se < ROUNDING:
+            limits = [_exact_limits(column, value, region, level) for column, value in zip(pair, values, strict=True)]
+            rows.append(compared_exactly(difference, *limits, pairs=_independent_pairs(pair[0], region)))
+        else:
+            rows.append(compared_by_z(difference, se, level, most=region.most))
     return Comparison(*(columns_a.collect(values) for values in zip(*rows, strict=True)))
 
 
@@ -202,10 +195,8 @@ def _resampled(columns: Sequence[Column], region: Region, *, n_resamples: int, s
     first = columns[0]
     back = np.argsort(canonical_order(first))  # from the order in which counts come to that of the rows
     for column in columns:
-        falling = np.argsort(column.scores, kind="stable")[::-1]
-        ordered = column.scores[falling]
-        last = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), ordered.size - 1)  # where a distinct score ends
-        positive, taken = column.positive[falling], back[falling]
+        descending = Descending.of(column.scores)
+        last, positive, taken = descending.last_of_value, column.positive[descending.order], back[descending.order]
         rng = np.random.default_rng(seed)
         blocks = resampled_counts(first, stratified=first.groups is None, n_resamples=n_resamples, rng=rng)
         found = []

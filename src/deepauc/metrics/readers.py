@@ -52,27 +52,6 @@ def readers_beaten(scores: ArrayLike, labels: ArrayLike, reader_fpr: ArrayLike, 
     return ReadersBeaten(np.array(beaten), np.array(readers), float(np.mean(read)) if read else math.nan)
 
 
-def reader_rates(calls: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
-    """(FPR, TPR) of readers, each (R,), from their 0/1 calls (N, R) and the labels (N,); NaN calls were not made."""
-    call_array, label_array = to_numpy(calls).astype(np.float64), to_numpy(labels).astype(np.float64)
-    if call_array.ndim != 2 or label_array.shape != call_array.shape[:1]:
-        raise ValueError(
-            f"calls have shape {call_array.shape}, labels {label_array.shape}; they must be (N, R) and (N,)."
-        )
-    repeated = np.broadcast_to(label_array[:, None], call_array.shape)
-    read = ~np.isnan(call_array)
-    columns = read_columns(np.where(read, call_array, 0.0), np.where(read, repeated, np.nan))
-    fpr, tpr = [], []
-    for column in columns:
-        if not np.isin(column.scores, (0, 1)).all():
-            raise ValueError(f"a reader's calls must be 0 or 1 (NaN where not made){column.where}.")
-        column.require_both_classes("a reader's operating point")
-        called = column.scores == 1
-        fpr.append(float(called[~column.positive].mean()))
-        tpr.append(float(called[column.positive].mean()))
-    return np.array(fpr), np.array(tpr)
-
-
 def _reader_rates(rates: ArrayLike, labels_count: int) -> Floats:
     array = to_numpy(rates).astype(np.float64)
     if array.ndim == 1 and labels_count == 1:

@@ -27,25 +27,6 @@ class AUCMarginLoss(SaddleLoss):
         soft_labels: Accept labels in [0, 1]; the prior is then their mean.
     """
 
-    def __init__(
-        self,
-        *,
-        prior: float | Sequence[float],
-        margin: float | Sequence[float] = 1.0,
-        num_labels: int = 1,
-        normalise: bool = True,
-        constrain_alpha: bool = True,
-        soft_labels: bool = False,
-    ) -> None:
-        super().__init__(
-            prior=prior,
-            margin=margin,
-            num_labels=num_labels,
-            normalise=normalise,
-            constrain_alpha=constrain_alpha,
-            soft_labels=soft_labels,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class AUCMargin:

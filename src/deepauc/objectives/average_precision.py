@@ -13,6 +13,7 @@ from torch import Tensor
 from deepauc.labels import scale_free
 from deepauc.objectives.input_check import InputCheck, prepare
 from deepauc.objectives.late_labels import LateLabels
+from deepauc.objectives.pairwise import require_finite_scores
 
 
 def smoothed_average_precision(
@@ -78,12 +79,14 @@ class AveragePrecisionLoss(LateLabels):
         """
         self.input_check.before(scores, labels, weights)
         self._require_index(index, scores)
+        require_finite_scores(scores, labels)
         h, y, w = _columns(scores, labels, weights)
         (estimates,) = self.per_label_buffers(scores)
-        losses = [
-            _soap(h[:, k], y[:, k], w[:, k], index, estimates[k], self.margin, self.memory, update=self.training)
-            for k in range(h.shape[1])
-        ]
+        with torch.autocast(h.device.type, enabled=False):  # its matrix products would be of bfloat16
+            losses = [
+                _soap(h[:, k], y[:, k], w[:, k], index, estimates[k], self.margin, self.memory, update=self.training)
+                for k in range(h.shape[1])
+            ]
         return self.input_check.after(torch.stack(losses).mean(), scores, labels, weights)
 
     def extra_repr(self) -> str:

@@ -56,7 +56,34 @@ def focal(logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, alp
     return losses.mean() if weights is None else (losses * _share(weights)).sum()
 
 
-class CrossEntropyLoss(nn.Module):
+class LogitLoss(nn.Module):
+    """A loss of logits, times `scale`, that checks what it is given. Use `CrossEntropyLoss` or `FocalLoss`."""
+
+    def __init__(self, *, scale: float, soft_labels: bool) -> None:
+        super().__init__()
+        _require_scale(scale)
+        self.scale = scale
+        self.soft_labels = soft_labels
+        self.input_check = InputCheck(soft=soft_labels)
+
+    def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Scalar loss.
+
+        Args:
+            scores: Logits (N,) or (N, L).
+            labels: Of the same shape: 0 or 1, NaN where missing.
+            weights: Sample weights, (N,) or the scores' shape; only their ratios matter.
+        """
+        may_miss = self.input_check.before(scores, labels, weights)
+        loss = self._value(*prepare(scores, labels, weights, may_miss=may_miss))
+        return self.input_check.after(loss if self.scale == 1 else self.scale * loss, scores, labels, weights)
+
+    def _value(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+        """The mathematics, on checked input of one type, nothing missing."""
+        raise NotImplementedError
+
+
+class CrossEntropyLoss(LogitLoss):
     """Binary cross-entropy on logits with label smoothing, missing labels and sample weights.
 
     With nothing missing, no weights, no smoothing and scale 1, value and gradient are those of
@@ -84,9 +111,8 @@ class CrossEntropyLoss(nn.Module):
         scale: float = 1.0,
         soft_labels: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(scale=scale, soft_labels=soft_labels)
         _require_smoothing(label_smoothing)
-        _require_scale(scale)
         if class_prior is not None and pos_weight is not None:
             raise ValueError("class_prior and pos_weight both weigh the positives: give one of the two.")
         prior = None if class_prior is None else numbers_of(class_prior)
@@ -98,47 +124,34 @@ class CrossEntropyLoss(nn.Module):
             pos_weight = ((1 - prior) / prior).tolist()
         self.class_prior = None if prior is None else prior.tolist()
         self.register_buffer("factor", None if prior is None else prior.float(), persistent=False)
-        self.scale = scale
         factor = None if pos_weight is None else _checked_pos_weight(pos_weight)
         # float32, which every device has; double-precision scores meet the number that was asked for.
         self.register_buffer("pos_weight", None if factor is None else factor.float(), persistent=False)
         self._asked_for = None if factor is None else factor.tolist()
         self.label_smoothing = label_smoothing
-        self.soft_labels = soft_labels
-        self.input_check = InputCheck(soft=soft_labels)
 
-    def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss.
-
-        Args:
-            scores: Logits (N,) or (N, L).
-            labels: Of the same shape: 0 or 1, NaN where missing.
-            weights: Sample weights, (N,) or the scores' shape; only their ratios matter.
-        """
-        may_miss = self.input_check.before(scores, labels, weights)
-        logits, targets, entry_weights = prepare(scores, labels, weights, may_miss=may_miss)
+    def _value(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
         if self.label_smoothing:
             targets = targets * (1 - self.label_smoothing) + self.label_smoothing / 2
         pos_weight = factor = None
         if self.pos_weight is not None:
-            if self.pos_weight.ndim == 1 and (scores.ndim == 1 or self.pos_weight.numel() not in (1, scores.shape[1])):
+            if self.pos_weight.ndim == 1 and (logits.ndim == 1 or self.pos_weight.numel() not in (1, logits.shape[1])):
                 raise ValueError(
-                    f"pos_weight has {self.pos_weight.numel()} values for scores of shape {tuple(scores.shape)}: "
+                    f"pos_weight has {self.pos_weight.numel()} values for scores of shape {tuple(logits.shape)}: "
                     "give one number, or one per label."
                 )
             exact = logits.dtype == torch.float64
             pos_weight = logits.new_tensor(self._asked_for) if exact else self.pos_weight.to(logits)
             if self.factor is not None:
                 factor = logits.new_tensor(self.class_prior) if exact else self.factor.to(logits)
-        loss = cross_entropy(logits, targets, entry_weights, pos_weight=pos_weight, factor=factor)
-        return self.input_check.after(_scaled(loss, self.scale), scores, labels, weights)
+        return cross_entropy(logits, targets, weights, pos_weight=pos_weight, factor=factor)
 
     def extra_repr(self) -> str:
         weighing = f"pos_weight={self._asked_for}, class_prior={self.class_prior}, scale={self.scale}"
         return f"label_smoothing={self.label_smoothing}, {weighing}, soft_labels={self.soft_labels}"
 
 
-class FocalLoss(nn.Module):
+class FocalLoss(LogitLoss):
     """Alpha-balanced focal loss on logits: positives weigh alpha, negatives 1 - alpha (see `focal`).
 
     With gamma = 0 and alpha = 1/2 it is half the cross-entropy.
@@ -153,27 +166,12 @@ class FocalLoss(nn.Module):
     def __init__(
         self, *, alpha: float = 0.25, gamma: float = 2.0, scale: float = 1.0, soft_labels: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(scale=scale, soft_labels=soft_labels)
         _require_focus(alpha, gamma)
-        _require_scale(scale)
-        self.alpha = alpha
-        self.gamma = gamma
-        self.scale = scale
-        self.soft_labels = soft_labels
-        self.input_check = InputCheck(soft=soft_labels)
+        self.alpha, self.gamma = alpha, gamma
 
-    def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss.
-
-        Args:
-            scores: Logits (N,) or (N, L).
-            labels: Of the same shape: 0 or 1, NaN where missing.
-            weights: Sample weights, (N,) or the scores' shape; only their ratios matter.
-        """
-        may_miss = self.input_check.before(scores, labels, weights)
-        logits, targets, entry_weights = prepare(scores, labels, weights, may_miss=may_miss)
-        loss = focal(logits, targets, entry_weights, alpha=self.alpha, gamma=self.gamma)
-        return self.input_check.after(_scaled(loss, self.scale), scores, labels, weights)
+    def _value(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+        return focal(logits, targets, weights, alpha=self.alpha, gamma=self.gamma)
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}, gamma={self.gamma}, scale={self.scale}, soft_labels={self.soft_labels}"
@@ -184,10 +182,6 @@ def _share(weights: Tensor) -> Tensor:
     weights = scale_free(weights)
     total = weights.sum(0).clamp(min=torch.finfo(weights.dtype).tiny)
     return weights / (total if total.ndim == 0 else total * len(total))
-
-
-def _scaled(loss: Tensor, scale: float) -> Tensor:
-    return loss if scale == 1 else scale * loss
 
 
 def _require_smoothing(label_smoothing: float) -> None:

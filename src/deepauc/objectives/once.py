@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,28 @@ def once(gradient: Tensor, scores: Tensor) -> Tensor:
         return gradient
     found: Tensor = _Once.apply(gradient, scores)
     return found
+
+
+class WithGradient(torch.autograd.Function):
+    """A loss of scores, whose value and gradient `compute` finds in one go; the gradient is all that is kept."""
+
+    @staticmethod
+    def forward(scores: Tensor, compute: Callable[..., tuple[Tensor, Tensor]], *others: Any) -> tuple[Tensor, Tensor]:
+        return compute(scores, *others)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1], inputs[0])
+        ctx.others = (None,) * (len(inputs) - 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None, *ctx.others)
+        gradient, scores = ctx.saved_tensors
+        return (grad * once(gradient, scores), *ctx.others)
 
 
 class _Once(torch.autograd.Function):

@@ -7,9 +7,9 @@ form, goes through the pairs in chunks of bounded memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from deepauc.labels import NON_FINITE_SCORES, Diverged, scale_free
 from deepauc.objectives.input_check import InputCheck, precise_dtype
-from deepauc.objectives.once import once
+from deepauc.objectives.once import WithGradient
 
 Surrogate = Literal["square", "squared_hinge", "hinge", "logistic"]
 
@@ -28,9 +28,6 @@ CHUNK_PAIRS = 1 << 18
 
 DEVICE_CHUNK_PAIRS = 1 << 24
 """The same on a GPU, which needs longer pieces to be busy: a third of a gigabyte with all that hangs on them."""
-
-RADIX_FROM = 1 << 15
-"""So many numbers torch sorts by radix on the CPU, fewer by comparing them."""
 
 
 def pairwise_auc_loss(
@@ -52,7 +49,7 @@ def pairwise_auc_loss(
     pair. Once differentiable in the scores.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    loss: Tensor = _PairwiseAUC.apply(scores, labels, weights, surrogate, margin)[0]
+    loss: Tensor = WithGradient.apply(scores, _loss_and_gradient, labels, weights, surrogate, margin)[0]
     return loss
 
 
@@ -90,10 +87,13 @@ class PairwiseAUCLoss(nn.Module):
             weights: Sample weights, (N,) or the scores' shape; a pair weighs the product of its two.
         """
         self.input_check.before(scores, labels, weights)
-        if scores.device.type == "cpu" and not torch.compiler.is_compiling():
-            require_finite_scores(scores.detach(), labels)
-        loss = pairwise_auc_loss(scores, labels, weights, surrogate=self.surrogate, margin=self._margin_for(scores))
-        return self.input_check.after(loss, scores, labels, weights)
+        require_finite_scores(scores, labels)
+        return self.input_check.after(self._value(scores, labels, weights), scores, labels, weights)
+
+    def _value(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """The mathematics, on checked input."""
+        margin = self._margin_for(scores)
+        return pairwise_auc_loss(scores, labels, weights, surrogate=self.surrogate, margin=margin)
 
     def extra_repr(self) -> str:
         margin = self.margin[0] if len(self.margin) == 1 else self.margin
@@ -125,56 +125,42 @@ def checked_margin(surrogate: Surrogate, margin: float | Sequence[float] | Tenso
     return margins
 
 
-class _PairwiseAUC(torch.autograd.Function):
-    """Value and gradient in one go; the gradient is all that is kept."""
-
-    @staticmethod
-    def forward(
-        scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
-    ) -> tuple[Tensor, Tensor]:
-        # Selecting the two classes makes the host wait for a GPU, and cannot be captured in a graph; there every entry
-        # has both roles, with mass 0 where it has none. For the logistic surrogate that is so many more pairs that only
-        # batches whose pairs fit into one piece are taken that way.
-        many = surrogate == "logistic" and len(scores) ** 2 > DEVICE_CHUNK_PAIRS
-        if scores.device.type == "cpu" or many:
-            return _selected(scores, labels, weights, surrogate, margin)
-        return _masked(scores, labels, weights, surrogate, margin)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1], inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return (None,) * 5
-        gradient, scores = ctx.saved_tensors
-        return grad * once(gradient, scores), None, None, None, None
-
-
-def _selected(
+def _loss_and_gradient(
     scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Loss and gradient, label by label, from the entries that have a role."""
+    # Selecting the two classes makes the host wait for a GPU, and cannot be captured in a graph; there every entry has
+    # both roles, with mass 0 where it has none. For the logistic surrogate that is so many more pairs that only batches
+    # whose pairs fit into one piece are taken that way.
+    many = surrogate == "logistic" and len(scores) ** 2 > DEVICE_CHUNK_PAIRS
+    if scores.device.type == "cpu" or many:
+        return _selected(scores, labels, weights, surrogate, margin)
+    return _masked(scores, labels, weights, surrogate, margin)
+
+
+Class = tuple[Tensor, Tensor, Tensor]
+"""Rows of one class that take part, their scores, and their masses; the last two in `precise_dtype`."""
+
+
+def label_by_label(
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    surrogate: Surrogate,
+    margin: float | Tensor,
+    choose: Callable[[Tensor, Tensor, Tensor | None], tuple[Class, Class, float]],
+) -> tuple[Tensor, Tensor]:
+    """Loss and gradient from the entries that have a role.
+
+    choose: of one label's scores, labels and weights the negatives, the positives, and what the sum over pairs is
+    divided by, 0 where there is no pair.
+    """
     num_labels = 1 if scores.ndim == 1 else scores.shape[1]
-    precise = precise_dtype(scores.device.type)
-    loss = scores.new_zeros((), dtype=precise)
+    loss = scores.new_zeros((), dtype=precise_dtype(scores.device.type))
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
     for label in range(num_labels):
         column = ... if scores.ndim == 1 else (slice(None), label)
-        h, y, slope = scores[column], labels[column], gradient[column]
         w = None if weights is None else weights if weights.ndim == 1 else weights[column]
-        negatives = (y < 1).nonzero().squeeze(1)  # a NaN is neither
-        positives = (y > 0).nonzero().squeeze(1)
-        if len(negatives) == 0 or len(positives) == 0:
-            continue
-        t, a = h.index_select(0, negatives).to(precise), h.index_select(0, positives).to(precise)
-        v, u = 1 - y.index_select(0, negatives).to(precise), y.index_select(0, positives).to(precise)
-        if w is not None:
-            v, u = v * _weights_at(w, negatives, precise), u * _weights_at(w, positives, precise)
-        pairs = (v.sum() * u.sum()).item()
+        (negatives, t, v), (positives, a, u), pairs = choose(scores[column], labels[column], w)
         if pairs == 0:
             continue
         centre = exact_centre((t.sum() + a.sum()) / (len(t) + len(a)))
@@ -183,10 +169,27 @@ def _selected(
         a -= centre
         value, slope_t, slope_a = over_pairs(t, v, a, u, surrogate, scores.dtype)
         loss += value / (pairs * num_labels)
+        slope = gradient[column]
         slope.index_copy_(0, negatives, slope_t.div_(pairs * num_labels).to(scores.dtype))
         # Adds, since a soft label has both roles.
         slope.index_add_(0, positives, slope_a.div_(pairs * num_labels).to(scores.dtype))
     return loss.to(scores.dtype), gradient
+
+
+def _selected(
+    scores: Tensor, labels: Tensor, weights: Tensor | None, surrogate: Surrogate, margin: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    return label_by_label(scores, labels, weights, surrogate, margin, _both_classes)
+
+
+def _both_classes(h: Tensor, y: Tensor, w: Tensor | None) -> tuple[Class, Class, float]:
+    precise = precise_dtype(h.device.type)
+    negatives, positives = (of_class.nonzero().squeeze(1) for of_class in (y < 1, y > 0))  # a NaN is neither
+    t, a = h.index_select(0, negatives).to(precise), h.index_select(0, positives).to(precise)
+    v, u = 1 - y.index_select(0, negatives).to(precise), y.index_select(0, positives).to(precise)
+    if w is not None:
+        v, u = v * _weights_at(w, negatives, precise), u * _weights_at(w, positives, precise)
+    return (negatives, t, v), (positives, a, u), (v.sum() * u.sum()).item()
 
 
 def _masked(
@@ -287,16 +290,10 @@ def stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.device.type != "cpu" or x.dtype != torch.float64:
         return torch.sort(x, dim=-1, stable=True)
     x.add_(0.0)  # turns -0 into 0
-    if x.ndim == 1 and not torch.compiler.is_compiling():
-        if len(x) < RADIX_FROM:
-            order = torch.from_numpy(_stable_order(x.numpy()))
-            return x.index_select(0, order), order
-        if (found := _sorted_by_cells(x)) is not None:
-            return found
-    # On the CPU torch sorts integers by radix, five times as fast as floats. A float's bits, all but the first turned
-    # round where it is negative, order as the float does; the map is its own inverse.
-    keys, order = torch.sort(_ordered_bits(x.view(torch.int64)), dim=-1, stable=True)
-    return _ordered_bits(keys).view(torch.float64), order
+    if x.ndim > 1 or torch.compiler.is_compiling():
+        return torch.sort(x, dim=-1, stable=True)
+    order = torch.from_numpy(_stable_order(x.numpy()))
+    return x.index_select(0, order), order
 
 
 def _stable_order(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -312,29 +309,6 @@ def _stable_order(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         run = np.cumsum(np.append(True, ~same))[places]
         order[places] = order[places][np.lexsort((order[places], run))]
     return order
-
-
-def _sorted_by_cells(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """A stable sort by the 2^31 equal cells of the range, half the radix passes; None where many share one unsorted."""
-    low, high = (bound.item() for bound in torch.aminmax(x))
-    cells_a_unit = (2**31 - 1) / (high - low) if high > low else math.inf
-    if not math.isfinite(cells_a_unit):
-        return None
-    cells, order = torch.sort(((x - low) * cells_a_unit).to(torch.int32), stable=True)
-    ordered = x.index_select(0, order)
-    if (ordered[1:] < ordered[:-1]).any():
-        shared = torch.nn.functional.pad(cells[1:] == cells[:-1], (1, 1))
-        places = (shared[1:] | shared[:-1]).nonzero().squeeze(1)
-        if len(places) > len(x) // 64:
-            return None
-        rows = order[places]
-        order[places] = rows[torch.from_numpy(np.lexsort((x[rows].numpy(), cells[places].numpy())))]
-        ordered = x.index_select(0, order)
-    return ordered, order
-
-
-def _ordered_bits(bits: Tensor) -> Tensor:
-    return (bits >> 63).bitwise_and_(0x7FFF_FFFF_FFFF_FFFF).bitwise_xor_(bits)
 
 
 def _logistic(t: Tensor, v: Tensor, a: Tensor, u: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -379,7 +353,10 @@ def label_rows(values: Tensor) -> Tensor:
 
 
 def require_finite_scores(scores: Tensor, labels: Tensor) -> None:
-    if scores.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(scores)):
+    """On the host, for a loss that an infinite score may leave finite."""
+    if scores.device.type != "cpu" or torch.compiler.is_compiling() or not scores.numel():
+        return
+    if not all(math.isfinite(bound.item()) for bound in torch.aminmax(scores.detach())):
         missing = labels != labels  # noqa: PLR0124  (NaN)
         if not (scores.isfinite() | missing).all():
             raise Diverged(NON_FINITE_SCORES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -18,17 +18,18 @@ from torch import Tensor
 from deepauc.labels import scale_free
 from deepauc.objectives.input_check import InputCheck, precise_dtype
 from deepauc.objectives.late_labels import LateLabels
-from deepauc.objectives.once import once
+from deepauc.objectives.once import WithGradient
 from deepauc.objectives.pairwise import (
+    Class,
     PairwiseAUCLoss,
     Surrogate,
     checked_margin,
     exact_centre,
     known_rows,
+    label_by_label,
     over_pairs,
     pairwise_auc_loss,
     reciprocal,
-    require_finite_scores,
     stable_sort,
 )
 
@@ -120,17 +121,7 @@ class PartialAUCLoss(LateLabels, PairwiseAUCLoss):
             kept = 0 if share == 1 else math.ceil(BEYOND / share - 1e-6)  # 1 - 0.8 is a little less than 0.2
             self.register_buffer(name, torch.zeros(num_labels or 0, kept, 2))
 
-    def forward(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Scalar loss.
-
-        Args:
-            scores: (N,) or (N, L).
-            labels: Of the same shape: 0 or 1, NaN where missing.
-            weights: Sample weights, (N,) or the scores' shape; a pair weighs the product of its two.
-        """
-        self.input_check.before(scores, labels, weights)
-        if scores.device.type == "cpu" and not torch.compiler.is_compiling():
-            require_finite_scores(scores.detach(), labels)
+    def _value(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         memory = Memory(*self.per_label_buffers(scores))
         on_host = scores.device.type == "cpu" and not torch.compiler.is_compiling()
         needed = not on_host or _too_small(labels, weights, self.limits)
@@ -139,7 +130,7 @@ class PartialAUCLoss(LateLabels, PairwiseAUCLoss):
         if self.training and needed and self.limits != (1, 1):
             with torch.no_grad():
                 _remember(memory, scores, labels, weights, self.limits)
-        return self.input_check.after(loss, scores, labels, weights)
+        return loss
 
     def extra_repr(self) -> str:
         margin = self.margin[0] if len(self.margin) == 1 else self.margin
@@ -158,39 +149,24 @@ def _loss(
     if limits == (1, 1):
         return pairwise_auc_loss(scores, labels, weights, surrogate=surrogate, margin=margin)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    loss: Tensor = _PartialAUC.apply(scores, labels, weights, limits, surrogate, margin, memory)[0]
+    arguments = (labels, weights, limits, surrogate, margin, memory)
+    loss: Tensor = WithGradient.apply(scores, _loss_and_gradient, *arguments)[0]
     return loss
 
 
-class _PartialAUC(torch.autograd.Function):
-    """Value and gradient in one go: which rows are chosen does not change with a small step of the scores."""
-
-    @staticmethod
-    def forward(
-        scores: Tensor,
-        labels: Tensor,
-        weights: Tensor | None,
-        limits: Limits,
-        surrogate: Surrogate,
-        margin: float | Tensor,
-        memory: Memory | None,
-    ) -> tuple[Tensor, Tensor]:
-        if scores.device.type == "cpu" and memory is None and not torch.compiler.is_compiling():
-            return _selected(scores, labels, weights, limits, surrogate, margin)
-        return _masked(scores, labels, weights, limits, surrogate, margin, memory)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1], inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return (None,) * 7
-        gradient, scores = ctx.saved_tensors
-        return grad * once(gradient, scores), None, None, None, None, None, None
+def _loss_and_gradient(
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    limits: Limits,
+    surrogate: Surrogate,
+    margin: float | Tensor,
+    memory: Memory | None,
+) -> tuple[Tensor, Tensor]:
+    """Which rows are chosen does not change with a small step of the scores."""
+    if scores.device.type == "cpu" and memory is None and not torch.compiler.is_compiling():
+        return _selected(scores, labels, weights, limits, surrogate, margin)
+    return _masked(scores, labels, weights, limits, surrogate, margin, memory)
 
 
 def _selected(
@@ -202,32 +178,16 @@ def _selected(
     margin: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient, label by label, from the chosen rows of the batch alone; for the CPU."""
-    num_labels = 1 if scores.ndim == 1 else scores.shape[1]
-    precise = precise_dtype(scores.device.type)
-    loss = scores.new_zeros((), dtype=precise)
-    gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
-    for label in range(num_labels):
-        column = ... if scores.ndim == 1 else (slice(None), label)
-        h, y, slope = scores[column], labels[column], gradient[column]
-        w = None if weights is None else weights if weights.ndim == 1 else weights[column]
-        positives, a, u = _hardest(h, y == 1, w, limits.positives, highest=False)
-        negatives, t, v = _hardest(h, y == 0, w, limits.negatives, highest=True)
-        if len(positives) == 0 or len(negatives) == 0:
-            continue
-        centre = exact_centre((t.sum() + a.sum()) / (len(t) + len(a)))
-        t -= centre
-        t += margin[label] if isinstance(margin, Tensor) else margin
-        a -= centre
-        value, slope_t, slope_a = over_pairs(t, v, a, u, surrogate, scores.dtype)
-        loss += value / num_labels
-        slope.scatter_(0, negatives, slope_t.div_(num_labels).to(scores.dtype))
-        slope.scatter_(0, positives, slope_a.div_(num_labels).to(scores.dtype))
-    return loss.to(scores.dtype), gradient
+
+    def choose(h: Tensor, y: Tensor, w: Tensor | None) -> tuple[Class, Class, float]:
+        negatives = _hardest(h, y == 0, w, limits.negatives, highest=True)
+        positives = _hardest(h, y == 1, w, limits.positives, highest=False)
+        return negatives, positives, float(len(negatives[0]) > 0 and len(positives[0]) > 0)
+
+    return label_by_label(scores, labels, weights, surrogate, margin, choose)
 
 
-def _hardest(
-    h: Tensor, of_class: Tensor, w: Tensor | None, share: float, *, highest: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _hardest(h: Tensor, of_class: Tensor, w: Tensor | None, share: float, *, highest: bool) -> Class:
     """Of a class the rows that take part, their scores, and their masses, whose sum is 1; nothing without weight.
 
     On the host NumPy finds them in a fraction of torch's time.

@@ -28,11 +28,11 @@ class SaddleLoss(nn.Module):
         self,
         *,
         prior: float | Sequence[float],
-        margin: float | Sequence[float],
-        num_labels: int,
-        normalise: bool,
-        constrain_alpha: bool,
-        soft_labels: bool,
+        margin: float | Sequence[float] = 1.0,
+        num_labels: int = 1,
+        normalise: bool = True,
+        constrain_alpha: bool = True,
+        soft_labels: bool = False,
     ) -> None:
         super().__init__()
         if num_labels < 1:

@@ -37,9 +37,9 @@ class PDSCA(PESG):
             loss = optimizer.loss(model(x).squeeze(1), y)  # cross-entropy, AUC in turn
             optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-    `step` refuses to go on without a call of `loss` before it, so that the two cannot get out of turn. A learning-rate
-    schedule does not change inner_lr. Between an inner and an outer step the network holds u: `weights_in_place` puts w
-    there for a while (to validate, to save), `finish` for good.
+    The options of the outer step are those of `PESG`; a learning-rate schedule does not change inner_lr. `step` refuses
+    to go on without a call of `loss` before it, so that the two cannot get out of turn. Between an inner and an outer
+    step the network holds u: `weights_in_place` puts w there for a while (to validate, to save), `finish` for good.
 
     Args:
         params: The network's parameters, or groups of them.
@@ -49,11 +49,6 @@ class PDSCA(PESG):
         inner_lr: Learning rate of the inner step.
         beta0: Share of the new value in the moving average u.
         beta1: Share of the new gradient in the moving average z.
-        gamma: Strength of the pull towards v_ref, as in PESG.
-        weight_decay: Weight decay of the outer step, as in PESG.
-        momentum: Momentum of the outer step, as in PESG.
-        reference: Where v_ref begins, as in PESG.
-        clip_value: Clips the outer step's gradients, as in PESG.
         bound: What the scores pass before the objective.
     """
 
@@ -277,7 +272,7 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor | None = None)
 
 @dataclass(frozen=True, kw_only=True)
 class PDSCASpec:
-    """`PDSCA` with cross-entropy as its inner loss, to be built once network and objective are there.
+    """`PDSCA`, with the options of `PESG` and cross-entropy inside, to be built once network and objective are there.
 
     Args:
         decay_norms: Whether normalisation parameters and biases are decayed too, as a and b always are.
@@ -301,10 +296,6 @@ class PDSCASpec:
         require_options(self.reference, "gradient", None)
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PDSCA:
-        if not hasattr(objective, "dual_parameters"):
-            raise ValueError(
-                f"PDSCA needs an AUC objective with a, b and alpha, not {type(objective).__name__}: use SGD."
-            )
         return PDSCA(
             parameters if self.decay_norms else norms_apart(parameters),
             cast(MinMaxObjective, objective),

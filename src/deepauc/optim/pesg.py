@@ -104,8 +104,8 @@ class PESG(Optimizer):
         groups = _as_groups(params)
         if not (hasattr(objective, "primal_parameters") and hasattr(objective, "dual_parameters")):
             raise ValueError(
-                f"PESG needs a min-max loss, such as AUCMarginLoss, as its second argument, not "
-                f"{type(objective).__name__}; other losses go with an optimizer of torch."
+                f"{type(self).__name__} needs an AUC objective with a, b and alpha, not {type(objective).__name__}: "
+                "give a loss such as AUCMarginLoss as the second argument. With other losses use SGD, or Adam."
             )
         if alpha_step == "closed" and not hasattr(objective, "closed_ascent_"):
             raise ValueError(
@@ -295,10 +295,6 @@ class PESGSpec:
         require_options(self.reference, self.alpha_step, self.clip_value)
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> PESG:
-        if not hasattr(objective, "dual_parameters"):
-            raise ValueError(
-                f"PESG needs an AUC objective with a, b and alpha, not {type(objective).__name__}: use SGD."
-            )
         return PESG(
             parameters if self.decay_norms else norms_apart(parameters),
             cast(MinMaxObjective, objective),

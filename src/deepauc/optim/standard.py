@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -109,37 +109,22 @@ class AdamSpec:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     decay_norms: bool = True
+    kind: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
 
     def __post_init__(self) -> None:
         require_rates(vars(self))
 
     def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> torch.optim.Optimizer:
         groups = _groups(parameters, objective, decay_norms=self.decay_norms)
-        return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
+        return self.kind(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamWSpec:
-    """torch.optim.AdamW; weight decay acts on the weights themselves.
+class AdamWSpec(AdamSpec):
+    """torch.optim.AdamW: `AdamSpec`, but weight decay acts on the weights themselves."""
 
-    Args:
-        lr: Learning rate.
-        betas: Decay of the averages of the gradient and of its square.
-        weight_decay: Weight decay of the network; a, b and alpha have none.
-        decay_norms: Whether normalisation parameters and biases are decayed too.
-    """
-
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.01
-    decay_norms: bool = True
-
-    def __post_init__(self) -> None:
-        require_rates(vars(self))
-
-    def build(self, parameters: Iterable[nn.Parameter], objective: nn.Module) -> torch.optim.Optimizer:
-        groups = _groups(parameters, objective, decay_norms=self.decay_norms)
-        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
+    kind: ClassVar[type[torch.optim.Adam]] = torch.optim.AdamW
 
 
 def without_norms(parameters: Iterable[nn.Parameter]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -79,7 +80,17 @@ def choose(
     """
     if default not in candidates:
         raise ValueError(f"the default candidate {default!r} is not among {', '.join(candidates)}.")
-    board = _Board.of(candidates, trivial or {}, averages or {}, labels, folds, groups, default)
+    known = to_numpy(labels, "labels")
+    known = known.reshape(len(known), -1)
+    board = _Board(
+        {name: _columns(scores, known.shape) for name, scores in candidates.items()},
+        {name: _columns(scores, known.shape) for name, scores in (trivial or {}).items()},
+        {pair: _columns(scores, known.shape) for pair, scores in (averages or {}).items()},
+        known,
+        to_numpy(folds, "folds"),
+        None if groups is None else to_numpy(groups),
+        default,
+    )
     if not board.judged.any():
         raise ValueError("no fold holds a positive and a negative, so no candidate can be judged: use fewer folds.")
     name, joined = board.pick()
@@ -110,44 +121,20 @@ class _Board:
     folds: Array
     groups: Array | None
     default: str
-    judged: npt.NDArray[np.bool_] = field(init=False)  # (L,)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "judged", labels_with_pairs(self.labels, self.folds))
-
-    @classmethod
-    def of(
-        cls,
-        candidates: Mapping[str, ArrayLike],
-        trivial: Mapping[str, ArrayLike],
-        averages: Mapping[tuple[str, str], ArrayLike],
-        labels: ArrayLike,
-        folds: ArrayLike,
-        groups: ArrayLike | None,
-        default: str,
-    ) -> _Board:
-        known = to_numpy(labels, "labels")
-        columns = known.reshape(len(known), -1)
-        return cls(
-            {name: _columns(scores, columns.shape) for name, scores in candidates.items()},
-            {name: _columns(scores, columns.shape) for name, scores in trivial.items()},
-            {pair: _columns(scores, columns.shape) for pair, scores in averages.items()},
-            columns,
-            to_numpy(folds, "folds"),
-            None if groups is None else to_numpy(groups),
-            default,
-        )
+    @cached_property
+    def judged(self) -> npt.NDArray[np.bool_]:
+        """(L,) the labels that have a positive and a negative in some fold."""
+        return labels_with_pairs(self.labels, self.folds)
 
     def interval(self, scores: Array) -> FoldEstimate:
-        judged = self.judged
-        return fold_auroc_interval(
-            scores[:, judged], self.labels[:, judged], self.folds, groups=self.groups, average=True
-        )
+        of = self.judged
+        return fold_auroc_interval(scores[:, of], self.labels[:, of], self.folds, groups=self.groups, average=True)
 
     def compare(self, scores: Array, other: Array) -> FoldComparison:
-        judged = self.judged
+        of = self.judged
         return compare_fold_auroc(
-            scores[:, judged], other[:, judged], self.labels[:, judged], self.folds, groups=self.groups, average=True
+            scores[:, of], other[:, of], self.labels[:, of], self.folds, groups=self.groups, average=True
         )
 
     def scores(self, name: str, joined: str | None) -> Array:

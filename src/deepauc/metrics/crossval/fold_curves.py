@@ -33,8 +33,16 @@ import numpy.typing as npt
 from deepauc.metrics.basis.bootstrap import canonical_order, require_resamplable, resampled_counts, resampled_weights
 from deepauc.metrics.basis.columns import ArrayLike, Column, Floats, read_columns
 from deepauc.metrics.crossval.folds import fold_codes, fold_parts
-from deepauc.metrics.curves import Band, Descending, height_at, recall_reached
-from deepauc.metrics.intervals import Estimate, percentile_limits, require_interval_options, wilson_limits
+from deepauc.metrics.curves import (
+    Band,
+    Descending,
+    area_in_steps,
+    bands_around,
+    height_at,
+    recall_reached,
+    share_of_last,
+)
+from deepauc.metrics.intervals import Estimate, percentile_limits, require_interval_options
 from deepauc.metrics.partial import Region
 
 Codes = npt.NDArray[np.intp]
@@ -55,7 +63,7 @@ class FoldCurves:
 
     @property
     def average_precision(self) -> float:
-        return _area_in_steps(self.recall, self.precision)
+        return area_in_steps(self.recall, self.precision)
 
 
 def fold_curves(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> FoldCurves:
@@ -92,12 +100,7 @@ def fold_bands(
         drawn[:, place] = _on_grid(grid, within.resampled(rng))
     positive, rows = within.independent
     trials = np.full(points, float(positive)), np.minimum(_called(grid, totals)[1], rows)
-    bands = []
-    for value, curves, behind in zip(_on_grid(grid, totals), drawn, trials, strict=True):
-        low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        wilson = np.array([wilson_limits(v * n, n, level) for v, n in zip(value, behind, strict=True)])
-        bands.append(Band(grid, value, np.minimum(low, wilson[:, 0]), np.maximum(high, wilson[:, 1])))
-    return bands[0], bands[1]
+    return bands_around(grid, _on_grid(grid, totals), drawn, trials, level)
 
 
 def fold_average_precision_interval(
@@ -121,8 +124,8 @@ def fold_average_precision_interval(
             times = np.empty(order.size)
             times[order] = counts
             if totals := within.totals(times):
-                drawn.append(_area_in_steps(*_precision_over_recall(totals)))
-    value = _area_in_steps(*_precision_over_recall(within.totals()))
+                drawn.append(area_in_steps(*_precision_over_recall(totals)))
+    value = area_in_steps(*_precision_over_recall(within.totals()))
     return Estimate(value, *percentile_limits(value, np.array(drawn), level))
 
 
@@ -199,7 +202,7 @@ def _weights(totals: Totals) -> Floats:
 
 
 def _each_roc(totals: Totals) -> list[tuple[Floats, Floats]]:
-    return [(_from_zero(false / false[-1]), _from_zero(true / true[-1])) for true, false in totals]
+    return [(share_of_last(false), share_of_last(true)) for true, false in totals]
 
 
 def _mean_roc(totals: Totals) -> tuple[Floats, Floats]:
@@ -236,18 +239,10 @@ def _precision_over_recall(totals: Totals) -> tuple[Floats, Floats]:
     if asked.size > MOST_STEPS:
         asked = np.append(asked[:: -(-asked.size // MOST_STEPS)], 1.0)
     found, called = _called(asked, totals)
-    return _from_zero(found / found[-1]), np.append(1.0, found / called)
-
-
-def _area_in_steps(recall: Floats, precision: Floats) -> float:
-    return min(float(np.diff(recall) @ precision[1:]), 1.0)  # rounding alone would pass 1
+    return share_of_last(found), np.append(1.0, found / called)
 
 
 def _bottom_at(x: Floats, fpr: Floats, tpr: Floats) -> Floats:
     """A rising piecewise straight curve at x; where it is vertical, its bottom."""
     first = np.searchsorted(fpr, x, side="left")
     return np.where(fpr[first] == x, tpr[first], height_at(x, fpr, tpr))
-
-
-def _from_zero(values: Floats) -> Floats:
-    return np.concatenate([[0.0], values])

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.metrics.auroc import auroc_of
 from deepauc.metrics.basis.columns import ArrayLike, Column, Columns, FloatOrArray, Floats, read_columns, to_numpy
 from deepauc.metrics.basis.delong import Placements, independent_pairs, placements, variance
 from deepauc.metrics.basis.pair_counts import twice_concordant
+from deepauc.metrics.comparison import Comparison
 from deepauc.metrics.intervals import Estimate, limits_without_variance, logit_limits, require_interval_options
 
 Codes = npt.NDArray[np.intp]
@@ -43,25 +43,10 @@ class FoldEstimate(Estimate[FloatOrArray]):
 
 
 @dataclass(frozen=True)
-class FoldComparison:
-    """A(a) - A(b) over the same folds, its limits, paired standard error and two-sided p; arrays (L,) for (N, L)."""
+class FoldComparison(Comparison):
+    """A(a) - A(b) over the same folds, with its paired standard error."""
 
-    difference: FloatOrArray
-    low: FloatOrArray
-    high: FloatOrArray
     standard_error: FloatOrArray
-    p_value: FloatOrArray
-
-
-def auroc_by_fold(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> Floats:
-    """The AUROC within each fold, in ascending order of their names: (F,) or (F, L), NaN where a class is missing."""
-    columns = read_columns(scores, labels)
-    codes = fold_codes(folds, columns)
-    table = np.full((int(codes.max()) + 1, columns.count), np.nan)
-    for j, (column, rows) in enumerate(_with_rows(columns)):
-        for fold, part in fold_parts(column, codes[rows]):
-            table[fold, j] = auroc_of(part)
-    return table[:, 0] if columns.scores.ndim == 1 else table
 
 
 def labels_with_pairs(labels: ArrayLike, folds: ArrayLike) -> npt.NDArray[np.bool_]:
@@ -149,16 +134,17 @@ def compare_fold_auroc(
     for ones in [read] if average else [[one] for one in read]:
         difference = float(np.mean([one.value for one in ones]))
         se, units = (_of_mean(ones, columns) if average else ones[0].standard_error), min(one.units for one in ones)
-        half = math.inf if math.isinf(se) else _t_quantile(level, units) * se
+        low, high = -1.0, 1.0
         if se == 0 and difference != 0:  # a perfect ranking against a constant one: the exact limits of both
             pairs = min(one.pairs for one in ones)
             (low_a, high_a), (low_b, high_b) = (
                 limits_without_variance(float(np.mean([one.aucs[k] for one in ones])), pairs, level) for k in (0, 1)
             )
-            found.append((difference, low_a - high_b, high_a - low_b, se, _p_value(difference, se, units)))
-        else:
-            low, high = max(difference - half, -1.0), min(difference + half, 1.0)
-            found.append((difference, low, high, se, _p_value(difference, se, units)))
+            low, high = low_a - high_b, high_a - low_b
+        elif not math.isinf(se):
+            half = _t_quantile(level, units) * se
+            low, high = max(difference - half, low), min(difference + half, high)
+        found.append((difference, low, high, _p_value(difference, se, units), se))
     if average:
         return FoldComparison(*found[0])
     return FoldComparison(*(columns.collect(values) for values in zip(*found, strict=True)))
