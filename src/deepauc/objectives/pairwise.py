@@ -30,6 +30,10 @@ DEVICE_CHUNK_PAIRS = 1 << 24
 """The same on a GPU, which needs longer pieces to be busy: a third of a gigabyte with all that hangs on them."""
 
 
+RADIX_FROM = 1 << 15
+"""So many numbers torch sorts by radix on the CPU, fewer by comparing them."""
+
+
 def pairwise_auc_loss(
     scores: Tensor,
     labels: Tensor,
@@ -290,10 +294,16 @@ def stable_sort(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.device.type != "cpu" or x.dtype != torch.float64:
         return torch.sort(x, dim=-1, stable=True)
     x.add_(0.0)  # turns -0 into 0
-    if x.ndim > 1 or torch.compiler.is_compiling():
-        return torch.sort(x, dim=-1, stable=True)
-    order = torch.from_numpy(_stable_order(x.numpy()))
-    return x.index_select(0, order), order
+    if x.ndim == 1 and not torch.compiler.is_compiling():
+        if len(x) < RADIX_FROM:
+            order = torch.from_numpy(_stable_order(x.numpy()))
+            return x.index_select(0, order), order
+        if (found := _sorted_by_cells(x)) is not None:
+            return found
+    # On the CPU torch sorts integers by radix, five times as fast as floats. A float's bits, all but the first turned
+    # round where it is negative, order as the float does; the map is its own inverse.
+    keys, order = torch.sort(_ordered_bits(x.view(torch.int64)), dim=-1, stable=True)
+    return _ordered_bits(keys).view(torch.float64), order
 
 
 def _stable_order(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -309,6 +319,29 @@ def _stable_order(x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         run = np.cumsum(np.append(True, ~same))[places]
         order[places] = order[places][np.lexsort((order[places], run))]
     return order
+
+
+def _sorted_by_cells(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """A stable sort by the 2^31 equal cells of the range, half the radix passes; None where many share one unsorted."""
+    low, high = (bound.item() for bound in torch.aminmax(x))
+    cells_a_unit = (2**31 - 1) / (high - low) if high > low else math.inf
+    if not math.isfinite(cells_a_unit):
+        return None
+    cells, order = torch.sort(((x - low) * cells_a_unit).to(torch.int32), stable=True)
+    ordered = x.index_select(0, order)
+    if (ordered[1:] < ordered[:-1]).any():
+        shared = torch.nn.functional.pad(cells[1:] == cells[:-1], (1, 1))
+        places = (shared[1:] | shared[:-1]).nonzero().squeeze(1)
+        if len(places) > len(x) // 64:
+            return None
+        rows = order[places]
+        order[places] = rows[torch.from_numpy(np.lexsort((x[rows].numpy(), cells[places].numpy())))]
+        ordered = x.index_select(0, order)
+    return ordered, order
+
+
+def _ordered_bits(bits: Tensor) -> Tensor:
+    return (bits >> 63).bitwise_and_(0x7FFF_FFFF_FFFF_FFFF).bitwise_xor_(bits)
 
 
 def _logistic(t: Tensor, v: Tensor, a: Tensor, u: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
