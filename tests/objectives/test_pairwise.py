@@ -404,9 +404,23 @@ def test_a_margin_may_be_a_tensor_or_an_array():
 @pytest.mark.parametrize("distinct", [1, 3, 50, 10_000])
 @pytest.mark.parametrize("size", [1, 2, 400, 40_000])
 def test_the_sort_on_the_host_is_stable(size, distinct):
-    """NumPy's is not by itself: the order is torch's own stable one, -0 being 0."""
+    """Few numbers go through NumPy, many by radix: the order is torch's own stable one, -0 being 0."""
     x = torch.randint(-distinct, distinct, (size,), generator=torch.Generator().manual_seed(size)).double() / 7
     x[::3] *= -1
+    _require_stable(x)
+
+
+@pytest.mark.parametrize("spread", [5e-324, 1e-300, 1e-9, 1e-5, 1.0, 1e300])
+@pytest.mark.parametrize("far", [0.0, 1.0, 1e3, 1e6, 1.5e308])
+def test_many_numbers_close_to_each_other_are_sorted(spread, far):
+    """Few or many of them share a cell of their range, and the order within a cell is theirs."""
+    x = torch.randn(40_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * spread
+    x[7], x[8] = far, -far
+    x[100:200] = x[50]
+    _require_stable(x)
+
+
+def _require_stable(x):
     values, order = stable_sort(x.clone())
     expected, expected_order = torch.sort(x, stable=True)
     assert torch.equal(values, expected)
