@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -286,15 +286,34 @@ def check_leaks(
     for part, rows in task.parts.items():
         owner[rows] = PART_NAMES.index(part)
     rows = np.flatnonzero(owner >= 0)
-    leaks: list[Leak] = []
-    if task.groups is not None:
-        for where in equal_sets(task.groups[rows]):
-            leaks += leak_between(rows[where], owner, what="patient", name=str(task.groups[rows[where[0]]]))
-    of_parts = input_digests(task.source, rows, progress=progress, batch=batch) if digests is None else digests[rows]
-    what: Literal["image", "features"] = "image" if len(task.source.shape) == 3 else "features"
-    for where in equal_sets(of_parts):
-        name = " = ".join(str(row if task.ids is None else task.ids[row]) for row in rows[where])
-        leaks += leak_between(rows[where], owner, what=what, name=name)
+    return leaks_of(
+        owner[rows],
+        rows,
+        groups=None if task.groups is None else task.groups[rows],
+        identical=equal_sets(
+            input_digests(task.source, rows, progress=progress, batch=batch) if digests is None else digests[rows]
+        ),
+        images=len(task.source.shape) == 3,
+        names=rows.astype(str) if task.ids is None else task.ids[rows],
+    )
+
+
+def leaks_of(
+    owner: Indices, numbers: Indices, *, groups: Array | None, identical: Sequence[Indices], images: bool, names: Array
+) -> tuple[Leak, ...]:
+    """The leaks among n rows that messages know by these numbers and names, each (n,).
+
+    owner: (n,) the number of the row's part, or -1. identical: sets of positions with identical inputs.
+    """
+    what: Literal["image", "features"] = "image" if images else "features"
+    sets = [] if groups is None else [("patient", where, str(groups[where[0]])) for where in equal_sets(groups)]
+    sets += [(what, where, " = ".join(names[where])) for where in identical]
+    leaks = []
+    for what, where, name in sets:
+        parts = [part for part in np.unique(owner[where]) if part >= 0]
+        if len(parts) > 1:
+            places = {PART_NAMES[part]: tuple(numbers[where[owner[where] == part]].tolist()) for part in parts}
+            leaks.append(Leak(what=what, name=name, rows=places))
     return tuple(leaks)
 
 
@@ -321,14 +340,3 @@ def equal_sets(values: npt.NDArray[Any]) -> list[Indices]:
     edges = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))
     several = np.flatnonzero(np.diff(edges) > 1)  # only these are made sets of: most values occur once
     return sorted((order[edges[i] : edges[i + 1]] for i in several), key=lambda where: int(where[0]))
-
-
-def leak_between(
-    rows: Indices, owner: Indices, *, what: Literal["patient", "image", "features"], name: str
-) -> tuple[Leak, ...]:
-    """One Leak if these rows lie in more than one part, else none; `owner`: the part's number of every row, or -1."""
-    parts = [part for part in np.unique(owner[rows]) if part >= 0]
-    if len(parts) < 2:
-        return ()
-    places = {PART_NAMES[part]: tuple(int(row) for row in rows[owner[rows] == part]) for part in parts}
-    return (Leak(what=what, name=name, rows=places),)
