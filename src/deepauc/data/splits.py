@@ -86,18 +86,23 @@ def inseparable(groups: Array | None, digests: Array | None) -> Array | None:
         return groups
     groups = np.arange(len(digests)).astype(str) if groups is None else groups
     names, codes = np.unique(groups, return_inverse=True)
-    owner = np.arange(len(names))
+    return np.asarray(names[joined(len(names), (codes[rows] for rows in equal_sets(digests)))[codes]])
 
-    def root(code: int) -> int:
-        while owner[code] != code:
-            code = int(owner[code])
-        return code
 
-    for rows in equal_sets(digests):
-        first = root(int(codes[rows[0]]))
-        for row in rows[1:]:
-            owner[root(int(codes[row]))] = first
-    return np.array([names[root(int(code))] for code in codes])
+def joined(count: int, sets: Iterable[Indices]) -> Indices:
+    """(count,) for each of 0 to count - 1 the one that stands for all it is joined with, by a set or through others."""
+    owner = np.arange(count)
+
+    def root(one: int) -> int:
+        while owner[one] != one:
+            owner[one] = owner[owner[one]]
+            one = int(owner[one])
+        return one
+
+    for first, *others in sets:
+        for other in others:
+            owner[root(other)] = root(first)
+    return np.array([root(one) for one in range(count)], dtype=np.int64)
 
 
 def trainable_rows(task: Task) -> Indices:
