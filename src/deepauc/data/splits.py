@@ -188,11 +188,15 @@ def _strata(labels: Array) -> Indices:
     return np.where(positive.any(axis=1), by_rarity[first] + 1, 0).astype(np.int64)
 
 
+def has_both_classes(labels: Array) -> bool:
+    """Whether some column of labels (N,) or (N, L) has a positive and a negative."""
+    return bool(((labels > 0.5).any(axis=0) & (labels == 0).any(axis=0)).any())
+
+
 def _require_both_classes(labels: Array, where: str, remedy: str) -> None:
-    columns = labels[:, None] if labels.ndim == 1 else labels  # (0, L) too, where too few rows leave a part empty
-    if not ((columns > 0.5).any(axis=0) & (columns == 0).any(axis=0)).any():
+    if not has_both_classes(labels):
         raise ValueError(
-            f"{where} would hold {int((columns > 0.5).sum())} positive and {int((columns == 0).sum())} negative "
+            f"{where} would hold {int((labels > 0.5).sum())} positive and {int((labels == 0).sum())} negative "
             f"labels, and AUC needs both. {remedy}"
         )
 
@@ -267,11 +271,14 @@ def _deal_groups(strata: Indices, groups: Array, shares: npt.NDArray[np.float64]
     return part[codes]
 
 
+LeakKind = Literal["patient", "image", "features"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Leak:
     """A patient, or one and the same input, found in more than one part."""
 
-    what: Literal["patient", "image", "features"]
+    what: LeakKind
     name: str
     rows: Mapping[str, tuple[int, ...]]  # part -> row numbers
 
@@ -310,9 +317,9 @@ def leaks_of(
 
     owner: (n,) the number of the row's part, or -1. identical: sets of positions with identical inputs.
     """
-    what: Literal["image", "features"] = "image" if images else "features"
-    sets = [] if groups is None else [("patient", where, str(groups[where[0]])) for where in equal_sets(groups)]
-    sets += [(what, where, " = ".join(names[where])) for where in identical]
+    patients = [] if groups is None else equal_sets(groups)
+    sets: list[tuple[LeakKind, Indices, str]] = [("patient", where, str(groups[where[0]])) for where in patients]
+    sets += [("image" if images else "features", where, " = ".join(names[where])) for where in identical]
     leaks = []
     for what, where, name in sets:
         parts = [part for part in np.unique(owner[where]) if part >= 0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from deepauc.data.augment.geometry import (
 from deepauc.data.counter import hash_key, uniforms
 
 Layout = Literal["NHWC", "NCHW"]
-Numbers = npt.NDArray[np.float64 | np.bool_]
+Numbers = npt.NDArray[np.float64]
 
 # The number of a parameter is part of its address: switching one augmentation on or off leaves the others as they are.
 # A new one goes to the end, whatever it is next to below: another place would renumber, and so change, recorded runs.
@@ -178,7 +178,7 @@ class Augment:
             values[:, place] = column
         return AugmentTable(torch.from_numpy(values), self.columns)
 
-    def _parameters(self, draws: _Draws) -> Iterator[tuple[str, Numbers]]:
+    def _parameters(self, draws: _Draws) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Each column's name, and how it follows from the epoch's uniform numbers."""
         yield from self._moves(draws)
         for name in ("brightness", "contrast", "saturation"):
@@ -198,7 +198,7 @@ class Augment:
             yield "mixup_weight", mixup.mixing_weights(draws("mixup_weight"), self.mixup)
             yield "mixup_key", draws("mixup_key")
 
-    def _moves(self, draws: _Draws) -> Iterator[tuple[str, Numbers]]:
+    def _moves(self, draws: _Draws) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         if self.flip:
             yield "flip", draws("flip") < 0.5
         if self.vertical_flip:

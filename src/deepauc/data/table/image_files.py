@@ -32,7 +32,7 @@ class ImageColumn:
 
     def rows(self, keep: npt.NDArray[np.bool_]) -> ImageColumn:
         """Those where `keep`, (N,), is true, with the problems of all."""
-        paths, facts = (list(compress(column, keep)) for column in (self.paths, self.facts))
+        paths, facts = list(compress(self.paths, keep)), list(compress(self.facts, keep))
         return ImageColumn(paths=paths, facts=facts, problems=self.problems)
 
 

@@ -199,10 +199,11 @@ class _Rows:
     def add(self, row: Sequence[str], line: int) -> None:
         whole = "\0".join(row)
         if len(whole) > MAX_CELL_CHARACTERS and max(map(len, row)) > MAX_CELL_CHARACTERS:
-            problem = self._too_long(row, line)
-            if problem is not None:
-                self.problems.append(problem)
-                return
+            for name, place in self.places.items():
+                if len(row[place]) > MAX_CELL_CHARACTERS:
+                    message = f"a cell of {len(row[place]):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
+                    self.problems.append(Problem(line, name, "cell too long", message))
+                    return
         self.lines.append(line)
         self.digests += row_digest(whole.encode())
         self.block.append(self.pick(row))
@@ -234,13 +235,6 @@ class _Rows:
             if fits and (len(counts) > 2 or len(row) >= _FEW_COLUMNS):
                 return True
         return False
-
-    def _too_long(self, row: Sequence[str], line: int) -> Problem | None:
-        for name, place in self.places.items():
-            if len(row[place]) > MAX_CELL_CHARACTERS:
-                message = f"a cell of {len(row[place]):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
-                return Problem(line, name, "cell too long", message)
-        return None
 
     def cells(self) -> TableRows:
         self._compact()

@@ -25,6 +25,9 @@ class ZippedImages(StoredImages):
     any other order starts again from the front each time, so pack such a file before training on it.
     """
 
+    _stream: IO[bytes] | None = None
+    _member = _next_row = 0  # of the stream
+
     def __init__(self, path: str | os.PathLike[str], members: Sequence[str]) -> None:
         self.path = os.fspath(path)
         self.members = tuple(members)
@@ -34,7 +37,7 @@ class ZippedImages(StoredImages):
             raise ValueError(f"{path}: its parts hold images of several sizes.")
         (shape,) = shapes
         super().__init__((*shape, 1) if len(shape) == 2 else shape, [header.shape[0] for header in headers])
-        self.__setstate__({})
+        self._lock = threading.Lock()  # there is one stream, and a feed may ask from several threads
 
     def read(self, number: int, low: int, high: int) -> npt.NDArray[np.uint8]:
         image_bytes = math.prod(self.shape)
@@ -85,7 +88,4 @@ class ZippedImages(StoredImages):
         return {name: value for name, value in self.__dict__.items() if name not in ("_stream", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._stream: IO[bytes] | None = None
-        self._member = self._next_row = 0  # of the stream
-        self._lock = threading.Lock()  # there is one stream, and a feed may ask from several threads
+        self.__dict__ |= state | {"_lock": threading.Lock()}
