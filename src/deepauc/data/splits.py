@@ -317,8 +317,9 @@ def leaks_of(
 
     owner: (n,) the number of the row's part, or -1. identical: sets of positions with identical inputs.
     """
-    patients = [] if groups is None else equal_sets(groups)
-    sets: list[tuple[LeakKind, Indices, str]] = [("patient", where, str(groups[where[0]])) for where in patients]
+    sets: list[tuple[LeakKind, Indices, str]] = []
+    if groups is not None:
+        sets += [("patient", where, str(groups[where[0]])) for where in equal_sets(groups)]
     sets += [("image" if images else "features", where, " = ".join(names[where])) for where in identical]
     leaks = []
     for what, where, name in sets:
