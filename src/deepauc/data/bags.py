@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.counter import fixed_permutation
+from deepauc.data.splits import equal_sets, joined
 from deepauc.data.task import Array, Indices, Inputs, Task, feature_columns
 from deepauc.names import in_one_form
 
@@ -173,16 +174,6 @@ def linked_bags(source: BagInputs, linked: Array) -> Array:
 
     Bags that share an identical image, directly or through others, have one name.
     """
-    owner = np.arange(len(source))
-
-    def root(bag: int) -> int:
-        while owner[bag] != bag:
-            owner[bag] = owner[owner[bag]]
-            bag = int(owner[bag])
-        return bag
-
-    seen: dict[Any, int] = {}
-    for bag in range(len(source)):
-        for value in linked[source.of_bag(bag)].tolist():
-            owner[root(bag)] = root(seen.setdefault(value, bag))
-    return np.array([root(bag) for bag in range(len(source))]).astype("S16")
+    bag_of = np.repeat(np.arange(len(source)), source.sizes)
+    sets = (bag_of[where] for where in equal_sets(linked[source.members]))
+    return joined(len(source), sets).astype("S16")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.splits import fold_numbers, held_out_task, pool_rows, split_by_fractions
+from deepauc.data.splits import fold_numbers, has_both_classes, held_out_task, pool_rows, split_by_fractions
 from deepauc.data.task import Array, Indices, Task
 from deepauc.labels import NO_NAME
 from deepauc.names import counted, find_alike, group_word, one_form
@@ -103,13 +103,13 @@ def given_folds(task: Task, values: npt.ArrayLike, *, column: str, together: Arr
     alike = find_alike(names.tolist(), what="fold", column=column)
     cautions = [] if alike is None else [alike.text().replace("column", "Column", 1)]
     for code, name in enumerate(names):
-        if not _has_both(labels[codes != code]):
+        if not has_both_classes(labels[codes != code]):
             raise ValueError(
                 f"fold {name} of the column {column} holds all rows of a class, so none is left to train on. Divide it."
             )
-        if not _has_both(labels[codes == code]):
+        if not has_both_classes(labels[codes == code]):
             cautions.append(f"Fold {name} holds one class only. It has no AUC and does not count in the mean.")
-    if not any(_has_both(labels[codes == code]) for code in range(len(names))):
+    if not any(has_both_classes(labels[codes == code]) for code in range(len(names))):
         raise ValueError(f"no fold of the column {column} holds both classes, so no AUC can be measured.")
     number = np.full(len(task), -1, dtype=np.int64)
     number[pool] = codes
@@ -175,11 +175,6 @@ def _name(cell: object) -> str:
 
 def _count(rows: npt.NDArray[np.bool_], groups: Array | None) -> int:
     return int(rows.sum()) if groups is None else len(np.unique(groups[rows]))
-
-
-def _has_both(labels: Array) -> bool:
-    columns = labels.reshape(len(labels), -1)
-    return bool(((columns > 0.5).any(axis=0) & (columns == 0).any(axis=0)).any())
 
 
 def _require_enough(labels: Array, groups: Array | None, folds: int, word: str) -> None:

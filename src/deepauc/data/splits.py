@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,18 +86,23 @@ def inseparable(groups: Array | None, digests: Array | None) -> Array | None:
         return groups
     groups = np.arange(len(digests)).astype(str) if groups is None else groups
     names, codes = np.unique(groups, return_inverse=True)
-    owner = np.arange(len(names))
+    return np.asarray(names[joined(len(names), (codes[rows] for rows in equal_sets(digests)))[codes]])
 
-    def root(code: int) -> int:
-        while owner[code] != code:
-            code = int(owner[code])
-        return code
 
-    for rows in equal_sets(digests):
-        first = root(int(codes[rows[0]]))
-        for row in rows[1:]:
-            owner[root(int(codes[row]))] = first
-    return np.array([names[root(int(code))] for code in codes])
+def joined(count: int, sets: Iterable[Indices]) -> Indices:
+    """(count,) for each of 0 to count - 1 the one that stands for all it is joined with, by a set or through others."""
+    owner = np.arange(count)
+
+    def root(one: int) -> int:
+        while owner[one] != one:
+            owner[one] = owner[owner[one]]
+            one = int(owner[one])
+        return one
+
+    for first, *others in sets:
+        for other in others:
+            owner[root(other)] = root(first)
+    return np.array([root(one) for one in range(count)], dtype=np.int64)
 
 
 def trainable_rows(task: Task) -> Indices:
@@ -183,11 +188,15 @@ def _strata(labels: Array) -> Indices:
     return np.where(positive.any(axis=1), by_rarity[first] + 1, 0).astype(np.int64)
 
 
+def has_both_classes(labels: Array) -> bool:
+    """Whether some column of labels (N,) or (N, L) has a positive and a negative."""
+    return bool(((labels > 0.5).any(axis=0) & (labels == 0).any(axis=0)).any())
+
+
 def _require_both_classes(labels: Array, where: str, remedy: str) -> None:
-    columns = labels[:, None] if labels.ndim == 1 else labels  # (0, L) too, where too few rows leave a part empty
-    if not ((columns > 0.5).any(axis=0) & (columns == 0).any(axis=0)).any():
+    if not has_both_classes(labels):
         raise ValueError(
-            f"{where} would hold {int((columns > 0.5).sum())} positive and {int((columns == 0).sum())} negative "
+            f"{where} would hold {int((labels > 0.5).sum())} positive and {int((labels == 0).sum())} negative "
             f"labels, and AUC needs both. {remedy}"
         )
 
@@ -262,11 +271,14 @@ def _deal_groups(strata: Indices, groups: Array, shares: npt.NDArray[np.float64]
     return part[codes]
 
 
+LeakKind = Literal["patient", "image", "features"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Leak:
     """A patient, or one and the same input, found in more than one part."""
 
-    what: Literal["patient", "image", "features"]
+    what: LeakKind
     name: str
     rows: Mapping[str, tuple[int, ...]]  # part -> row numbers
 
@@ -286,15 +298,35 @@ def check_leaks(
     for part, rows in task.parts.items():
         owner[rows] = PART_NAMES.index(part)
     rows = np.flatnonzero(owner >= 0)
-    leaks: list[Leak] = []
-    if task.groups is not None:
-        for where in equal_sets(task.groups[rows]):
-            leaks += leak_between(rows[where], owner, what="patient", name=str(task.groups[rows[where[0]]]))
-    of_parts = input_digests(task.source, rows, progress=progress, batch=batch) if digests is None else digests[rows]
-    what: Literal["image", "features"] = "image" if len(task.source.shape) == 3 else "features"
-    for where in equal_sets(of_parts):
-        name = " = ".join(str(row if task.ids is None else task.ids[row]) for row in rows[where])
-        leaks += leak_between(rows[where], owner, what=what, name=name)
+    return leaks_of(
+        owner[rows],
+        rows,
+        groups=None if task.groups is None else task.groups[rows],
+        identical=equal_sets(
+            input_digests(task.source, rows, progress=progress, batch=batch) if digests is None else digests[rows]
+        ),
+        images=len(task.source.shape) == 3,
+        names=rows.astype(str) if task.ids is None else task.ids[rows],
+    )
+
+
+def leaks_of(
+    owner: Indices, numbers: Indices, *, groups: Array | None, identical: Sequence[Indices], images: bool, names: Array
+) -> tuple[Leak, ...]:
+    """The leaks among n rows that messages know by these numbers and names, each (n,).
+
+    owner: (n,) the number of the row's part, or -1. identical: sets of positions with identical inputs.
+    """
+    sets: list[tuple[LeakKind, Indices, str]] = []
+    if groups is not None:
+        sets += [("patient", where, str(groups[where[0]])) for where in equal_sets(groups)]
+    sets += [("image" if images else "features", where, " = ".join(names[where])) for where in identical]
+    leaks = []
+    for what, where, name in sets:
+        parts = [part for part in np.unique(owner[where]) if part >= 0]
+        if len(parts) > 1:
+            places = {PART_NAMES[part]: tuple(numbers[where[owner[where] == part]].tolist()) for part in parts}
+            leaks.append(Leak(what=what, name=name, rows=places))
     return tuple(leaks)
 
 
@@ -321,14 +353,3 @@ def equal_sets(values: npt.NDArray[Any]) -> list[Indices]:
     edges = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))
     several = np.flatnonzero(np.diff(edges) > 1)  # only these are made sets of: most values occur once
     return sorted((order[edges[i] : edges[i + 1]] for i in several), key=lambda where: int(where[0]))
-
-
-def leak_between(
-    rows: Indices, owner: Indices, *, what: Literal["patient", "image", "features"], name: str
-) -> tuple[Leak, ...]:
-    """One Leak if these rows lie in more than one part, else none; `owner`: the part's number of every row, or -1."""
-    parts = [part for part in np.unique(owner[rows]) if part >= 0]
-    if len(parts) < 2:
-        return ()
-    places = {PART_NAMES[part]: tuple(int(row) for row in rows[owner[rows] == part]) for part in parts}
-    return (Leak(what=what, name=name, rows=places),)

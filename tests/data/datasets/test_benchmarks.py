@@ -8,11 +8,10 @@ import pytest
 from PIL import Image
 from torchvision import datasets
 
-from deepauc.data.datasets.benchmarks import cifar
-from deepauc.data.datasets.benchmarks.catdog import read_catdog_public
 from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS
+from deepauc.data.datasets.benchmarks.downloads import pool_positions, read_catdog, read_stl10_part
 from deepauc.data.datasets.benchmarks.load import load, load_balanced
-from deepauc.data.datasets.benchmarks.stl10 import read_stl10_part, read_stl10_public
+from deepauc.data.datasets.catalogue import load_named
 from deepauc.data.datasets.sheets import read_sheets
 from deepauc.metrics.auroc import auroc
 
@@ -93,7 +92,7 @@ def test_training_sets_never_change(data_root):
 @pytest.mark.data
 def test_stl10_files_are_in_the_official_order(data_root):
     """So that both sources draw the same training sets, and their images look alike class by class."""
-    task = load_balanced("S10", root=data_root, source="files")
+    task = load_balanced("S10", root=data_root)
     assert task.source.shape == (96, 96, 3)
     assert task.ids.tolist() == [*(f"train/{n}" for n in range(5_000)), *(f"test/{n}" for n in range(8_000))]
     assert task.label_names == ("dog or horse or monkey or ship or truck",)
@@ -111,7 +110,7 @@ def without_checksums(monkeypatch) -> None:
 
 @pytest.mark.data
 def test_cifar10_is_the_same_from_both_sources(data_root, tmp_path, monkeypatch):
-    from_files = load("C10", imratio=0.01, seed=3, root=data_root, source="files")
+    from_files = load("C10", imratio=0.01, seed=3, root=data_root)
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     for name in BENCHMARKS["C10"].files:
@@ -143,12 +142,12 @@ def test_cifar100_keeps_the_same_rows_from_both_sources(data_root, tmp_path, mon
     entry = {"data": planes(test.images), "fine_labels": test.column("labels").tolist()}
     (folder / "test").write_bytes(pickle.dumps(entry))
     without_checksums(monkeypatch)
-    from_files = load("C100", imratio=0.1, seed=2, root=data_root, source="files")
+    from_files = load("C100", imratio=0.1, seed=2, root=data_root)
     public = load("C100", imratio=0.1, seed=2, root=tmp_path)
     assert public.data_hash() == from_files.data_hash()
     assert public.ids.tolist() == from_files.ids.tolist()
     # Another split of the classes: refused with the files, made from all 50,000 with the download.
-    with pytest.raises(ValueError, match="source='public'"):
+    with pytest.raises(ValueError, match=r"It needs cifar-100-python/"):
         load("C100", imratio=0.1, seed=0, root=data_root, positive=range(50))
     other = load_balanced("C100", root=tmp_path, positive=range(50))
     assert len(other.part("train")) == 50_000
@@ -157,7 +156,7 @@ def test_cifar100_keeps_the_same_rows_from_both_sources(data_root, tmp_path, mon
 
 def test_another_pool_is_refused():
     with pytest.raises(ValueError, match="recorded pool"):
-        cifar.pool_positions(np.arange(50_000) % 100)
+        pool_positions(np.arange(50_000) % 100)
 
 
 def auc_of_simple_model(
@@ -192,22 +191,9 @@ def test_images_and_labels_belong_together(data_root, name, least):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("file", "counts", "known"),
-    [
-        ("pneumoniamnist", {"train": (1214, 3494), "validation": (135, 389), "test": (234, 390)}, 0.927),
-        ("breastmnist", {"train": (147, 399), "validation": (21, 57), "test": (42, 114)}, 0.820),
-    ],
-)
-def test_medmnist_has_the_known_auc(data_root, file, counts, known):
-    from deepauc.data.datasets.medical.medmnist import load_medmnist
-
-    task = load_medmnist(data_root / f"{file}.npz", positive=0)
-    assert task.name == file
-    assert task.source.shape == (28, 28, 1)
-    for part, (positives, negatives) in counts.items():
-        labels = task.labels[task.part(part)]
-        assert (labels.sum(), (labels == 0).sum()) == (positives, negatives)
+@pytest.mark.parametrize(("name", "known"), [("pneumoniamnist", 0.927), ("breastmnist", 0.820)])
+def test_medmnist_has_the_known_auc(data_root, name, known):
+    task = load_named(name, root=data_root)
     train, test = task.part("train"), task.part("test")
     found = auc_of_simple_model(task.inputs(train), task.labels[train], task.inputs(test), task.labels[test])
     assert abs(found - known) < 0.01
@@ -235,15 +221,15 @@ def write_stl10(folder, part: str, count: int, images: np.ndarray) -> None:
 def test_stl10_layout(tmp_path):
     images = stl10_images(4)
     write_stl10(tmp_path, "train", 10, images)
-    found, classes = read_stl10_part(tmp_path / "train_X.bin", tmp_path / "train_y.bin", count=10)
+    found, classes = read_stl10_part(tmp_path, "train", count=10)
     assert np.array_equal(found[:4], images)
     assert not found[4:].any()
     assert classes.tolist() == list(range(10))
     with pytest.raises(ValueError, match=r"train_X\.bin has 276480 bytes instead of 304128"):
-        read_stl10_part(tmp_path / "train_X.bin", tmp_path / "train_y.bin", count=11)
+        read_stl10_part(tmp_path, "train", count=11)
     (tmp_path / "train_y.bin").write_bytes(bytes(10))
     with pytest.raises(ValueError, match="outside 1 to 10"):
-        read_stl10_part(tmp_path / "train_X.bin", tmp_path / "train_y.bin", count=10)
+        read_stl10_part(tmp_path, "train", count=10)
 
 
 def test_s10_from_made_files_in_full_size(tmp_path):
@@ -263,8 +249,10 @@ def test_s10_from_made_files_in_full_size(tmp_path):
     assert np.array_equal(task.inputs(np.arange(5)), found[:5].transpose(0, 2, 3, 1))
     assert np.array_equal(task.labels[:5_000], labels >= 5)
     (tmp_path / "stl10_binary" / "test_y.bin").write_bytes(bytes([1]) * 8_000)
-    with pytest.raises(ValueError, match=r"test_y\.bin"):
-        read_stl10_public(tmp_path, download=False)
+    (tmp_path / "damaged").mkdir()  # another name: the images of this one are kept
+    (tmp_path / "stl10_binary").rename(tmp_path / "damaged" / "stl10_binary")
+    with pytest.raises(ValueError, match=r"the classes of STL-10 have \[8000, 0, .*\] test images"):
+        load_balanced("S10", root=tmp_path / "damaged")
 
 
 def test_catdog_folder(tmp_path):
@@ -277,15 +265,14 @@ def test_catdog_folder(tmp_path):
             blocks[f"{animal}.{number}.jpg"] = block
             picture = Image.fromarray(np.kron(block, np.ones((8, 16, 1), dtype=np.uint8)))  # 32 x 64, to be squashed
             picture.save(tmp_path / "train" / f"{animal}.{number}.jpg", quality=100, subsampling=0)
-    decoded = read_catdog_public(tmp_path, size=4, per_class=6, first_test=4)
-    assert decoded.train == 8
-    assert decoded.classes.tolist() == [0] * 4 + [1] * 4 + [0] * 2 + [1] * 2
-    assert decoded.ids.tolist()[8:] == ["cat.4.jpg", "cat.5.jpg", "dog.4.jpg", "dog.5.jpg"]
-    for name, image in zip(decoded.ids, decoded.inputs.array, strict=True):
+    train, test = read_catdog(tmp_path, size=4, per_class=6, first_test=4)
+    assert (train[1].tolist(), test[1].tolist()) == ([0] * 4 + [1] * 4, [0] * 2 + [1] * 2)
+    assert test[2] == ["cat.4.jpg", "cat.5.jpg", "dog.4.jpg", "dog.5.jpg"]
+    for name, image in zip([*train[2], *test[2]], [*train[0], *test[0]], strict=True):
         assert np.abs(image.astype(int) - blocks[name]).max() <= 3
     (tmp_path / "train" / "dog.5.jpg").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"dog\.5\.jpg"):
-        read_catdog_public(tmp_path, size=4, per_class=6, first_test=4)
+        read_catdog(tmp_path, size=4, per_class=6, first_test=4)
     with pytest.raises(ValueError, match=r"lacks 19988 of 20000 images, such as cat\.6\.jpg"):
         load("C2", imratio=0.1, seed=0, root=tmp_path)
 
@@ -302,18 +289,14 @@ def test_messages(tmp_path, monkeypatch):
     for name in BENCHMARKS:
         with pytest.raises(ValueError, match="does not hold"):
             load(name, imratio=0.1, seed=0, root=tmp_path)
-    with pytest.raises(ValueError, match=r"missing in .*: cifar10_train_1\.npz"):
-        load("C10", imratio=0.1, seed=0, root=tmp_path, source="files")
-    with pytest.raises(ValueError, match=r"missing in .*: stl10_train\.npz"):
-        load("S10", imratio=0.1, seed=0, root=tmp_path, source="files")
+    for name in ("cifar-10-batches-py", "stl10_binary"):
+        (tmp_path / name).mkdir()
     with pytest.raises(ValueError, match="torchvision finds no complete CIFAR10"):
-        load("C10", imratio=0.1, seed=0, root=tmp_path, source="public")
+        load("C10", imratio=0.1, seed=0, root=tmp_path)
     with pytest.raises(ValueError, match=r"train_X\.bin"):
-        load("S10", imratio=0.1, seed=0, root=tmp_path, source="public")
+        load("S10", imratio=0.1, seed=0, root=tmp_path)
     with pytest.raises(ValueError, match="cannot be downloaded"):
         load("C2", imratio=0.1, seed=0, root=tmp_path, download=True)
-    with pytest.raises(ValueError, match="'auto', 'files' or 'public'"):
-        load("C10", imratio=0.1, seed=0, root=tmp_path, source="web")
     for positive in ((), range(10), (10,)):
         with pytest.raises(ValueError, match="class ids 0 to 9"):
             load("C10", imratio=0.1, seed=0, root=tmp_path, positive=positive)
@@ -321,39 +304,3 @@ def test_messages(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(b"PK nonsense")
     with pytest.raises(ValueError, match=r"cifar10_train_1\.npz is not a readable"):
         load("C10", imratio=0.1, seed=0, root=tmp_path)
-
-
-def medmnist_arrays() -> dict[str, np.ndarray]:
-    arrays = {}
-    for part, count in (("train", 6), ("val", 3), ("test", 4)):
-        arrays[f"{part}_images"] = np.full((count, 28, 28), len(arrays), dtype=np.uint8)
-        arrays[f"{part}_labels"] = (np.arange(count) % 3).astype(np.uint8)[:, None]
-    return arrays
-
-
-def test_medmnist_parts_and_messages(tmp_path):
-    from deepauc.data.datasets.medical.medmnist import load_medmnist
-
-    path = tmp_path / "made.npz"
-    np.savez(path, **medmnist_arrays())
-    task = load_medmnist(path, positive=2)
-    assert {part: rows.tolist() for part, rows in task.parts.items()} == {
-        "train": list(range(6)),
-        "validation": [6, 7, 8],
-        "test": [9, 10, 11, 12],
-    }
-    assert task.labels.tolist() == [0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0]
-    assert task.inputs([0, 8, 12])[:, 0, 0, 0].tolist() == [0, 2, 4]
-    for changed, words in (
-        ({"val_labels": None}, "val_labels"),
-        ({"train_images": np.zeros((6, 28, 28))}, "must be uint8"),
-        ({"test_labels": np.zeros((4, 14), dtype=np.uint8)}, "several labels"),
-        ({"test_images": np.zeros((4, 64, 64), dtype=np.uint8)}, "several sizes"),
-    ):
-        arrays = medmnist_arrays() | changed
-        np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-        with pytest.raises(ValueError, match=words):
-            load_medmnist(path, positive=0)
-    np.savez(path, **medmnist_arrays())
-    with pytest.raises(ValueError, match=r"\[0, 1, 2\]"):
-        load_medmnist(path, positive=7)

@@ -215,12 +215,6 @@ def test_labels_in_words_are_one_problem_and_a_typing_error_another(tmp_path):
     assert "--positive 'not so'" in problem.message
 
 
-def test_a_positive_value_that_no_row_holds_is_one_problem(tmp_path):
-    path = table(tmp_path, "size,target", ["1,ill", "2,well"])
-    report = check_table(path, label_columns=["target"], kind="binary", feature_columns=["size"], positive="il")
-    assert [one.kind for one in report.problems] == ["unknown label value"]
-
-
 def test_decimal_commas_between_commas_are_named_and_nothing_is_said_of_what_was_not_read(tmp_path):
     path = table(tmp_path, "size,age,target", ["1,5,30,0", "2,5,40,1"])
     report = check_table(

@@ -9,9 +9,9 @@ depend on values, and it can be captured in a CUDA graph or compiled in one piec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ from deepauc.data.counter import hash_key, uniforms
 
 Layout = Literal["NHWC", "NCHW"]
 Numbers = npt.NDArray[np.float64]
-Parameter = Callable[["_Draws"], Numbers]
 
 # The number of a parameter is part of its address: switching one augmentation on or off leaves the others as they are.
 # A new one goes to the end, whatever it is next to below: another place would renumber, and so change, recorded runs.
@@ -142,7 +141,7 @@ class Augment:
         for name, limit in limits.items():
             if getattr(self, name) > limit:
                 raise ValueError(f"{name} must be at most {limit}, not {getattr(self, name)}.")
-        object.__setattr__(self, "columns", tuple(self._parameters()))
+        object.__setattr__(self, "columns", tuple(name for name, _ in self._parameters(_Draws(0, ()))))
 
     @property
     def _windowed(self) -> bool:
@@ -175,46 +174,52 @@ class Augment:
                 raise ValueError(f"{name} must not be negative, not {value}.")
         draws = _Draws(n, (seed, *b"augment", epoch, view))
         values = np.empty((n, len(self.columns)), dtype=np.float32)
-        for place, parameter in enumerate(self._parameters().values()):
-            values[:, place] = parameter(draws)
+        for place, (_, column) in enumerate(self._parameters(draws)):
+            values[:, place] = column
         return AugmentTable(torch.from_numpy(values), self.columns)
 
-    def _parameters(self) -> dict[str, Parameter]:
-        """How each column follows from the epoch's uniform numbers."""
-        parameters: dict[str, Parameter] = {}
-        if self.flip:
-            parameters["flip"] = _chance("flip", 0.5)
-        if self.vertical_flip:
-            parameters["vertical_flip"] = _chance("vertical_flip", 0.5)
-        if self.crop_padding:
-            places = 2 * self.crop_padding + 1
-            parameters["crop_y"] = lambda draws: np.floor(draws("crop_y") * places)
-            parameters["crop_x"] = lambda draws: np.floor(draws("crop_x") * places)
-        if self._windowed:
-            parameters |= _window(self.resized_crop)
-        if self._turned:
-            parameters["angle"] = _between("angle", -self.rotation, self.rotation)
-            parameters["shift_x"] = _between("shift_x", -self.translation, self.translation)
-            parameters["shift_y"] = _between("shift_y", -self.translation, self.translation)
-            parameters["zoom"] = _between("zoom", *self.scale)
-            parameters["shear"] = _between("shear", -self.shear, self.shear)
+    def _parameters(self, draws: _Draws) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """Each column's name, and how it follows from the epoch's uniform numbers."""
+        yield from self._moves(draws)
         for name in ("brightness", "contrast", "saturation"):
             if strength := getattr(self, name):
-                parameters[name] = _between(name, max(0.0, 1 - strength), 1 + strength)
+                yield name, draws.between(name, max(0.0, 1 - strength), 1 + strength)
         if self.hue:
-            parameters["hue"] = _between("hue", -self.hue, self.hue)
+            yield "hue", draws.between("hue", -self.hue, self.hue)
         if self.greyscale:
-            parameters["greyscale"] = _chance("greyscale", self.greyscale)
+            yield "greyscale", draws("greyscale") < self.greyscale
         for hole in range(self.coarse_dropout):
-            parameters[f"hole_x{hole}"] = _hole(_FIRST_HOLE + 2 * hole)
-            parameters[f"hole_y{hole}"] = _hole(_FIRST_HOLE + 2 * hole + 1)
+            for place, axis in enumerate("xy"):
+                yield f"hole_{axis}{hole}", draws.numbered(_FIRST_HOLE + 2 * hole + place)
         if self.enlarged_crop < 1:
-            parameters["enlarged_y"] = lambda draws: draws("enlarged_y")
-            parameters["enlarged_x"] = lambda draws: draws("enlarged_x")
+            yield "enlarged_y", draws("enlarged_y")
+            yield "enlarged_x", draws("enlarged_x")
         if self.mixup:
-            parameters["mixup_weight"] = lambda draws: mixup.mixing_weights(draws("mixup_weight"), self.mixup)
-            parameters["mixup_key"] = lambda draws: draws("mixup_key")
-        return parameters
+            yield "mixup_weight", mixup.mixing_weights(draws("mixup_weight"), self.mixup)
+            yield "mixup_key", draws("mixup_key")
+
+    def _moves(self, draws: _Draws) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        if self.flip:
+            yield "flip", draws("flip") < 0.5
+        if self.vertical_flip:
+            yield "vertical_flip", draws("vertical_flip") < 0.5
+        if self.crop_padding:
+            for name in ("crop_y", "crop_x"):
+                yield name, np.floor(draws(name) * (2 * self.crop_padding + 1))
+        if self._windowed:  # sides and centre, as shares of the image's sides: area uniform, ratio log-uniform
+            area = draws.between("window_area", *self.resized_crop)
+            ratio = np.exp(draws.between("window_ratio", *map(math.log, _WINDOW_RATIOS)))
+            width, height = (np.minimum(np.sqrt(one), 1) for one in (area * ratio, area / ratio))
+            yield "window_width", width  # where it would be above 1, torchvision would draw again
+            yield "window_height", height
+            yield "window_x", (draws("window_x") - 0.5) * (1 - width)  # from the image's centre
+            yield "window_y", (draws("window_y") - 0.5) * (1 - height)
+        if self._turned:
+            yield "angle", draws.between("angle", -self.rotation, self.rotation)
+            for name in ("shift_x", "shift_y"):
+                yield name, draws.between(name, -self.translation, self.translation)
+            yield "zoom", draws.between("zoom", *self.scale)
+            yield "shear", draws.between("shear", -self.shear, self.shear)
 
     def apply(self, images: Tensor, parameters: Tensor, *, layout: Layout = "NHWC") -> Tensor:
         """Images, uint8 or floating in [0, 1], with their rows (B, k) of the table -> floating (B, C, H, W) in [0, 1].
@@ -338,39 +343,11 @@ class _Draws:
     def __call__(self, name: str) -> Numbers:
         return self.numbered(_NUMBERS[name])
 
+    def between(self, name: str, low: float, high: float) -> Numbers:
+        return low + self(name) * (high - low)
+
     def numbered(self, number: int) -> Numbers:
         return uniforms(hash_key(*self._address, number), self._count)
-
-
-def _between(name: str, low: float, high: float) -> Parameter:
-    return lambda draws: low + draws(name) * (high - low)
-
-
-def _chance(name: str, share: float) -> Parameter:
-    return lambda draws: (draws(name) < share).astype(np.float64)
-
-
-def _hole(number: int) -> Parameter:
-    return lambda draws: draws.numbered(number)
-
-
-def _window(areas: tuple[float, float]) -> dict[str, Parameter]:
-    """Sides and centre of a random window, as shares of the image's sides: area uniform, ratio log-uniform."""
-    area = _between("window_area", *areas)
-    log_ratio = _between("window_ratio", math.log(_WINDOW_RATIOS[0]), math.log(_WINDOW_RATIOS[1]))
-
-    def width(draws: _Draws) -> Numbers:
-        return np.minimum(np.sqrt(area(draws) * np.exp(log_ratio(draws))), 1)  # torchvision would draw again
-
-    def height(draws: _Draws) -> Numbers:
-        return np.minimum(np.sqrt(area(draws) / np.exp(log_ratio(draws))), 1)
-
-    return {
-        "window_width": width,
-        "window_height": height,
-        "window_x": lambda draws: (draws("window_x") - 0.5) * (1 - width(draws)),  # centre, from the image's
-        "window_y": lambda draws: (draws("window_y") - 0.5) * (1 - height(draws)),
-    }
 
 
 def _check_range(name: str, bounds: tuple[float, ...]) -> None:

@@ -18,6 +18,8 @@ def mixing_weights(uniforms: npt.NDArray[np.float64], alpha: float) -> npt.NDArr
 
     From a table: right to a millionth for alpha down to 0.05.
     """
+    if not uniforms.size:
+        return uniforms  # and no table made for it
     places = uniforms + _HALF_STEP  # the middle of each step of 2^-24: never 0
     lower = np.minimum(places, 1 - places)  # the distribution is symmetric
     weights = np.exp(np.interp(np.log(lower), *_log_quantiles(alpha)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS
+from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS, Benchmark
 from deepauc.data.datasets.benchmarks.load import Root, data_root, load_balanced
 from deepauc.data.datasets.medical.chexpert import load_chexpert
 from deepauc.data.datasets.medical.ddsm import TEST_FILES, TRAINING_FILES, load_ddsm
@@ -42,19 +42,18 @@ class NamedSet:
         return next((place for place in self.places if all((root / name).exists() for name in place)), ())
 
 
-def _benchmark(name: str, *, positive: str, licence: str, get: str) -> NamedSet:
-    facts = BENCHMARKS[name]
+def _benchmark(facts: Benchmark) -> NamedSet:
     return NamedSet(
-        name=name,
+        name=facts.name,
         title=facts.title,
-        positive=positive,
+        positive=facts.positive,
         images=facts.train + facts.test,
         shape=facts.shape,
-        licence=licence,
+        licence=facts.licence,
         citation=facts.citation,
-        get=f"{get}; expected: {facts.public}",
+        get=f"{facts.get}; expected: {facts.public}",
         places=(facts.files, *((mark,) for mark in facts.marks)),
-        read=lambda root: load_balanced(name, root=root),
+        read=lambda root: load_balanced(facts.name, root=root),
     )
 
 
@@ -124,34 +123,10 @@ _NIH_LICENCE = "no restrictions; cite the paper and acknowledge the NIH Clinical
 _NIH_CITATION = "Wang et al.: ChestX-ray8, CVPR 2017"
 _HAM_CITATION = "Tschandl, Rosendahl, Kittler: The HAM10000 dataset, Scientific Data 5:180161, 2018"
 _PCAM_PARTS = ("train", "valid", "test")
-_CIFAR_LICENCE = "none stated; cite the report"
 CATALOGUE = {
     one.name: one
     for one in (
-        _benchmark(
-            "C2",
-            positive="dog",
-            licence="non-commercial research (Kaggle's competition rules)",
-            get="unpack train.zip of Kaggle's Dogs vs. Cats into the root folder",
-        ),
-        _benchmark(
-            "C10",
-            positive="classes 5 to 9",
-            licence=_CIFAR_LICENCE,
-            get="torchvision downloads it (load('C10', ..., download=True))",
-        ),
-        _benchmark(
-            "C100",
-            positive="classes 50 to 99",
-            licence=_CIFAR_LICENCE,
-            get="torchvision downloads it (load('C100', ..., download=True))",
-        ),
-        _benchmark(
-            "S10",
-            positive="classes 5 to 9",
-            licence="none stated; cite the paper",
-            get="torchvision downloads it (load('S10', ..., download=True))",
-        ),
+        *map(_benchmark, BENCHMARKS.values()),
         _medmnist(
             "breastmnist",
             title="BreastMNIST, ultrasound",

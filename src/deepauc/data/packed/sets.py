@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -35,29 +35,38 @@ _BLOCK_BYTES = 1 << 25
 
 
 class PackedInputs:
-    """The inputs of a packed set, memory-mapped; made by `open_packed`. Pickled, it travels as its folder's name."""
+    """The inputs of a packed set, memory-mapped; made by `open_packed`. Pickled, it travels as its folder's name.
 
-    def __init__(self, folder: Path, manifest: Manifest, arrays: dict[str, Array], inputs: Shards) -> None:
+    arrays: files of inputs that follow one another; row i of the whole is found in the one it falls into.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, columns: dict[str, Array], arrays: Sequence[Array]) -> None:
         self.folder = folder
         self._manifest = manifest
-        self._columns = arrays
-        self._inputs = inputs
+        self._columns = columns
+        self._arrays = tuple(arrays)
+        self._starts = np.cumsum([0, *map(len, arrays)])
+        self.shape: tuple[int, ...] = arrays[0].shape[1:]
+        self.dtype = arrays[0].dtype
         self.window = manifest.window
         self.feature_columns = manifest.feature_columns
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._inputs.shape[1:]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._inputs.dtype
-
     def __len__(self) -> int:
-        return len(self._inputs)
+        return int(self._starts[-1])
 
     def __call__(self, indices: Indices) -> Array:
-        return self._inputs[indices]
+        if len(self._arrays) == 1:
+            return self._arrays[0][indices]
+        rows = np.asarray(indices, dtype=np.int64)
+        if rows.size and not -len(self) <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"row numbers {rows.min()} to {rows.max()} are outside 0 to {len(self) - 1}.")
+        rows = np.where(rows < 0, rows + len(self), rows)
+        found = np.empty((len(rows), *self.shape), dtype=self.dtype)
+        numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(numbers):
+            mine = numbers == number
+            found[mine] = self._arrays[number][rows[mine] - self._starts[number]]
+        return found
 
     def digest(self) -> str:
         """That of the inputs that were packed: packing changes no data hash."""
@@ -145,12 +154,12 @@ def open_packed(
     place = Path(os.path.abspath(folder))
     manifest = read_manifest(place)
     full = verify == "full"
-    inputs = Shards([_map(place, file, full=full) for file in manifest.inputs])
-    images = inputs.dtype == np.uint8 and inputs.ndim == 4
-    if not images and not (inputs.dtype == np.float32 and inputs.ndim == 2):
+    arrays = [_map(place, file, full=full) for file in manifest.inputs]
+    images, features = ((arrays[0].dtype, arrays[0].ndim) == (np.dtype(kind), n) for kind, n in (("u1", 4), ("f4", 2)))
+    if not (images or features):
         raise ValueError(f"{place / manifest.inputs[0].name} holds neither images nor features. Pack the source again.")
     columns = {name: _map(place, file, full=full) for name, file in manifest.columns.items()}
-    packed = PackedInputs(place, manifest, columns, inputs)
+    packed = PackedInputs(place, manifest, columns, arrays)
     if manifest.task is not None and "labels" not in columns:
         raise ValueError(f"{place / MANIFEST_NAME} is damaged (labels are missing). Pack again.")
     if source is not None:
@@ -212,37 +221,3 @@ def _write_task(folder: Path, task: Task) -> tuple[dict[str, PackedFile], TaskFa
         files[name] = write_array(folder, f"column-{number:03d}.npy", [plain], shape=plain.shape, dtype=plain.dtype)
     facts = TaskFacts(name=task.name, kind=task.kind, label_names=task.label_names, group_column=task.group_column)
     return files, facts
-
-
-class Shards:
-    """Arrays that follow one another: row i of the whole is found in the array it falls into."""
-
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        self._arrays = tuple(arrays)
-        self._starts = np.cumsum([0, *(len(array) for array in arrays)])
-        self.shape: tuple[int, ...] = (int(self._starts[-1]), *arrays[0].shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._arrays[0].dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, indices: Indices) -> Array:
-        if len(self._arrays) == 1:
-            return self._arrays[0][indices]
-        rows = np.asarray(indices, dtype=np.int64)
-        if rows.size and not -len(self) <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"row numbers {rows.min()} to {rows.max()} are outside 0 to {len(self) - 1}.")
-        rows = np.where(rows < 0, rows + len(self), rows)
-        found = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
-        shard = np.searchsorted(self._starts, rows, side="right") - 1
-        for number in np.unique(shard):
-            mine = shard == number
-            found[mine] = self._arrays[number][rows[mine] - self._starts[number]]
-        return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.table.compact import LARGEST, NumberColumn, TextColumn
+from deepauc.data.table.compact import NumberColumn, TextColumn, parse_numbers
 from deepauc.data.table.label_values import label_key
 from deepauc.data.table.problems import MOST_ALIKE, MissingCode, Problem, ProblemKind, shown
 from deepauc.data.task import Floats, single_precision_weights
@@ -27,6 +27,7 @@ NO_PART = -1
 _TRUTH = {"true": "1", "false": "0"}  # what pandas writes of a column of 0 and 1 (get_dummies), and parquet holds
 BLUR = 0.01  # of the standard deviation
 _CODES = [sign * float("9" * digits) for sign in (-1, 1) for digits in (2, 3, 4, 5, 6)]  # by habit: not known
+_NUMBERS = ("NaN feature", "bad weight", "no number")
 EMPTY_FEATURE = "the cell is empty: fill it in, or leave the row out"
 
 
@@ -37,52 +38,31 @@ def parse_labels(
 
     positive: the value that is 1, whatever it looks like; any other is then 0.
     """
-    values = np.empty(len(cells), dtype=np.float32)
     if positive is not None:
-        wanted = label_key(positive)
-        for row, cell in enumerate(cells):
-            key = label_key(cell)
-            values[row] = math.nan if key in ("", "nan") else float(key == wanted)
-        return values, []
-    problems: list[Problem] = []
-    for row, cell in enumerate(cells):
-        value = LABELS.get(one_form(cell).lower())
-        if value is None:
-            remedy = "write 1 for the positive class, 0 for the negative one, nothing where it is not known"
-            problems.append(_problem(lines[row], column, "unknown label value", f"{shown(cell)}: {remedy}"))
-        values[row] = math.nan if value is None else value
-    return values, problems
+        wanted, keys = label_key(positive), map(label_key, cells)
+        return np.array([math.nan if key in ("", "nan") else key == wanted for key in keys], dtype=np.float32), []
+    found = [LABELS.get(one_form(cell).lower()) for cell in cells]
+    unknown = [row for row, value in enumerate(found) if value is None]
+    remedy = "write 1 for the positive class, 0 for the negative one, nothing where it is not known"
+    problems = _problems(unknown, cells, lines, column, "unknown label value", remedy)
+    return np.array(found, dtype=np.float32), problems  # None is NaN
 
 
 def parse_parts(
     cells: Sequence[str], lines: Sequence[int], column: str, *, unlabelled: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.int64], list[Problem]]:
     """0 train, 1 validation, 2 test; -1 for a bad cell, and for an empty one, which an unlabelled row may have."""
-    parts = np.empty(len(cells), dtype=np.int64)
-    problems: list[Problem] = []
-    for row, cell in enumerate(cells):
-        name = one_form(cell)
-        parts[row] = _PARTS.get(name.lower(), NO_PART)
-        if parts[row] == NO_PART and not (unlabelled[row] and not name):
-            message = f"{shown(cell)}: write train, validation or test"
-            problems.append(_problem(lines[row], column, "bad split value", message))
-    return parts, problems
+    parts = np.array([_PARTS.get(one_form(cell).lower(), NO_PART) for cell in cells], dtype=np.int64)
+    bad = [row for row in np.flatnonzero(parts == NO_PART).tolist() if not unlabelled[row] or one_form(cells[row])]
+    return parts, _problems(bad, cells, lines, column, "bad split value", "write train, validation or test")
 
 
 def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
     """Finite numbers that are not negative."""
-    weights, _ = _parse_numbers(cells)
-    bad = ~(np.isfinite(weights) & (weights >= 0))
-    message = "a weight is a finite number that is not negative"
-    problems = [
-        _problem(
-            lines[row],
-            column,
-            "bad weight",
-            f"{shown(cells[row])}: {message}{_decimal_comma(cells[row])}" if cells[row].strip() else EMPTY_FEATURE,
-        )
-        for row in np.flatnonzero(bad).tolist()
-    ]
+    weights, bad = parse_numbers(cells)
+    bad |= weights < 0
+    remedy = "a weight is a finite number that is not negative"
+    problems = _problems(np.flatnonzero(bad), cells, lines, column, "bad weight", remedy, empty=EMPTY_FEATURE)
     return single_precision_weights(np.where(bad, 0, weights)), problems
 
 
@@ -94,16 +74,14 @@ def parse_features(
     Where most cells have decimal commas, that is one problem of the column.
     """
     values, problems, with_comma = cells.values(), list[Problem](), list[str]()
+    remedy = "a feature is a finite number, below 3.4e38"
     for rows, block in cells.texts:
         texts = block.cells()
-        numbers, bad = _parse_numbers([_TRUTH.get(cell.strip().lower(), cell) for cell in texts])
+        numbers, bad = parse_numbers([_TRUTH.get(cell.strip().lower(), cell) for cell in texts])
         values[rows] = np.where(bad, 0, numbers)
-        for place in np.flatnonzero(bad).tolist():
-            message, comma = EMPTY_FEATURE, _decimal_comma(texts[place])
-            if texts[place].strip():
-                message = f"{shown(texts[place])}: a feature is a finite number, below 3.4e38{comma}"
-            with_comma += [texts[place]] if comma else []
-            problems.append(_problem(lines[rows.start + place], column, "NaN feature", message))
+        wrong = np.flatnonzero(bad).tolist()
+        with_comma += [texts[place] for place in wrong if _decimal_comma(texts[place])]
+        problems += _problems(wrong, texts, lines[rows], column, "NaN feature", remedy, empty=EMPTY_FEATURE)
     if len(with_comma) > max(MOST_ALIKE, len(values) / 2):
         return values, [_commas(with_comma[0], column)]
     return values, problems
@@ -115,7 +93,7 @@ def too_close(values: npt.NDArray[np.float64], column: str) -> list[Problem]:
         return []
     message = f"its numbers ({values.min():.10g} to {values.max():.10g}) differ too little for single precision: "
     message += "subtract the smallest one, or another round number, from all of them"
-    return [Problem(row=None, column=column, kind="numbers too close", message=message)]
+    return [Problem(None, column, "numbers too close", message)]
 
 
 def missing_code(values: npt.NDArray[np.floating[Any]], column: str) -> MissingCode | None:
@@ -139,15 +117,10 @@ def parse_groups(cells: TextColumn, lines: Sequence[int], column: str) -> tuple[
     """Names in one form; an empty one could be anybody's."""
     groups = cells.names()
     remedy = "name the patient or group (for an unknown patient, any unique name will do)"
-    return groups, [
-        _problem(
-            lines[row],
-            column,
-            "missing group",
-            f"{shown(cells[row]) if groups[row] else 'the cell is empty'}: {remedy}",
-        )
-        for row in np.flatnonzero(np.isin(groups, NO_NAME)).tolist()
-    ]
+    unknown = np.flatnonzero(np.isin(groups, NO_NAME))
+    return groups, _problems(
+        unknown, cells, lines, column, "missing group", remedy, empty=f"the cell is empty: {remedy}"
+    )
 
 
 def id_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, may_repeat: bool) -> list[Problem]:
@@ -158,17 +131,17 @@ def id_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, may_
         name = one_form(cell)
         if not name:
             message = "the cell is empty: give every row a name of its own"
-            problems.append(_problem(line, column, "missing id", message))
+            problems.append(Problem(line, column, "missing id", message))
         elif first.setdefault(name, line) != line and not may_repeat:
             message = f"{shown(name)} is also the id of row {first[name]}: ids must be unique (name what "
             message += "several rows share with --group-column)"
-            problems.append(_problem(line, column, "duplicate id", message))
+            problems.append(Problem(line, column, "duplicate id", message))
     return problems
 
 
 def parse_metadata(cells: TextColumn) -> npt.NDArray[Any]:
     """float64 with NaN for empty cells if every other cell is a number, else text."""
-    values, bad = _parse_numbers(cells)
+    values, bad = parse_numbers(cells)
     empty = np.array([not cell.strip() for cell in cells], dtype=bool)
     if (bad & ~empty).any() or empty.all():
         return cells.names()
@@ -182,59 +155,54 @@ def number_problems(cells: Sequence[str], lines: Sequence[int], column: str, *, 
     categories.
     """
     empty = np.array([not cell.strip() for cell in cells], dtype=bool)
-    bad = _parse_numbers(cells)[1] & ~empty
+    bad = parse_numbers(cells)[1] & ~empty
     if not declared and 2 * bad.sum() >= (~empty).sum():
         return []
     remedy = "leave it empty where the value is not known"
     if not declared:
         remedy = f"most cells of the column are numbers; {remedy}, or read all as categories (--category-column)"
-    return [
-        _problem(lines[row], column, "no number", f"{shown(cells[row])}: {remedy}{_decimal_comma(cells[row])}")
-        for row in np.flatnonzero(bad).tolist()
-    ]
+    return _problems(np.flatnonzero(bad), cells, lines, column, "no number", remedy)
 
 
 def comma_problems(cells: Sequence[str], column: str) -> list[Problem]:
     """A column of numbers with decimal commas, which would be taken for as many categories."""
-    numbers = with_comma = 0
     example = ""
-    for cell in cells:
-        if not cell.strip():
-            continue
+    for cell in filter(str.strip, cells):
         if _decimal_comma(cell):
-            with_comma, example = with_comma + 1, example or cell
-        elif _parse_numbers([cell])[1].any():
+            example = example or cell
+        elif parse_numbers([cell])[1].any():
             return []
-        numbers += 1
-    return [_commas(example, column)] if with_comma else []
+    return [_commas(example, column)] if example else []
 
 
 def _commas(example: str, column: str) -> Problem:
     message = f"its numbers have decimal commas, such as {shown(example)}: write decimal points, or separate the "
     message += "columns of the file by semicolons"
-    return Problem(row=None, column=column, kind="no number", message=message)
+    return Problem(None, column, "no number", message)
+
+
+def _problems(
+    rows: Iterable[int],
+    cells: Sequence[str],
+    lines: Sequence[int],
+    column: str,
+    kind: ProblemKind,
+    remedy: str,
+    *,
+    empty: str | None = None,
+) -> list[Problem]:
+    """One for each of these rows; `empty` is what is said of an empty cell instead."""
+    found = []
+    for row in rows:
+        comma = _decimal_comma(cells[row]) if kind in _NUMBERS else ""
+        said = f"{shown(cells[row])}: {remedy}{comma}"
+        found.append(Problem(lines[row], column, kind, said if empty is None or one_form(cells[row]) else empty))
+    return found
 
 
 def _decimal_comma(cell: str) -> str:
     """The remedy, if a comma is all that keeps this cell from being a number."""
     with_point = cell.strip().replace(",", ".", 1)
-    if "," not in cell or _parse_numbers([with_point])[1].any():
+    if "," not in cell or parse_numbers([with_point])[1].any():
         return ""
     return f"; write a decimal point, {with_point}"
-
-
-def _parse_numbers(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Numbers, and where there is none that float32 can hold."""
-    values = np.empty(len(cells), dtype=np.float64)
-    for row, cell in enumerate(cells):
-        try:
-            values[row] = math.nan if "_" in cell else float(cell)  # float() takes 1_000 for a number
-        except ValueError:
-            values[row] = math.nan
-    with np.errstate(invalid="ignore"):
-        bad = ~(np.abs(values) <= LARGEST)
-    return values, bad
-
-
-def _problem(row: int, column: str, kind: ProblemKind, message: str) -> Problem:
-    return Problem(row=row, column=column, kind=kind, message=message)

@@ -8,6 +8,7 @@ instead of 213, in the same 4.8 s.
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,8 +120,8 @@ class NumberColumn:
 
     def add(self, cells: Sequence[str]) -> None:
         """A further block."""
-        numbers = _all_numbers(cells)
-        if numbers is None:
+        numbers, bad = parse_numbers(cells)
+        if bad.any():
             self.texts.append((slice(len(self), len(self) + len(cells)), TextBlock(cells)))
             numbers = np.full(len(cells), np.nan)
         self._values.frombytes(numbers.tobytes())
@@ -130,11 +131,19 @@ class NumberColumn:
         return np.array(self._values, dtype=np.float64)
 
 
-def _all_numbers(cells: Sequence[str]) -> Floats | None:
-    """These cells, if every one is a finite number within the reach of float32."""
+def parse_numbers(cells: Sequence[str]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Numbers, NaN where a cell is none, and where there is none that float32 can hold."""
+    numbers: Callable[[str], float] = _number if "_" in "".join(cells) else float  # which takes 1_000 for a number
     try:
-        values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
+        values = np.fromiter(map(numbers, cells), dtype=np.float64, count=len(cells))
     except ValueError:
-        return None
-    good = (np.abs(values) <= LARGEST).all()
-    return values if good and "_" not in "".join(cells) else None  # float() takes 1_000 for a number
+        values = np.fromiter(map(_number, cells), dtype=np.float64, count=len(cells))
+    with np.errstate(invalid="ignore"):
+        return values, ~(np.abs(values) <= LARGEST)
+
+
+def _number(cell: str) -> float:
+    try:
+        return math.nan if "_" in cell else float(cell)
+    except ValueError:
+        return math.nan

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def table_header(path: Path, *, latin_1: bool = False) -> list[str]:
@@ -16,16 +19,9 @@ def table_header(path: Path, *, latin_1: bool = False) -> list[str]:
         raise ValueError(f"{path} is a folder: name {hint}.")
     if not path.is_file():
         raise ValueError(f"{path} does not exist.")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        try:
-            import pyarrow  # type: ignore[import-untyped]
-            import pyarrow.parquet  # type: ignore[import-untyped]
-        except ModuleNotFoundError:
-            raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
-        try:
-            return [str(name) for name in pyarrow.parquet.read_schema(path).names]
-        except (pyarrow.ArrowException, OSError, ValueError) as error:  # a footer, or a name in it, does not decode
-            raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None
+    if is_parquet(path):
+        with opened_parquet(path) as file:
+            return list(file.schema_arrow.names)
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opened(path, "rb") as stream:
@@ -36,6 +32,25 @@ def table_header(path: Path, *, latin_1: bool = False) -> list[str]:
         raise ValueError(f"{path} is not UTF-8. Save the table as csv with UTF-8 encoding.") from None
     except (csv.Error, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from None
+
+
+def is_parquet(path: Path) -> bool:
+    return path.suffix.lower() in (".parquet", ".pq")
+
+
+@contextmanager
+def opened_parquet(path: Path) -> Iterator[Any]:
+    """A pyarrow.parquet.ParquetFile; a ValueError for one that cannot be read, inside the block too."""
+    try:
+        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # a footer, or a name in it, does not decode
+        raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None
 
 
 def _decoded(line: bytes) -> str:

@@ -7,8 +7,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from deepauc.data.images.decode import ImageError, ImageFacts, Window, examine_image
@@ -26,6 +29,11 @@ class ImageColumn:
     paths: list[str | None]
     facts: list[ImageFacts | None]
     problems: list[Problem]
+
+    def rows(self, keep: npt.NDArray[np.bool_]) -> ImageColumn:
+        """Those where `keep`, (N,), is true, with the problems of all."""
+        paths, facts = list(compress(self.paths, keep)), list(compress(self.facts, keep))
+        return ImageColumn(paths=paths, facts=facts, problems=self.problems)
 
 
 def examine_column(
@@ -63,7 +71,7 @@ def examine_column(
                 row = start + offset
                 if isinstance(found, ImageError):
                     message = f"{shown(cells[row])}: {found}{_hint(paths[row], found)}"
-                    problems.append(Problem(row=lines[row], column=column, kind=found.kind, message=message))
+                    problems.append(Problem(lines[row], column, found.kind, message))
                 facts.append(found if isinstance(found, ImageFacts) else None)
             if progress is not None:
                 progress(len(facts), len(paths))
@@ -81,7 +89,7 @@ class _Resolver:
     def __call__(self, cell: str, line: int, column: str) -> str | Problem:
         name = cell.strip()
         if not name:
-            return Problem(row=line, column=column, kind="missing file", message="the cell is empty")
+            return Problem(line, column, "missing file", "the cell is empty")
         try:
             if "\\" in name and not os.path.lexists(os.path.join(self.folder, name)):
                 name = name.replace("\\", "/")  # written on Windows
@@ -89,10 +97,10 @@ class _Resolver:
             if self.allow_outside or os.path.commonpath([self.folder, path]) == self.folder:
                 return path
         except (OSError, ValueError) as error:  # a name that the system does not take; another drive on Windows
-            return Problem(row=line, column=column, kind="missing file", message=f"{shown(cell)}: {error}")
+            return Problem(line, column, "missing file", f"{shown(cell)}: {error}")
         remedy = "--allow-outside permits it (in Python, image_root= names a folder that holds all images)"
         message = f"{shown(cell)}: it lies outside the folder of the images; {remedy}"
-        return Problem(row=line, column=column, kind="path leaves folder", message=message)
+        return Problem(line, column, "path leaves folder", message)
 
     def _real_path(self, path: str) -> str:
         parent, name = os.path.split(path)

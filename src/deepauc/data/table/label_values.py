@@ -39,14 +39,14 @@ def value_problems(
     if positive is not None:
         if counts and label_key(positive) not in map(label_key, counts):
             message = f"no row holds the positive value {shown(positive)}. {_listed(counts)}"
-            problems.append(_problem(column, "unknown label value", message))
+            problems.append(Problem(None, column, "unknown label value", message))
         return [*problems, *_lost(values, counts, column, keep)]
     expected = set(known)
     if any(value.lower() not in expected and count > 1 for value, count in counts.items()):
         rarest = min(counts, key=lambda value: (counts[value] == 1, counts[value]))
         message = f"{_listed(counts)} Name the value that counts as positive, for example "
         message += f'--positive {shlex.quote(rarest)} (in Python: positive="{rarest}"); all others are then negative'
-        problems.append(_problem(column, "unknown label value", message))
+        problems.append(Problem(None, column, "unknown label value", message))
     return [*problems, *_lost(values, counts, column, keep)]
 
 
@@ -55,7 +55,8 @@ def _lost(values: Sequence[str], counts: Counter[str], column: str, keep: npt.ND
         return []
     left = Counter(values[row] for row in np.flatnonzero(~keep).tolist())
     return [
-        _problem(
+        Problem(
+            None,
             column,
             "label value left out",
             f"{left[value]:,} of the {total:,} rows with the label {shown(value)} have a problem and would be left "
@@ -71,7 +72,3 @@ def _listed(counts: Counter[str]) -> str:
     listed = ", ".join(f"{shown(value)} in {count:,} row{'s' * (count != 1)}" for value, count in most)
     more = f" and {len(counts) - _SHOWN:,} more" if len(counts) > _SHOWN else ""
     return f"The column holds {len(counts):,} value{'s' * (len(counts) != 1)}: {listed}{more}."
-
-
-def _problem(column: str, kind: str, message: str) -> Problem:
-    return Problem(row=None, column=column, kind=kind, message=message)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ SUSPICIOUS_SHARE = 0.1  # of a table's rows, which one patient seldom has
 _NOBODY = frozenset({"unknown", "na", "n/a", "nan", "none", "null", "?", "-", "0"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Problem:
     """One fault. `row` is the line in the file (the header is line 1), in a DataFrame the place of the row, from 0.
 

@@ -11,19 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from deepauc.data.images.decode import ImageFileInputs, Window, as_size
-from deepauc.data.splits import Leak, equal_sets, leak_between
+from deepauc.data.splits import equal_sets, leaks_of
 from deepauc.data.table.cautions import NOT_UTF_8, few_of_a_class, label_cautions, shrinking_caution, type_of
-from deepauc.data.table.columns import missing_code, parse_metadata
+from deepauc.data.table.columns import missing_code
 from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import LargestGroup, MissingCode, Problem, TableError, TableReport
-from deepauc.data.table.scan import Mask, Scan, TableColumns, scan_table, told_once, whole_table_problems
+from deepauc.data.table.scan import Scan, TableColumns, scan_table, told_once, whole_table_problems
 from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
-from deepauc.names import Alike, find_alike, one_form
+from deepauc.names import Alike, find_alike
 
 Progress = Callable[[int, int], None]
 Sizes = Mapping[tuple[int, int], int]  # (height, width) -> how many files
@@ -72,9 +72,8 @@ def check_table(
         allow_duplicates=allow_duplicates,
         progress=progress,
     )
-    everything = np.ones(len(scan.lines), dtype=bool)
-    problems = told_once(scan.problems, whole_table_problems(scan, everything))
-    return _report(scan, everything, problems=problems, skip_bad=False)
+    problems = told_once(scan.problems, whole_table_problems(scan, np.ones(len(scan.lines), dtype=bool)))
+    return replace(_report(scan, scan), problems=tuple(problems))
 
 
 def read_table(
@@ -148,24 +147,23 @@ def read_table(
         allow_duplicates=allow_duplicates,
         progress=progress,
     )
-    keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
+    kept, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
     if fatal or (scan.problems and not skip_bad):
         raise TableError(scan.name, told_once(scan.problems, fatal), every_row=scan.all_bad)
-    rows = np.flatnonzero(keep)
     task = Task(
         name=_task_name(table),
         kind=kind,
-        source=_source(scan, rows, wanted_size, window),
-        labels=scan.labels[rows, 0] if kind == "binary" else scan.labels[rows],
+        source=_source(kept, wanted_size, window),
+        labels=kept.labels[:, 0] if kind == "binary" else kept.labels,
         label_names=columns.labels,
-        parts=_parts(scan, rows),
-        groups=None if scan.groups is None else scan.groups[rows],
+        parts=_parts(kept),
+        groups=kept.groups,
         group_column=columns.group,
-        metadata=_metadata(scan, keep),
-        weights=None if scan.weights is None else scan.weights[rows],
-        ids=_ids(scan, keep),
+        metadata=kept.metadata,
+        weights=kept.weights,
+        ids=kept.ids,
     )
-    return task, _report(scan, keep, problems=scan.problems, skip_bad=skip_bad, size=wanted_size)
+    return task, _report(scan, kept, skip_bad=skip_bad, size=wanted_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -217,18 +215,17 @@ def read_inputs(
         allow_duplicates=True,
         progress=progress,
     )
-    keep, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
-    if not keep.any():
+    kept, wanted_size, fatal = _kept(scan, size, skip_bad=skip_bad)
+    if not len(kept.lines):
         raise ValueError(f"{scan.name}: all rows were left out because of problems, so there is nothing to predict.")
     if fatal or (scan.problems and not skip_bad):
         raise TableError(scan.name, told_once(scan.problems, fatal), every_row=scan.all_bad)
-    rows = np.flatnonzero(keep)
     return TableInputs(
-        source=_source(scan, rows, wanted_size, window),
-        ids=_ids(scan, keep),
-        groups=None if scan.groups is None else scan.groups[rows],
-        metadata=_metadata(scan, keep),
-        report=_report(scan, keep, problems=scan.problems, skip_bad=skip_bad),
+        source=_source(kept, wanted_size, window),
+        ids=kept.ids,
+        groups=kept.groups,
+        metadata=kept.metadata,
+        report=_report(scan, kept, skip_bad=skip_bad),
     )
 
 
@@ -246,53 +243,27 @@ def _label_columns(names: Sequence[str], kind: Kind) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _kept(scan: Scan, size: Size | None, *, skip_bad: bool) -> tuple[Mask, tuple[int, int] | None, list[Problem]]:
+def _kept(scan: Scan, size: Size | None, *, skip_bad: bool) -> tuple[Scan, tuple[int, int] | None, list[Problem]]:
     """The rows to go on with, the size of their images, and what then still stands in the way."""
     bad_lines = scan.bad_lines if skip_bad else set()
     keep = ~np.isin(scan.lines, np.array(sorted(bad_lines), dtype=np.int64))
     fatal = whole_table_problems(scan, keep) if scan.columns.labels else []
-    sizes = _sizes(scan, keep)
+    kept = scan.rows(keep)
+    sizes = _sizes(kept)
     wanted_size = _wanted_size(sizes, size)
     if sizes and wanted_size is None:
         message = f"the images have {len(sizes)} sizes; name the one to resize them to, size=(height, width)"
-        fatal.append(Problem(row=None, column=scan.columns.image, kind="differing sizes", message=message))
-    return keep, wanted_size, fatal
+        fatal.append(Problem(None, scan.columns.image, "differing sizes", message))
+    return kept, wanted_size, fatal
 
 
-def _ids(scan: Scan, keep: Mask) -> Array:
-    named = scan.columns.image or scan.columns.id
-    if named is not None:
-        return scan.cells.columns[named].rows(keep).names()
-    lines = scan.lines[keep]
-    return lines.astype(f"U{len(str(lines.max(initial=0)))}")
-
-
-def _metadata(scan: Scan, keep: Mask) -> dict[str, Array]:
-    found = {}
-    for name in scan.columns.all_metadata:
-        cells = scan.cells.pointed(name).rows(keep)
-        found[name] = cells.names() if name in scan.columns.categories else parse_metadata(cells)
-    return found
-
-
-def _id(scan: Scan, row: int) -> str:
-    named = scan.columns.image or scan.columns.id
-    return str(scan.lines[row]) if named is None else one_form(scan.cells.columns[named][row])
-
-
-def _parts(scan: Scan, rows: Indices) -> dict[str, Indices]:
-    parts = {name: np.flatnonzero(scan.parts[rows] == number) for number, name in enumerate(PART_NAMES)}
+def _parts(kept: Scan) -> dict[str, Indices]:
+    parts = {name: np.flatnonzero(kept.parts == number) for number, name in enumerate(PART_NAMES)}
     return {name: members for name, members in parts.items() if len(members)}
 
 
-def _sizes(scan: Scan, keep: Mask) -> dict[tuple[int, int], int]:
-    facts = [] if scan.images is None else [scan.images.facts[row] for row in np.flatnonzero(keep)]
-    return dict(Counter(fact.size for fact in facts if fact is not None))
-
-
-def _channels(scan: Scan, keep: Mask) -> int | None:
-    facts = [] if scan.images is None else [scan.images.facts[row] for row in np.flatnonzero(keep)]
-    return max((fact.channels for fact in facts if fact is not None), default=None)
+def _sizes(kept: Scan) -> dict[tuple[int, int], int]:
+    return dict(Counter(fact.size for fact in kept.facts))
 
 
 def _wanted_size(sizes: Sizes, size: Size | None) -> tuple[int, int] | None:
@@ -302,98 +273,93 @@ def _wanted_size(sizes: Sizes, size: Size | None) -> tuple[int, int] | None:
     return next(iter(sizes)) if len(sizes) == 1 else None
 
 
-def _source(scan: Scan, rows: Indices, size: tuple[int, int] | None, window: Window | None) -> Inputs:
-    if scan.features is not None:
-        features = scan.features if len(rows) == len(scan.features) else scan.features[rows]  # no second copy
-        return ArrayInputs(features, feature_columns=scan.columns.features)
-    assert scan.images is not None
+def _source(kept: Scan, size: tuple[int, int] | None, window: Window | None) -> Inputs:
+    if kept.features is not None:
+        return ArrayInputs(kept.features, feature_columns=kept.columns.features)
+    assert kept.images is not None
     assert size is not None
-    paths = [path for row in rows if (path := scan.images.paths[row]) is not None]
-    facts = [fact for row in rows if (fact := scan.images.facts[row]) is not None]
     return ImageFileInputs(
-        paths,
-        shape=(*size, max(fact.channels for fact in facts)),
-        file_digests=[fact.file_digest for fact in facts],
+        [path for path in kept.images.paths if path is not None],
+        shape=(*size, max(fact.channels for fact in kept.facts)),
+        file_digests=[fact.file_digest for fact in kept.facts],
         window=window,
     )
 
 
-def _report(
-    scan: Scan,
-    keep: Mask,
-    *,
-    problems: Sequence[Problem],
-    skip_bad: bool,
-    size: tuple[int, int] | None = None,
-) -> TableReport:
-    rows = np.flatnonzero(keep)
-    metadata = _metadata(scan, keep) if scan.columns.labels else {}
-    lines, labels, names = scan.lines[rows], scan.labels[rows], scan.columns.labels
-    identical = equal_sets(scan.digests[rows])
+def _report(scan: Scan, kept: Scan, *, skip_bad: bool = False, size: tuple[int, int] | None = None) -> TableReport:
+    """Of the rows that were kept; problems and the number of rows are of all."""
+    columns, groups, labels = scan.columns, kept.groups, kept.labels
+    metadata = kept.metadata if columns.labels else {}
+    identical = equal_sets(kept.digests)
 
     def in_lines(sets: Iterable[Indices]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(int(line) for line in lines[where]) for where in sets)
+        return tuple(tuple(kept.lines[where].tolist()) for where in sets)
 
     def disputed(where: Indices) -> bool:
         return bool(((labels[where] == 0).any(axis=0) & (labels[where] == 1).any(axis=0)).any())
 
     def shared(where: Indices) -> bool:
-        return scan.groups is not None and len(set(scan.groups[rows[where]].tolist())) > 1
+        return groups is not None and len(set(groups[where].tolist())) > 1
 
     positives, negatives = (
-        {name: int((labels[:, place] == value).sum()) for place, name in enumerate(names)} for value in (1, 0)
+        {name: int((labels[:, place] == value).sum()) for place, name in enumerate(columns.labels)} for value in (1, 0)
     )
+    sizes = _sizes(kept)
+    cautions = list(label_cautions(positives, negatives, grouped=groups is not None)) if columns.labels else []
+    if size is not None and (shrinking := shrinking_caution(sizes, size)) is not None:
+        cautions.append(shrinking)
+    if scan.cells.latin_1:
+        cautions.append(NOT_UTF_8)
     return TableReport(
         path=scan.name,
         rows=len(scan.lines) + len(scan.cells.problems),
         labelled=int((~np.isnan(labels).all(axis=1)).sum()),
-        unlabelled=int(scan.unlabelled[rows].sum()),
+        unlabelled=int(kept.unlabelled.sum()),
         positives=positives,
         negatives=negatives,
-        parts={name: len(members) for name, members in _parts(scan, rows).items()},
-        groups=None if scan.groups is None else len(np.unique(scan.groups[rows])),
-        group_column=scan.columns.group,
-        sizes=_sizes(scan, keep),
-        channels=_channels(scan, keep),
-        problems=tuple(problems),
+        parts={name: len(members) for name, members in _parts(kept).items()},
+        groups=None if groups is None else len(np.unique(groups)),
+        group_column=columns.group,
+        sizes=sizes,
+        channels=max((fact.channels for fact in kept.facts), default=None),
+        problems=tuple(scan.problems),
         skipped=tuple(sorted(scan.bad_lines)) if skip_bad else (),
         duplicates=in_lines(identical),
-        leaks=_leaks(scan, rows, identical),
-        largest_group=None if scan.groups is None else largest_group(scan.groups[rows]),
+        leaks=leaks_of(
+            kept.parts,
+            kept.lines,
+            groups=groups,
+            identical=identical,
+            images=kept.images is not None,
+            names=kept.ids,
+        ),
+        largest_group=None if groups is None else largest_group(groups),
         disputed=in_lines(filter(disputed, identical)),
         shared=in_lines(filter(shared, identical)),
-        alike=_alike(scan, keep, metadata) if names else (),
-        missing_codes=_missing_codes(scan, keep, metadata),
+        alike=_alike(kept) if columns.labels else (),
+        missing_codes=_missing_codes(kept, metadata),
         metadata={name: type_of(column) for name, column in metadata.items() if len(column)},
         few=few_of_a_class(positives, negatives),
-        cautions=(
-            *(label_cautions(positives, negatives, grouped=scan.groups is not None) if names else ()),
-            *_input_cautions(scan, keep, size),
-        ),
+        cautions=tuple(cautions),
     )
 
 
-def _input_cautions(scan: Scan, keep: Mask, size: tuple[int, int] | None) -> tuple[str, ...]:
-    shrinking = None if size is None else shrinking_caution(_sizes(scan, keep), size)
-    return tuple(text for text in (shrinking, NOT_UTF_8 if scan.cells.latin_1 else None) if text is not None)
-
-
-def _missing_codes(scan: Scan, keep: Mask, metadata: Mapping[str, Array]) -> tuple[MissingCode, ...]:
+def _missing_codes(kept: Scan, metadata: Mapping[str, Array]) -> tuple[MissingCode, ...]:
     columns = {name: column for name, column in metadata.items() if column.dtype.kind == "f"}
-    if scan.features is not None:
-        columns |= {name: scan.features[keep, place] for place, name in enumerate(scan.columns.features)}
+    if kept.features is not None:
+        columns |= {name: kept.features[:, place] for place, name in enumerate(kept.columns.features)}
     found = (missing_code(column, name) for name, column in columns.items())
     return tuple(one for one in found if one is not None)
 
 
-def _alike(scan: Scan, keep: Mask, metadata: Mapping[str, Array]) -> tuple[Alike, ...]:
+def _alike(kept: Scan) -> tuple[Alike, ...]:
     """Patients, rows and categories that may be written in several ways; equal images are found by their pixels."""
-    columns, found = scan.columns, list[Alike | None]()
-    if scan.groups is not None:
-        found.append(find_alike(scan.groups[keep].tolist(), what="group", column=columns.group))
+    columns, found = kept.columns, list[Alike | None]()
+    if kept.groups is not None:
+        found.append(find_alike(kept.groups.tolist(), what="group", column=columns.group))
     if columns.id is not None:
-        found.append(find_alike(_ids(scan, keep).tolist(), what="id", column=columns.id))
-    for name, column in metadata.items():
+        found.append(find_alike(kept.ids.tolist(), what="id", column=columns.id))
+    for name, column in kept.metadata.items():
         if column.dtype.kind == "U":
             found.append(find_alike(column.tolist(), what="category", column=name))
     return tuple(one for one in found if one is not None)
@@ -404,22 +370,3 @@ def largest_group(groups: Array) -> LargestGroup | None:
     names, counts = np.unique(groups[groups != ""], return_counts=True)
     place = int(counts.argmax()) if len(counts) else None
     return None if place is None else LargestGroup(name=str(names[place]), rows=int(counts[place]))
-
-
-def _leaks(scan: Scan, rows: Indices, identical: Sequence[Indices]) -> tuple[Leak, ...]:
-    """Patients and identical inputs in two parts, by the lines of the file."""
-    owner, leaks = scan.parts[rows], list[Leak]()
-    if scan.groups is not None:
-        groups = scan.groups[rows]
-        for where in equal_sets(groups):
-            leaks += leak_between(where, owner, what="patient", name=str(groups[where[0]]))
-    what: Literal["image", "features"] = "features" if scan.images is None else "image"
-    for where in identical:
-        name = " = ".join(_id(scan, row) for row in rows[where].tolist())
-        leaks += leak_between(where, owner, what=what, name=name)
-    return tuple(
-        replace(
-            leak, rows={part: tuple(int(scan.lines[rows[i]]) for i in places) for part, places in leak.rows.items()}
-        )
-        for leak in leaks
-    )

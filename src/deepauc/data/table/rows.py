@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from deepauc.data.table.compact import NumberColumn, TextBlock, TextColumn, rows_of_block
 from deepauc.data.table.frame import Table, frame_of, name_of, text_rows
-from deepauc.data.table.header import separator_of
+from deepauc.data.table.header import is_parquet, opened_parquet, separator_of
 from deepauc.data.table.problems import Problem
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _read_file(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> T
         raise ValueError(f"{path} is a folder: name the table in it.{remedy}")
     if not path.is_file():
         raise ValueError(f"{path} does not exist.")
-    read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
+    read = _read_parquet if is_parquet(path) else _read_csv
     try:
         return read(path, wanted, numbers)
     except (OSError, EOFError, zlib.error) as error:
@@ -163,13 +163,13 @@ def _read_text(path: Path, wanted: Sequence[str], numbers: Collection[str], *, e
                     if len(row) > len(header) and delimiter == ",":
                         message += ": write a decimal point, and put a text with a comma into quotation marks"
                     found.problems.append(
-                        Problem(row=start, column=None, kind="wrong number of fields", message=message),
+                        Problem(start, None, "wrong number of fields", message),
                     )
                     continue
                 if end > start and found.swallowed(row[: len(header)], delimiter):
                     message = f"a cell ends in line {end} and looks like several rows: is a quotation mark missing?"
                     found.problems.append(
-                        Problem(row=start, column=None, kind="wrong number of fields", message=message),
+                        Problem(start, None, "wrong number of fields", message),
                     )
                     continue
                 if len(found.lines) >= MAX_ROWS:
@@ -199,10 +199,11 @@ class _Rows:
     def add(self, row: Sequence[str], line: int) -> None:
         whole = "\0".join(row)
         if len(whole) > MAX_CELL_CHARACTERS and max(map(len, row)) > MAX_CELL_CHARACTERS:
-            problem = self._too_long(row, line)
-            if problem is not None:
-                self.problems.append(problem)
-                return
+            for name, place in self.places.items():
+                if len(row[place]) > MAX_CELL_CHARACTERS:
+                    message = f"a cell of {len(row[place]):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
+                    self.problems.append(Problem(line, name, "cell too long", message))
+                    return
         self.lines.append(line)
         self.digests += row_digest(whole.encode())
         self.block.append(self.pick(row))
@@ -234,13 +235,6 @@ class _Rows:
             if fits and (len(counts) > 2 or len(row) >= _FEW_COLUMNS):
                 return True
         return False
-
-    def _too_long(self, row: Sequence[str], line: int) -> Problem | None:
-        for name, place in self.places.items():
-            if len(row[place]) > MAX_CELL_CHARACTERS:
-                message = f"a cell of {len(row[place]):,} characters; {MAX_CELL_CHARACTERS:,} is the most"
-                return Problem(row=line, column=name, kind="cell too long", message=message)
-        return None
 
     def cells(self) -> TableRows:
         self._compact()
@@ -325,13 +319,7 @@ def _places(header: Sequence[str], wanted: Sequence[str], path: Path | str) -> d
 
 
 def _read_parquet(path: Path, wanted: Sequence[str], numbers: Collection[str]) -> TableRows:
-    try:
-        import pyarrow  # type: ignore[import-untyped]
-        import pyarrow.parquet  # type: ignore[import-untyped]
-    except ModuleNotFoundError:
-        raise ValueError("parquet files need pyarrow: pip install 'deepauc[parquet]'") from None
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
+    with opened_parquet(path) as file:
         if file.metadata.num_rows > MAX_ROWS:
             raise ValueError(f"{path} has more than {MAX_ROWS:,} rows.")
         places = _places(list(file.schema_arrow.names), wanted, path)
@@ -342,8 +330,6 @@ def _read_parquet(path: Path, wanted: Sequence[str], numbers: Collection[str]) -
                 if total > MAX_TABLE_CHARACTERS:
                     raise _too_much_text(str(path), MAX_TABLE_CHARACTERS, "table")
                 found.add(row, line)
-    except pyarrow.ArrowException as error:
-        raise ValueError(f"{path} cannot be read as a Parquet file: {error}") from None
     return found.cells()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.images.decode import Window
+from deepauc.data.images.decode import ImageFacts, Window
 from deepauc.data.splits import equal_sets
 from deepauc.data.table.columns import (
     LABELS,
@@ -21,10 +22,12 @@ from deepauc.data.table.columns import (
     parse_features,
     parse_groups,
     parse_labels,
+    parse_metadata,
     parse_parts,
     parse_weights,
     too_close,
 )
+from deepauc.data.table.compact import TextColumn
 from deepauc.data.table.frame import Table, name_of
 from deepauc.data.table.image_files import ImageColumn, examine_column
 from deepauc.data.table.label_values import value_problems
@@ -101,6 +104,7 @@ class Scan:
     name: str  # of the table, in messages
     columns: TableColumns
     cells: TableRows
+    metadata_cells: Mapping[str, TextColumn]  # with decimal points
     lines: Indices  # (N,) where each row starts in the file; in a DataFrame its place
     labels: Floats  # (N, L)
     unlabelled: Mask  # (N,) all label cells empty
@@ -120,6 +124,45 @@ class Scan:
     @property
     def all_bad(self) -> bool:
         return len(self.bad_lines) == len(self.lines)
+
+    @property
+    def facts(self) -> list[ImageFacts]:
+        """What the images that can be decoded have shown."""
+        return [] if self.images is None else [fact for fact in self.images.facts if fact is not None]
+
+    @cached_property
+    def ids(self) -> Array:
+        """(N,) names of the rows: of their images, else by the column of ids, else their lines."""
+        if (named := self.columns.image or self.columns.id) is not None:
+            return self.cells.columns[named].names()
+        return self.lines.astype(f"U{len(str(self.lines.max(initial=0)))}")
+
+    @cached_property
+    def metadata(self) -> dict[str, Array]:
+        return {
+            name: column.names() if name in self.columns.categories else parse_metadata(column)
+            for name, column in self.metadata_cells.items()
+        }
+
+    def rows(self, keep: Mask) -> Scan:
+        """Those where `keep`, (N,), is true. The problems remain those of all."""
+        if keep.all():
+            return self  # without a second copy of the features
+        cells = {name: column.rows(keep) for name, column in self.cells.columns.items()}
+        return replace(
+            self,
+            cells=replace(self.cells, columns=cells),
+            metadata_cells={name: column.rows(keep) for name, column in self.metadata_cells.items()},
+            lines=self.lines[keep],
+            labels=self.labels[keep],
+            unlabelled=self.unlabelled[keep],
+            parts=self.parts[keep],
+            images=None if self.images is None else self.images.rows(keep),
+            features=None if self.features is None else self.features[keep],
+            groups=None if self.groups is None else self.groups[keep],
+            weights=None if self.weights is None else self.weights[keep],
+            digests=self.digests[keep],
+        )
 
 
 def scan_table(
@@ -157,6 +200,7 @@ def scan_table(
         problems += found
         parts = _parts_of_unlabelled(given, unlabelled, groups)
 
+    metadata = {name: cells.pointed(name) for name in columns.all_metadata}
     if columns.image is not None:
         images = examine_column(
             text[columns.image],
@@ -171,7 +215,7 @@ def scan_table(
     elif columns.features:
         inputs = _feature_inputs(cells, columns.features, progress=progress)
     else:
-        inputs = _metadata_inputs(cells, columns.all_metadata)
+        inputs = _metadata_inputs(cells, metadata.values())
     problems += inputs.problems
     declared = columns.numbers is not None
     commas = [
@@ -180,12 +224,13 @@ def scan_table(
         for problem in comma_problems(text[name], name)
     ]
     for name in columns.numbers or (columns.metadata if columns.metadata_only and not declared else ()):
-        problems += number_problems(cells.pointed(name), lines, name, declared=declared)
+        problems += number_problems(metadata[name], lines, name, declared=declared)
 
     scan = Scan(
         name=name_of(table),
         columns=columns,
         cells=replace(cells, number_columns={}),  # `features` has them, in half the room
+        metadata_cells=metadata,
         lines=np.array(lines, dtype=np.int64),
         labels=labels,
         unlabelled=unlabelled,
@@ -256,9 +301,9 @@ def _feature_inputs(
     return _Inputs(features=features, blurred=blurred, digests=digests, identity=cells.digests, problems=problems)
 
 
-def _metadata_inputs(cells: TableRows, columns: Sequence[str]) -> _Inputs:
+def _metadata_inputs(cells: TableRows, columns: Iterable[TextColumn]) -> _Inputs:
     """Rows without a feature of their own: what is made of the metadata follows from the training part."""
-    digests = _digests(repr(row).encode() for row in zip(*(cells.pointed(name) for name in columns), strict=True))
+    digests = _digests(repr(row).encode() for row in zip(*columns, strict=True))
     features = np.empty((len(cells), 0), dtype=np.float32)
     return _Inputs(features=features, digests=digests, identity=cells.digests, problems=())
 
@@ -268,7 +313,7 @@ def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
     labels, of_values = scan.labels[keep], _label_values(scan, keep)
     if np.isnan(labels).all():
         message = "no labelled row is left: give at least one row of each class a label"
-        left = [] if of_values else [Problem(row=None, column=None, kind="no labelled row", message=message)]
+        left = [] if of_values else [Problem(None, None, "no labelled row", message)]
         return [*of_values, *scan.blurred, *left]
     told = {problem.column for problem in of_values}
     one_class = [problem for problem in _one_class(scan, keep, "the table") if problem.column not in told]
@@ -283,7 +328,7 @@ def whole_table_problems(scan: Scan, keep: Mask) -> list[Problem]:
         unread = [one for one in scan.problems if one.kind == "bad weight"]  # they stand as 0
         keep = keep & ~_in_rows(scan.lines, unread)
     if scan.weights is not None and keep.any() and not (scan.weights[keep] > 0).any():
-        problems.append(Problem(row=None, column=scan.columns.weight, kind="bad weight", message="every weight is 0"))
+        problems.append(Problem(None, scan.columns.weight, "bad weight", "every weight is 0"))
     return problems
 
 
@@ -318,12 +363,7 @@ def _one_class(scan: Scan, rows: Mask, place: str) -> list[Problem]:
         for p, n in zip(positives, negatives, strict=True)
     ]
     return [
-        Problem(
-            row=None,
-            column=scan.columns.labels[label],
-            kind="one class only",
-            message=f"{place} has {there[label]}; both are needed",
-        )
+        Problem(None, scan.columns.labels[label], "one class only", f"{place} has {there[label]}; both are needed")
         for label in np.flatnonzero((positives == 0) | (negatives == 0))
     ]
 
@@ -350,7 +390,7 @@ def _repeated_rows(scan: Scan, identity: Array) -> list[Problem]:
             what = "the same row" if scan.images is None else "the same image"
             message = f"{what} as in row {scan.lines[first]}{'' if same else ', with another label'}"
             line, column = int(scan.lines[row]), scan.columns.image
-            problems.append(Problem(row=line, column=column, kind="duplicate row", message=message))
+            problems.append(Problem(line, column, "duplicate row", message))
     return problems
 
 
@@ -367,7 +407,7 @@ def _files_of_one_name(scan: Scan) -> list[Problem]:
             if scan.images.paths[row] != scan.images.paths[first]:
                 message = f"its name looks like that of another file, in row {scan.lines[first]}: rename one of them"
                 line, column = int(scan.lines[row]), scan.columns.image
-                problems.append(Problem(row=line, column=column, kind="duplicate id", message=message))
+                problems.append(Problem(line, column, "duplicate id", message))
     return problems
 
 
@@ -382,7 +422,7 @@ def _patients_in_two_parts(scan: Scan) -> list[Problem]:
                 here, there = PART_NAMES[scan.parts[row]], PART_NAMES[scan.parts[last]]
                 message = f"{name} is in {here} here and in {there} in row {scan.lines[last]}"
                 line, column = int(scan.lines[row]), scan.columns.group
-                problems.append(Problem(row=line, column=column, kind="patient in two splits", message=message))
+                problems.append(Problem(line, column, "patient in two splits", message))
     return problems
 
 

@@ -15,6 +15,7 @@ from deepauc.data.datasets.medical.pathmnist import load_pathmnist_subset
 from deepauc.data.datasets.sheets import read_sheets
 from deepauc.data.packed.sets import pack
 from deepauc.data.splits import check_leaks
+from tests.data.datasets.test_benchmarks import auc_of_simple_model
 
 COUNTS = {"train": 12, "val": 5, "test": 7}
 PARTS = {"train": "train", "val": "validation", "test": "test"}
@@ -218,16 +219,7 @@ def test_real_pathmnist_subset(path_subset, data_root):
 @pytest.mark.data
 def test_real_pathmnist_images_and_labels_are_in_one_order(path_subset):
     """AUC of a logistic regression on principal components: .824 in the notes that came with the file."""
-    from sklearn.decomposition import PCA
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import roc_auc_score
-    from sklearn.preprocessing import StandardScaler
-
     task = load_pathmnist_subset(path_subset)
-    pixels = task.source.array[:, ::2, ::2].reshape(len(task), -1).astype(np.float32)
-    train, test = task.part("train"), task.part("test")
-    components = PCA(60, svd_solver="covariance_eigh").fit(pixels[train])
-    inputs = StandardScaler().fit(components.transform(pixels[train])).transform(components.transform(pixels))
-    model = LogisticRegression(C=0.1, class_weight="balanced", max_iter=500).fit(inputs[train], task.labels[train])
-    found = roc_auc_score(task.labels[test], model.decision_function(inputs[test]))
+    pixels, train, test = task.source.array[:, ::2, ::2], task.part("train"), task.part("test")
+    found = auc_of_simple_model(pixels[train], task.labels[train], pixels[test], task.labels[test])
     assert found == pytest.approx(0.824, abs=0.03)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.data.task import ArrayInputs
+Images = npt.NDArray[np.uint8]  # (N, H, W, C)
+Classes = npt.NDArray[np.int64]
+Part = tuple[Images, Classes, list[str]]  # and the ids of its rows
+
+# SHA-256 of the positions (little-endian uint16) in CIFAR-100's official training file that are kept.
+C100_INDEX_SHA256 = "88e12b2fce64a090548e67058a7369f927104888369dd8976245d4bc38deec4a"
+_CIFAR = "Krizhevsky: Learning multiple layers of features from tiny images, Toronto, 2009"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +32,11 @@ class Benchmark:
     files: tuple[str, ...]  # sheet files, training files first
     public: str  # what the public download looks like under `root`
     marks: tuple[str, ...]  # by which it is known to be there: a file or folder, the first that is
-    note: str
+    licence: str
     citation: str
+    get: str  # how to get it
+    positive: str  # what label 1 stands for, unless it is chosen otherwise
+    lossy: bool = False  # the sheet files were compressed (AVIF), so their pixels differ from the public download
 
     def public_at(self, root: Path) -> Path | None:
         """The mark of the public download in this folder; None where there is none."""
@@ -49,11 +60,11 @@ BENCHMARKS = {
             files=("catsdogs32_train.npz", "catsdogs32_test.npz"),
             public="cat.N.jpg and dog.N.jpg, N from 0 to 12499, in this folder or in train/",
             marks=("cat.0.jpg", "train/cat.0.jpg"),
-            note=(
-                "training: ids 0 to 9999 of each class; test: 10000 to 12499; resized to 32 x 32 by a box filter. The "
-                "sheet files were compressed (AVIF, 38.2 dB), so their pixels differ from the public download. "
-                "Three groups of duplicates are in both parts"
-            ),
+            # Training: ids 0 to 9999 of each class. Three groups of duplicates are in both parts.
+            lossy=True,
+            positive="dog",
+            licence="non-commercial research (Kaggle's competition rules)",
+            get="unpack train.zip of Kaggle's Dogs vs. Cats into the root folder",
             citation="Elson, Douceur, Howell, Saul: Asirra, ACM CCS 2007; Kaggle Dogs vs. Cats, 2013",
         ),
         Benchmark(
@@ -69,8 +80,10 @@ BENCHMARKS = {
             files=(*(f"cifar10_train_{i}.npz" for i in range(1, 6)), "cifar10_test.npz"),
             public="cifar-10-batches-py/, as torchvision downloads it",
             marks=("cifar-10-batches-py",),
-            note="sheet files and public download have the same pixels",
-            citation="Krizhevsky: Learning multiple layers of features from tiny images, Toronto, 2009",
+            positive="classes 5 to 9",
+            licence="none stated; cite the report",
+            get="torchvision downloads it (load('C10', ..., download=True))",
+            citation=_CIFAR,
         ),
         Benchmark(
             name="C100",
@@ -82,11 +95,11 @@ BENCHMARKS = {
             files=(*(f"cifar100_train_{i}.npz" for i in range(1, 5)), "cifar100_test.npz"),
             public="cifar-100-python/, as torchvision downloads it",
             marks=("cifar-100-python",),
-            note=(
-                "all 25,000 training images of the classes 0 to 49, and a fixed pool of 8,000 of the 25,000 images of "
-                "the classes 50 to 99. Random training sets therefore overlap more than sets drawn from all images"
-            ),
-            citation="Krizhevsky: Learning multiple layers of features from tiny images, Toronto, 2009",
+            # All of the classes 0 to 49, and a fixed pool of 8,000 of the 25,000 others: training sets overlap more.
+            positive="classes 50 to 99",
+            licence="none stated; cite the report",
+            get="torchvision downloads it (load('C100', ..., download=True))",
+            citation=_CIFAR,
         ),
         Benchmark(
             name="S10",
@@ -101,48 +114,17 @@ BENCHMARKS = {
             files=("stl10_train.npz", "stl10_test.npz"),
             public="stl10_binary/ with train_X.bin, train_y.bin, test_X.bin, test_y.bin, as torchvision downloads it",
             marks=("stl10_binary",),
-            note=(
-                "the labelled images alone, at 96 x 96, without the 100,000 unlabelled ones. The sheet files were "
-                "compressed (AVIF, 33.1 dB), so their pixels differ from the public download"
-            ),
+            lossy=True,
+            positive="classes 5 to 9",
+            licence="none stated; cite the paper",
+            get="torchvision downloads it (load('S10', ..., download=True))",
             citation="Coates, Ng, Lee: Single-layer networks in unsupervised feature learning, AISTATS 2011",
         ),
     )
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DecodedSet:
-    """A benchmark's images in memory: the training images first, then the test images."""
-
-    inputs: ArrayInputs  # (train + test, H, W, 3) uint8
-    classes: npt.NDArray[np.int64]  # (train + test,)
-    ids: npt.NDArray[np.str_]
-    train: int
-    lossy: bool = False
-
-
-def joined(
-    train: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]],
-    test: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]],
-    *,
-    lossy: bool = False,
-) -> DecodedSet:
-    """One set from (images, classes, ids) of the two parts."""
-    images = np.concatenate([train[0], test[0]])
-    images.flags.writeable = False
-    return DecodedSet(
-        inputs=ArrayInputs(images),
-        classes=np.concatenate([train[1], test[1]]).astype(np.int64),
-        ids=np.array(train[2] + test[2]),
-        train=len(train[0]),
-        lossy=lossy,
-    )
-
-
-def require_counts(classes: npt.NDArray[np.int64], expected: npt.ArrayLike, *, where: str) -> None:
-    """ValueError unless each class has the number of images it must have."""
-    counts = np.asarray(expected)
-    found = np.bincount(classes, minlength=len(counts))
-    if len(found) != len(counts) or (found != counts).any():
-        raise ValueError(f"{where} is incomplete: its classes have {found.tolist()[:12]} images. Get its files again.")
+def require_pool(positions: npt.NDArray[Any], *, where: str) -> None:
+    """ValueError unless these are the recorded positions of CIFAR-100's training images that are used."""
+    if hashlib.sha256(positions.astype("<u2").tobytes()).hexdigest() != C100_INDEX_SHA256:
+        raise ValueError(f"{where} is not the recorded pool of CIFAR-100's positives: results would differ.")

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
-from deepauc.data.datasets.benchmarks import catdog, cifar, stl10
-from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS, Benchmark, DecodedSet
+from deepauc.data.datasets.benchmarks import downloads
+from deepauc.data.datasets.benchmarks.descriptions import BENCHMARKS, Benchmark, Classes
+from deepauc.data.datasets.benchmarks.sheet_files import read_sheet_files
 from deepauc.data.imbalance import binarise, imbalanced, positive_classes, tuning_task
-from deepauc.data.task import Task
+from deepauc.data.task import ArrayInputs, Task
 
-Source = Literal["auto", "files", "public"]
 Root = str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DecodedSet:
+    """A benchmark's images in memory: the training images first, then the test images."""
+
+    inputs: ArrayInputs  # (train + test, H, W, 3) uint8
+    classes: Classes  # (train + test,)
+    ids: npt.NDArray[np.str_]
+    train: int
 
 
 def load(
@@ -26,7 +37,6 @@ def load(
     seed: int,
     validation: bool = True,
     root: Root = None,
-    source: Source = "auto",
     positive: Collection[int] | None = None,
     download: bool = False,
 ) -> Task:
@@ -36,25 +46,21 @@ def load(
     training set, for tuning; False leaves it whole, for the refit. Test images are untouched. The removed positives
     are in no part. Other arguments: `load_balanced`.
     """
-    balanced = load_balanced(name, root=root, source=source, positive=positive, download=download)
+    balanced = load_balanced(name, root=root, positive=positive, download=download)
     task = imbalanced(balanced, imratio=imratio, seed=seed)
     return tuning_task(task, seed=seed) if validation else task
 
 
 def load_balanced(
-    name: str,
-    *,
-    root: Root = None,
-    source: Source = "auto",
-    positive: Collection[int] | None = None,
-    download: bool = False,
+    name: str, *, root: Root = None, positive: Collection[int] | None = None, download: bool = False
 ) -> Task:
     """A benchmark with all its training images, as a binary task; the start for imbalance, noise and easy rows.
 
+    The sheet files are read where all of them are there, else the public download.
+
     root: folder of the images, by default the environment variable DEEPAUC_DATA.
-    source: "files" are the sheet files, "public" the public download; "auto" takes what is there, files first.
     positive: class ids that count as positive; by default the upper half of the ids (dog of cat and dog).
-    download: fetch the public download with torchvision if it is not there (C10, C100, S10). Nothing else downloads.
+    download: fetch and read the public download, with torchvision (C10, C100, S10). Nothing else downloads.
     """
     if name not in BENCHMARKS:
         raise ValueError(f"{name!r} is not a benchmark; the benchmarks are {', '.join(BENCHMARKS)}.")
@@ -66,18 +72,17 @@ def load_balanced(
     folder = data_root(root)
     if folder is None:
         raise ValueError("the folder of the benchmark's images is not known: pass root, or set DEEPAUC_DATA.")
-    found = _choose(benchmark, folder, source, download=download)
-    if name == "C100" and chosen != upper and found == "files":
-        raise ValueError(
-            "the sheet files of C100 hold only some images of the classes 50 to 99, so these must be the positive "
-            "classes. For other classes use the public download: source='public'."
-        )
     if download and name == "C2":
         raise ValueError("C2 cannot be downloaded: unpack Kaggle's Dogs vs. Cats train.zip into `root`.")
-    decoded = _decode(name, folder, found, pool=chosen == upper, download=download and found == "public")
+    whole = name == "C100" and chosen != upper  # of the classes 50 to 99 the sheet files hold only some images
+    files = not (download or whole) and all((folder / file).is_file() for file in benchmark.files)
+    if not (files or download or benchmark.public_at(folder)):
+        needed = benchmark.public if whole else f"{', '.join(benchmark.files)}, or {benchmark.public}"
+        raise ValueError(f"{folder} does not hold {benchmark.title}. It needs {needed}.")
+    decoded = _decode(name, folder, files=files, pool=name == "C100" and not whole, download=download)
     rows = len(decoded.classes)
     return Task(
-        name=f"{name} (lossy)" if decoded.lossy else name,
+        name=f"{name} (lossy)" if files and benchmark.lossy else name,
         kind="binary",
         source=decoded.inputs,
         labels=binarise(decoded.classes, chosen),
@@ -88,19 +93,27 @@ def load_balanced(
 
 
 @lru_cache(maxsize=4)
-def _decode(name: str, root: Path, source: Source, *, pool: bool, download: bool) -> DecodedSet:
+def _decode(name: str, root: Path, *, files: bool, pool: bool, download: bool) -> DecodedSet:
     """Decoded once in a process: five training sets share one array."""
-    if name == "C2":
-        return catdog.read_catdog_files(root) if source == "files" else catdog.read_catdog_public(root)
-    if name == "C10":
-        return (
-            cifar.read_cifar10_files(root) if source == "files" else cifar.read_cifar10_public(root, download=download)
-        )
-    if name == "C100":
-        if source == "files":
-            return cifar.read_cifar100_files(root)
-        return cifar.read_cifar100_public(root, download=download, pool=pool)
-    return stl10.read_stl10_files(root) if source == "files" else stl10.read_stl10_public(root, download=download)
+    benchmark = BENCHMARKS[name]
+    if files:
+        train, test = read_sheet_files(benchmark, root)
+    elif name == "C2":
+        train, test = downloads.read_catdog(root)
+    elif name == "S10":
+        train, test = downloads.read_stl10(root, download=download)
+    else:
+        train, test = downloads.read_cifar(root, name, download=download, pool=pool)
+    _require_counts(benchmark, "train", train[1], root, pool=pool)
+    _require_counts(benchmark, "test", test[1], root)
+    images = np.concatenate([train[0], test[0]])
+    images.flags.writeable = False
+    return DecodedSet(
+        inputs=ArrayInputs(images),
+        classes=np.concatenate([train[1], test[1]]).astype(np.int64),
+        ids=np.array(train[2] + test[2]),
+        train=len(train[0]),
+    )
 
 
 def data_root(root: Root = None) -> Path | None:
@@ -109,22 +122,15 @@ def data_root(root: Root = None) -> Path | None:
     return Path(os.path.abspath(place)) if place else None
 
 
-def _choose(benchmark: Benchmark, root: Path, source: Source, *, download: bool) -> Source:
-    if source not in get_args(Source):
-        raise ValueError(f"source must be 'auto', 'files' or 'public', not {source!r}.")
-    missing = [file for file in benchmark.files if not (root / file).is_file()]
-    if source == "files":
-        if missing:
-            raise ValueError(f"these files are missing in {root}: {', '.join(missing)}.")
-        return "files"
-    if source == "public" or download:
-        return "public"
-    if not missing:
-        return "files"
-    if benchmark.public_at(root) is not None:
-        return "public"
-    sheets = ", ".join(benchmark.files)
-    raise ValueError(f"{root} does not hold {benchmark.title}. It needs {sheets}, or {benchmark.public}.")
+def _require_counts(benchmark: Benchmark, part: str, classes: Classes, root: Path, *, pool: bool = False) -> None:
+    """ValueError unless each class has its share of the images; in a pool that is sure of the lower half alone."""
+    total, number = benchmark.train if part == "train" else benchmark.test, benchmark.num_classes
+    counts = np.bincount(classes, minlength=number)
+    each = 500 if benchmark.name == "C100" and part == "train" else total // number
+    sure = counts[: number // 2] if pool else counts
+    if len(counts) != number or (sure != each).any() or (pool and len(classes) != total):
+        found = f"the classes of {benchmark.title} have {counts.tolist()[:12]} {part} images"
+        raise ValueError(f"{root} is incomplete: {found}. Get its files again.")
 
 
 def _label_name(benchmark: Benchmark, positive: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -24,7 +24,6 @@ from deepauc.data.imbalance import make_imbalanced
 from deepauc.data.npy import NpyHeader, read_npy_header
 from deepauc.data.task import Indices, Task
 
-Progress = Callable[[int, int], None]  # (files done, files in all)
 Value = TypeVar("Value")
 
 SIDE = 299
@@ -40,29 +39,24 @@ def load_ddsm(
     size: int | tuple[int, int] | None = 224,
     test_imratio: float | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> Task:
     """Any lesion against none, with train and test parts; every record's checksum is verified while it is indexed.
 
     root: the files are searched for in it and below. size: to resize to when a tile is asked for; None keeps
     299 x 299. test_imratio: drop positives of the test part, drawn by seed, until #pos / #all is this (the paper
-    reports 13,900 test tiles at 0.04). progress: called with (files read, files in all). Images stay on the disk.
+    reports 13,900 test tiles at 0.04). Images stay on the disk.
     """
     folder = Path(os.path.abspath(root))
     if not folder.is_dir():
         raise ValueError(f"{folder} does not exist. Name the unpacked download.")
     training = [_find(folder, name) for name in TRAINING_FILES]
     held_out = [(_find(folder, images), _find(folder, labels)) for images, labels in TEST_FILES]
-    tiles, total = _Tiles(), len(training) + len(held_out)
-    for done, path in enumerate(training, start=1):
+    tiles = _Tiles()
+    for path in training:
         _index_records(path, tiles)
-        if progress is not None:
-            progress(done, total)
     train = len(tiles.labels)
-    for done, (images, labels) in enumerate(held_out, start=len(training) + 1):
+    for images, labels in held_out:
         _index_arrays(images, labels, tiles)
-        if progress is not None:
-            progress(done, total)
     rows, lesion = np.arange(len(tiles.labels)), np.array(tiles.labels, dtype=np.float32)
     test = rows[train:]
     if test_imratio is not None:

@@ -39,14 +39,12 @@ def load_nih_cxr14(
     *,
     size: int | tuple[int, int] = 224,
     labels: Sequence[str] = FINDINGS,
-    available_only: bool = False,
 ) -> Task:
     """The complete set with its official lists: train (train_val_list.txt) and test (test_list.txt).
 
     root: holds Data_Entry_2017_v2020.csv (or Data_Entry_2017.csv), the two lists, and the images in images/ or
     images_001/images/ to images_012/images/. Grey images are decoded when asked for and resized to `size`.
-    labels: one alone makes a binary task. available_only: leave rows out whose file is not there, such as archives
-    that were not downloaded; otherwise that is an error. Groups are patients; metadata: age, sex and view.
+    labels: one alone makes a binary task. Groups are patients; metadata: age, sex and view.
     """
     folder, names = Path(os.path.abspath(root)), _wanted(labels)
     table_path = next((folder / name for name in TABLES if (folder / name).is_file()), None)
@@ -59,10 +57,6 @@ def load_nih_cxr14(
     table.matching("Patient ID", _NUMBER)
     table.require_distinct("Image Index")
     places = _image_places(folder)
-    if available_only:
-        table = table.select(np.array([name in places for name in table["Image Index"]], dtype=bool))
-        if not len(table):
-            raise ValueError(f"{folder} has none of the images of {table_path.name} in images/ or images_*/images/.")
     findings = [set(cell.split("|")) for cell in table["Finding Labels"]]
     known = [found == {"No Finding"} or (bool(found) and found <= set(FINDINGS)) for found in findings]
     table.require(known, "Finding Labels", "it must be 'No Finding', or findings separated by |")
@@ -73,7 +67,7 @@ def load_nih_cxr14(
         "view": table.one_of("View Position", ("PA", "AP")),
     }
     files = [places.get(name, str(folder / "images" / name)) for name in table["Image Index"]]
-    parts = _listed_parts(folder, table["Image Index"], partial=available_only)
+    parts = _listed_parts(folder, table["Image Index"])
     groups = np.array([str(int(cell)) for cell in table["Patient ID"]])
     one_part_each(groups, parts, where=str(folder), what="patient")
     return Task(
@@ -144,7 +138,7 @@ def _image_places(folder: Path) -> dict[str, str]:
     return places
 
 
-def _listed_parts(folder: Path, names: Sequence[str], *, partial: bool) -> dict[str, Indices]:
+def _listed_parts(folder: Path, names: Sequence[str]) -> dict[str, Indices]:
     row_of = {name: row for row, name in enumerate(names)}
     parts: dict[str, Indices] = {}
     listed: set[str] = set()
@@ -159,10 +153,10 @@ def _listed_parts(folder: Path, names: Sequence[str], *, partial: bool) -> dict[
         for entry in entries:
             if entry in listed:
                 raise ValueError(f"{path}: {shown(entry)} is listed twice. Each image must be in one list, once.")
-            if entry not in row_of and not (partial and _FILE_NAME.fullmatch(entry)):
+            if entry not in row_of:
                 raise ValueError(f"{path}: {shown(entry)} is not in the table of labels.")
             listed.add(entry)
-        parts[part] = np.array(sorted(row_of[entry] for entry in entries if entry in row_of), dtype=np.int64)
+        parts[part] = np.array(sorted(row_of[entry] for entry in entries), dtype=np.int64)
     if unlisted := [name for name in names if name not in listed]:
         number = counted(len(unlisted), "image")
         raise ValueError(f"{folder}: both lists lack {number}, such as {unlisted[0]}. Download the lists again.")

@@ -6,10 +6,8 @@ whose column `wsi` names the slide of each patch. Images are read from the disk 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from deepauc.data.datasets.medical.csv_columns import one_part_each, read_columns
+from deepauc.data.datasets.medical.stored_images import StoredImages
 from deepauc.data.imbalance import imbalanced
 from deepauc.data.npy import one_line
-from deepauc.data.task import Array, Indices, Task
+from deepauc.data.task import Array, Task
 
 SIDE = 96
 PARTS = ("train", "valid", "test")
 _STEM = "camelyonpatch_level_2_split"
-_BLOCK_ROWS = 512
 
 
 def load_pcam(root: str | os.PathLike[str], *, imratio: float | None = 0.01, seed: int = 0) -> Task:
@@ -61,48 +59,15 @@ def load_pcam(root: str | os.PathLike[str], *, imratio: float | None = 0.01, see
     return made.subset(np.sort(np.concatenate(list(made.parts.values()))))  # to be packed without the dropped ones
 
 
-class H5Images:
+class H5Images(StoredImages):
     """The datasets `x` of several h5 files, one after the other; (96, 96, 3) uint8. Each process opens its own."""
-
-    dtype = np.dtype(np.uint8)
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = tuple(paths)
-        self.shape = (SIDE, SIDE, 3)
         self._open: dict[tuple[int, int], Any] = {}
-        self.counts = tuple(self._dataset(number).shape[0] for number in range(len(self.paths)))
-        self._starts = np.cumsum([0, *self.counts])
+        super().__init__((SIDE, SIDE, 3), [self._dataset(number).shape[0] for number in range(len(self.paths))])
 
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def __call__(self, indices: Indices) -> npt.NDArray[np.uint8]:
-        rows = np.arange(len(self))[indices]
-        # In the order of the file, and neighbours at once: h5 reads and unpacks whole chunks.
-        wanted, places = np.unique(rows, return_inverse=True)
-        runs = np.split(wanted, np.flatnonzero((np.diff(wanted) != 1) | np.isin(wanted[1:], self._starts)) + 1)
-        read = np.empty((len(wanted), *self.shape), dtype=np.uint8)
-        start = 0
-        for run in runs if len(wanted) else []:
-            number = int(np.searchsorted(self._starts, run[0], side="right")) - 1
-            low = int(run[0] - self._starts[number])
-            read[start : start + len(run)] = self._read(number, low, low + len(run))
-            start += len(run)
-        return read[places]
-
-    @cached_property
-    def _digest(self) -> str:
-        sha = hashlib.sha256(f"{self.dtype.name}{(len(self), *self.shape)}".encode())  # as `ArrayInputs` writes it
-        for number, count in enumerate(self.counts):
-            for low in range(0, count, _BLOCK_ROWS):
-                sha.update(self._read(number, low, min(low + _BLOCK_ROWS, count)).tobytes())
-        return sha.hexdigest()
-
-    def digest(self) -> str:
-        """SHA-256 of all pixels; the first call reads every image."""
-        return self._digest
-
-    def _read(self, number: int, low: int, high: int) -> npt.NDArray[np.uint8]:
+    def read(self, number: int, low: int, high: int) -> npt.NDArray[np.uint8]:
         try:
             return np.ascontiguousarray(self._dataset(number)[low:high])
         except OSError as error:
