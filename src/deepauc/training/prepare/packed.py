@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,26 +82,35 @@ def read_packed(
     return task, _report(folder, task, equal_sets(digests)), digests, record
 
 
+def label_counts(task: Task) -> dict[str, Any]:
+    """Entries of a `TableReport` that follow from the labels and parts of a task."""
+    labels = task.labels.reshape(len(task), task.num_labels)
+    unlabelled = int(np.isnan(labels).all(axis=1).sum())
+    positives, negatives = (
+        {name: int((column == value).sum()) for name, column in zip(task.label_names, labels.T, strict=True)}
+        for value in (1, 0)
+    )
+    return {
+        "rows": len(task),
+        "labelled": len(task) - unlabelled,
+        "unlabelled": unlabelled,
+        "positives": positives,
+        "negatives": negatives,
+        "parts": {name: len(rows) for name, rows in task.parts.items()},
+        "few": few_of_a_class(positives, negatives),
+        "cautions": label_cautions(positives, negatives, grouped=task.groups is not None),
+    }
+
+
 def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
     """Counts as of a table; rows are numbered as packed, from 0."""
     labels, shape = task.labels.reshape(len(task), task.num_labels), task.source.shape
-    unlabelled = int(np.isnan(labels).all(axis=1).sum())
 
     def disputed(where: Indices) -> bool:
         return bool(((labels[where] == 0).any(axis=0) & (labels[where] == 1).any(axis=0)).any())
 
-    positives, negatives = (
-        {name: int((labels[:, place] == value).sum()) for place, name in enumerate(task.label_names)}
-        for value in (1, 0)
-    )
     return TableReport(
         path=folder,
-        rows=len(task),
-        labelled=len(task) - unlabelled,
-        unlabelled=unlabelled,
-        positives=positives,
-        negatives=negatives,
-        parts={name: len(rows) for name, rows in task.parts.items()},
         groups=None if task.groups is None else len(np.unique(task.groups)),
         group_column=task.group_column,
         sizes={(shape[0], shape[1]): len(task)} if len(shape) == 3 else {},
@@ -112,8 +122,7 @@ def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
         largest_group=None if task.groups is None else largest_group(task.groups),
         disputed=tuple(tuple(where.tolist()) for where in identical if disputed(where)),
         alike=_alike(task),
-        few=few_of_a_class(positives, negatives),
-        cautions=label_cautions(positives, negatives, grouped=task.groups is not None),
+        **label_counts(task),
     )
 
 
