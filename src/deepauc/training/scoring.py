@@ -58,39 +58,26 @@ def score_rows(
     batch = scoring_batch(task, device)
     for start in range(0, len(rows), batch):
         some = rows[start : start + batch]
+        changes = None if augment is None or parameters is None else (augment, parameters[some])
         if isinstance(task.source, BagInputs):
-            changes = None if augment is None or parameters is None else (augment, parameters[some])
-            found[start : start + len(some)] = _bag_scores(model, task.source, some, preprocessing, device, changes)
-            if progress is not None:
-                progress(start + len(some), len(rows))
-            continue
-        if resident is not None:
-            inputs = resident[torch.from_numpy(some).to(device)]
+            assert isinstance(model, PoolsImages)
+            outputs = image_outputs(model, task.source, some, preprocessing, device, changes=changes)
+            # Bag by bag: a score depends on its own images alone, to the last bit.
+            each = torch.split(outputs, task.source.sizes[some].tolist())
+            scores = torch.cat([of_one_bag(model, own) for own in each])
         else:
-            inputs = torch.from_numpy(task.inputs(some)).to(device)
-        if augment is not None and parameters is not None:
-            inputs = augment.apply(inputs, parameters[some].to(device))
-        found[start : start + len(some)] = model(preprocessing(inputs))
+            if resident is not None:
+                inputs = resident[torch.from_numpy(some).to(device)]
+            else:
+                inputs = torch.from_numpy(task.inputs(some)).to(device)
+            if changes is not None:
+                inputs = changes[0].apply(inputs, changes[1].to(device))
+            scores = model(preprocessing(inputs))
+        found[start : start + len(some)] = scores
         if progress is not None:
             progress(start + len(some), len(rows))
     model.train(training)
     return found.cpu().numpy()
-
-
-def _bag_scores(
-    model: nn.Module,
-    source: BagInputs,
-    bags: npt.NDArray[np.int64],
-    preprocessing: Preprocessing,
-    device: torch.device,
-    changes: tuple[Augment, Tensor] | None,
-) -> Tensor:
-    """(n, L). changes: what becomes of all images of a bag, (n, k)."""
-    outputs = image_outputs(model, source, bags, preprocessing, device, changes=changes)
-    sizes = source.sizes[bags].tolist()
-    assert isinstance(model, PoolsImages)
-    # Bag by bag: a score depends on its own images alone, to the last bit.
-    return torch.cat([of_one_bag(model, own) for own in torch.split(outputs, sizes)])
 
 
 @torch.no_grad()
@@ -103,7 +90,10 @@ def image_outputs(
     *,
     changes: tuple[Augment, Tensor] | None = None,
 ) -> Tensor:
-    """What a network of bags keeps of each of their images, (images, k), a few images at a time; in eval mode."""
+    """What a network of bags keeps of each of their images, (images, k), a few images at a time; in eval mode.
+
+    changes: what becomes of all images of a bag, (n, k).
+    """
     assert isinstance(model, PoolsImages)
     rows = source.of_bags(bags)
     bag_of = np.repeat(np.arange(len(bags)), source.sizes[bags])
