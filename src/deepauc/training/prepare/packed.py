@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +18,7 @@ from deepauc.data.task import Array, Indices, Task
 from deepauc.names import Alike, find_alike
 from deepauc.training.config import DataSettings
 from deepauc.training.prepare.in_memory import kept_in_memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedRecord:
-    """What run.json keeps of a packed set. digest: of the inputs that were packed.
-
-    named_rows: its rows have names, such as files. Numbers may be lines of a table, which say nothing elsewhere.
-    """
-
-    path: str
-    digest: str
-    images: bool
-    named_rows: bool
-
-    def require_split_of(self, task: Task, split_asked: bool) -> None:
-        """ValueError where the parts of a run cannot be this task's."""
-        if split_asked or set(task.parts) != {"train"}:
-            raise ValueError(
-                "--split-of takes its split from a run: leave out [split], and pack the table without its split column."
-            )
-        if not self.named_rows:
-            raise ValueError(
-                f"--split-of finds rows by id, and those of {self.path} have none, or numbers that may be lines of a "
-                "table: pack it with a column of ids, --id-column."
-            )
+from deepauc.training.run.record import PackedData
 
 
 def require_only_packed(data: DataSettings) -> None:
@@ -63,7 +39,7 @@ def require_only_packed(data: DataSettings) -> None:
 
 def read_packed(
     folder: str, *, progress: Callable[[int, int], None] | None
-) -> tuple[Task, TableReport, Array, PackedRecord]:
+) -> tuple[Task, TableReport, Array, PackedData]:
     """The task, what a table's check would say of it, a digest of each row's input, and what to record."""
     if Path(folder).is_file():
         raise ValueError(f"{folder} is a file, not a packed set: name a table with --table.")
@@ -73,7 +49,7 @@ def read_packed(
         raise ValueError(f"{folder} has no training part (its parts: {there}): pack a set that has one.")
     task = kept_in_memory(task, progress=progress)
     digests = input_digests(task.source, progress=progress)
-    record = PackedRecord(
+    record = PackedData(
         path=folder,
         digest=task.source.digest(),
         images=len(task.source.shape) == 3,

@@ -30,7 +30,8 @@ from deepauc.training.prepare.encoded_metadata import (
     whole_encoder,
 )
 from deepauc.training.prepare.in_memory import kept_in_memory
-from deepauc.training.prepare.packed import PackedRecord, label_counts, read_packed, require_only_packed
+from deepauc.training.prepare.packed import label_counts, read_packed, require_only_packed
+from deepauc.training.run.record import PackedData
 
 ReadingProgress = Callable[[int, int], None]
 
@@ -46,7 +47,7 @@ class Rows:
     task: Task
     report: TableReport
     digests: Array | None = None
-    packed: PackedRecord | None = None
+    packed: PackedData | None = None
     folds: Array | None = None
 
     @property
@@ -76,7 +77,7 @@ class Prepared:
         return self.rows.report
 
     @property
-    def packed(self) -> PackedRecord | None:
+    def packed(self) -> PackedData | None:
         return self.rows.packed
 
 
@@ -255,10 +256,18 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
         raise ValueError("--image-root needs --image-column: without it there are no image files to find.")
 
 
-def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedRecord | None) -> tuple[Task, Decision]:
+def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedData | None) -> tuple[Task, Decision]:
     data = settings.data
     if packed is not None:
-        packed.require_split_of(task, settings.split != SplitSettings())
+        if settings.split != SplitSettings() or set(task.parts) != {"train"}:
+            raise ValueError(
+                "--split-of takes its split from a run: leave out [split], and pack the table without its split column."
+            )
+        if not packed.named_rows:
+            raise ValueError(
+                f"--split-of finds rows by id, and those of {packed.path} have none, or numbers that may be lines of a "
+                "table: pack it with a column of ids, --id-column."
+            )
         return split_like(task, run)
     if data.split_column is not None or settings.split != SplitSettings():
         raise ValueError("--split-of takes its split from a run: leave out the split column and [split].")
