@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from deepauc.data.task import Task
@@ -16,6 +17,11 @@ from deepauc.training.run.scores import ScoredRows, write_scored_rows
 from deepauc.training.trivial import TITLES, fit_trivial, trivial_specs
 
 RECORD = "trivial.json"  # written last
+
+
+def has_plain_labels(task: Task) -> bool:
+    """Whether they are 0, 1 or missing; those of a packed set may be soft or uncertain."""
+    return bool((np.isnan(task.labels) | (task.labels == 0) | (task.labels == 1)).all())
 
 
 def trivial_names(task: Task) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -130,15 +130,25 @@ def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str
     rows = task.labelled(part)
     require_finite(scores, rows if task.ids is None else task.ids[rows], of=f"the {part} part")
     patients = np.arange(len(rows)) if task.groups is None else task.groups[rows]
-    labels = task.labels[rows].reshape(len(rows), -1)
-    columns = scores.reshape(len(rows), -1)
     found = {}
-    for name, y, s in zip(task.label_names, labels.T, columns.T, strict=True):
+    for name, h, y, known in labels_with_both_classes(task, part, scores):
+        several = len(np.unique(patients[known])) < known.sum()
+        found[name] = auroc_with_limits(h, y, groups=patients[known] if several else None)
+    return found
+
+
+def labels_with_both_classes(
+    task: Task, part: str, scores: npt.NDArray[np.float32]
+) -> Iterator[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]]:
+    """Each with the scores and labels of the rows where it is 0 or 1, and which of the part's labelled rows these are.
+
+    An uncertain label is neither. scores: of the part's labelled rows, (n, L) or (n,).
+    """
+    labels = task.labels[task.labelled(part)].reshape(len(scores), -1)
+    for name, y, h in zip(task.label_names, labels.T, scores.reshape(len(scores), -1).T, strict=True):
         known = (y == 0) | (y == 1)
         if (y == 0).any() and (y == 1).any():
-            several = len(np.unique(patients[known])) < known.sum()
-            found[name] = auroc_with_limits(s[known], y[known], groups=patients[known] if several else None)
-    return found
+            yield name, h[known], y[known], known
 
 
 def mean_auc(estimates: dict[str, Estimate[float]]) -> float:
