@@ -35,8 +35,9 @@ from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.optim.pdsca import PDSCASpec
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
+from deepauc.training.engine.claim import claim_folder
 from deepauc.training.engine.fast.fast_step import FastEngine
-from deepauc.training.engine.loop import claim_folder, run_epoch
+from deepauc.training.engine.loop import run_epoch
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.folder import code_text

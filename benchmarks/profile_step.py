@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from deepauc.training.engine.claim import claim_folder
 from deepauc.training.engine.fast.fast_step import FastEngine
-from deepauc.training.engine.loop import claim_folder
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.run.interrupt import InterruptFlag
 from fast_step import c10_like, recipe

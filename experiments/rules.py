@@ -14,7 +14,8 @@ from deepauc.studies.records.book import RecordBook
 from deepauc.training.plan import first_stage, length
 from deepauc.training.plan.cost import multiply_adds
 from deepauc.training.plan.decision import DeviceKind
-from deepauc.training.plan.make import Fingerprint, Plan, PlanOptions, make_plan
+from deepauc.training.plan.inputs import Fingerprint, PlanOptions
+from deepauc.training.plan.make import Plan, make_plan
 
 TUNED = ("C10-R-1", "C2-R-1", "C100-R-1", "C10-R-10", "C2-R-10", "C100-R-10")
 RATES = (0.03, 0.3)

@@ -106,7 +106,7 @@ def test_folds_are_for_choosing_only():
 def test_first_stages_of_folds_read_neither_the_fold_nor_removed_positives(tmp_path, monkeypatch, road):
     """What is read while a fold's first stage is trained is exactly its training part."""
     read = {}
-    real = {name: getattr(first_stages, name) for name in ("first_stage", "with_first_stages")}
+    real = {name: getattr(first_stages, name) for name in ("first_stage", "first_stages")}
 
     def alone(recipe, task, *, seed, **options):
         RecordingInputs.asked = set()
@@ -118,12 +118,12 @@ def test_first_stages_of_folds_read_neither_the_fold_nor_removed_positives(tmp_p
         found = []
         for job in jobs:  # one at a time, to tell apart who reads what
             RecordingInputs.asked = set()
-            found += real["with_first_stages"]([job], **options)
+            found += real["first_stages"]([job], **options)
             read[job.seed] = (set(RecordingInputs.asked), job.task)
         return found
 
     monkeypatch.setattr(first_stages, "first_stage", alone)
-    monkeypatch.setattr(first_stages, "with_first_stages", together)
+    monkeypatch.setattr(first_stages, "first_stages", together)
     watched = Watched(imratio=0.2)
     outcome, _ = run([a_study(source=watched)], tmp_path, **road)
     assert (outcome.done, outcome.failed) == (6, [])
@@ -255,13 +255,13 @@ def test_the_seconds_of_a_first_stage_count_the_calls_that_were_stopped(tmp_path
 @pytest.mark.parametrize("road", [{}, {"pack": 9}])
 def test_a_first_stage_that_diverges_costs_only_those_that_need_it(tmp_path, monkeypatch, road):
     monkeypatch.setitem(best_module.FIRST_LR, "supcon", 1e30)
-    trained, real = [], first_stages.with_first_stages
+    trained, real = [], first_stages.first_stages
 
     def counted(jobs, **options):
         trained.append(len(jobs))
         return real(jobs, **options)
 
-    monkeypatch.setattr(first_stages, "with_first_stages", counted)
+    monkeypatch.setattr(first_stages, "first_stages", counted)
     study = a_study(fixed=SMALL, grid={"first_stage": ("none", "supcon", "simclr"), "lr": (0.1,)})
     outcome, book = run([study], tmp_path, **road)
     assert (outcome.done, len(outcome.failed)) == (6, 3)
@@ -307,7 +307,7 @@ def test_a_packed_first_stage_that_fails_is_known_by_its_folder(done, tmp_path, 
         error.run_dir = folder / "runs" / "first-stages" / kept[22]
         raise error
 
-    monkeypatch.setattr(first_stages, "with_first_stages", fails)
+    monkeypatch.setattr(first_stages, "first_stages", fails)
     fresh = FirstStages(tmp_path)
     needing = {job.run_dir for job in jobs if job.seed == 22}
     named = set()
@@ -315,7 +315,7 @@ def test_a_packed_first_stage_that_fails_is_known_by_its_folder(done, tmp_path, 
         with pytest.raises(ValueError, match="NaN or infini") as caught:
             fresh.onwards(jobs, torch.device("cpu"), side_by_side=True)
         named.add(caught.value.run_dir)
-        monkeypatch.setattr(first_stages, "with_first_stages", None)
+        monkeypatch.setattr(first_stages, "first_stages", None)
     assert named <= needing
 
 

@@ -18,7 +18,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, AdamWSpec, SGDSpec
 from deepauc.training.config import _KINDS, DataSettings, Settings, SplitSettings, read_settings, settings_toml
 from deepauc.training.plain import SPECS, recipe_hash
-from deepauc.training.plan.make import PlanOptions
+from deepauc.training.plan.inputs import PlanOptions
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Cosine, Cyclic, Steps
 

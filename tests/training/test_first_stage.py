@@ -23,7 +23,7 @@ from deepauc.training import first_stage as module
 from deepauc.training.engine import trainer
 from deepauc.training.engine.fast.packing import Job, train_together
 from deepauc.training.engine.loop import train
-from deepauc.training.first_stage import after_first_stage, first_stage, seen_task, with_first_stages
+from deepauc.training.first_stage import after_first_stage, first_stage, first_stages, seen_task
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.run import Run
 from tests.training.watched import Killed, RecordingInputs, killed_at_checkpoint
@@ -239,14 +239,14 @@ def test_jobs_share_what_is_missing(image_task, tmp_path):
         for number, then in enumerate(thens)
     ]
     alone = first_stage(recipe(), image_task, seed=1, cache_dir=tmp_path / "alone", engine="fast", device="cpu")
-    onwards = with_first_stages(jobs, cache_dir=tmp_path / "cache", device="cpu")
+    found = first_stages(jobs, cache_dir=tmp_path / "cache", device="cpu")
+    onwards = [replace(job, recipe=after_first_stage(job.recipe, path)) for job, path in zip(jobs, found, strict=True)]
     kept = [p for p in (tmp_path / "cache").iterdir() if not p.name.startswith(".")]
     assert len(kept) == 2
-    assert [job.recipe.stages[0].start_from for job in onwards[:2]] == [onwards[0].recipe.stages[0].start_from] * 2
-    assert [job.run_dir for job in onwards] == [job.run_dir for job in jobs]
+    assert found[:2] == [found[0]] * 2
     there = tmp_path / "cache" / alone.name
     assert (there / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()
-    assert onwards[2].recipe.stages[0].start_from == str(there)
+    assert found[2] == there
     assert len(train_together(onwards, device="cpu")) == 4
 
 

@@ -21,7 +21,7 @@ def scores(fitted, task, part="test"):
 
 
 def fit_all(task):
-    return {name: fit_trivial(name, spec, task) for name, spec in trivial_specs(task).items()}
+    return {name: fit_trivial(spec, task) for name, spec in trivial_specs(task).items()}
 
 
 def test_pixels_beat_brightness_where_the_place_matters(image_task):
@@ -36,7 +36,7 @@ def test_pixels_beat_brightness_where_the_place_matters(image_task):
 def test_brightness_is_a_line_over_the_mean_of_all_pixels(image_task):
     images = np.repeat(image_task.source.array, 3, axis=3)
     task = replace(image_task, source=ArrayInputs(images))
-    found = scores(fit_all(task)["mean brightness"], task)[:, 0]
+    found = scores(fit_all(task)["brightness"], task)[:, 0]
     mean = images[task.part("test")].mean(axis=(1, 2, 3))
     assert np.corrcoef(found, mean)[0, 1] == pytest.approx(1, abs=1e-4)
 
@@ -76,13 +76,13 @@ def test_its_probabilities_have_the_share_of_positives(image_task, monkeypatch):
         parts={"train": np.arange(640)},
     )
     monkeypatch.setattr(trivial, "MOST_ROWS", 300)
-    fitted = fit_all(task)["mean brightness"]
+    fitted = fit_all(task)["brightness"]
     probabilities = fitted.bundle.recalibration().apply(scores(fitted, task, "train"))
     assert probabilities.mean() == pytest.approx(labels.mean(), abs=0.02)
 
 
 def test_several_labels_with_missing_ones_are_each_by_itself(multilabel_task):
-    pixels = fit_all(multilabel_task)["logistic regression on 16 x 16 pixels"]
+    pixels = fit_all(multilabel_task)["logistic"]
     found = scores(pixels, multilabel_task, "train")
     for j in range(2):
         one = replace(
@@ -91,7 +91,7 @@ def test_several_labels_with_missing_ones_are_each_by_itself(multilabel_task):
             labels=multilabel_task.labels[:, j],
             label_names=(multilabel_task.label_names[j],),
         )
-        alone = fit_all(one)["logistic regression on 16 x 16 pixels"]
+        alone = fit_all(one)["logistic"]
         assert alone.strengths[0] == pixels.strengths[j]
         np.testing.assert_allclose(found[:, j], scores(alone, one, "train")[:, 0], rtol=1e-4)
 
@@ -99,7 +99,7 @@ def test_several_labels_with_missing_ones_are_each_by_itself(multilabel_task):
 def test_a_label_with_one_class_scores_nothing(multilabel_task):
     labels = multilabel_task.labels.copy()
     labels[:, 1] = 0
-    fitted = fit_all(multilabel_task.with_labels(labels))["mean brightness"]
+    fitted = fit_all(multilabel_task.with_labels(labels))["brightness"]
     assert (scores(fitted, multilabel_task)[:, 1] == 0).all()
 
 
@@ -116,7 +116,7 @@ def test_test_rows_change_nothing(image_task):
 
 def test_a_saved_one_predicts_as_a_run_does(image_task, tmp_path):
     for name, fitted in fit_all(image_task).items():
-        folder = tmp_path / name.split()[0]
+        folder = tmp_path / name
         folder.mkdir()
         fitted.save(folder)
         assert {path.name for path in folder.iterdir()} == {"bundle.json", "model.safetensors"}

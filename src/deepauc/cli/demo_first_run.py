@@ -70,7 +70,7 @@ def run_first(out: Path, table: Exported, settings: FirstRunSettings, output: Ou
     """`deepauc train` on the table into OUT/first-run, in place of an earlier demo's; an unfinished one goes on."""
     from deepauc.cli.training_run import run_training
     from deepauc.training.config import DataSettings, Settings
-    from deepauc.training.plan.make import PlanOptions
+    from deepauc.training.plan.inputs import PlanOptions
     from deepauc.training.run.folder import RunFolder
 
     folder = out / RUN_FOLDER

@@ -21,7 +21,7 @@ from deepauc.pipeline.leaderboard import one_split_board
 from deepauc.pipeline.outcome import Outcome, conclude
 from deepauc.pipeline.train import State, folder_state, remove_trials, run_notes, train_run
 from deepauc.training.config import Settings
-from deepauc.training.engine.loop import claim_folder
+from deepauc.training.engine.claim import claim_folder
 from deepauc.training.plan.inputs import PlanOptions
 from deepauc.training.predict.predict import predict
 from deepauc.training.prepare.encoded_metadata import metadata_task, whole_encoder

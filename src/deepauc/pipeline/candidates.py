@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepauc.metrics.crossval.choosing import Kept, choose
+from deepauc.metrics.crossval.choosing import choose
 from deepauc.metrics.crossval.folds import FoldComparison, compare_fold_auroc, fold_auroc_interval, labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.recalibration import LabelwiseScaling, TemperatureScaling, fit_temperature
@@ -91,44 +91,74 @@ class Chosen:
 def choose_candidate(rows: HeldOut, *, default: str, seconds: Mapping[str, float]) -> Chosen:
     """Judge all candidates and keep one. seconds: of each network and trivial baseline, over all folds."""
     odds = {name: cross_fitted(rows, name) for name in rows.raw}
-    made_of: dict[str, dict[str, float]] = {}
-    for name in rows.networks:
-        made_of.setdefault(name.partition(SEED)[0], {})[name] = 1.0
-    made_of = {name: dict.fromkeys(members, 1 / len(members)) for name, members in made_of.items()}
-    if len(made_of) > 1:
-        made_of[AVERAGE] = {name: 1 / len(rows.networks) for name in rows.networks}
-    if rows.metadata is not None:
-        with_metadata = {name: share / 2 for name, share in made_of[default].items()}
-        made_of |= {METADATA: {METADATA: 1.0}, f"{default} with {METADATA}": {**with_metadata, METADATA: 0.5}}
-    candidates = {name: _mean(odds, members) for name, members in made_of.items()}
+    made_of = _made_of(rows, default)
     joined = {
         (name, baseline): {**{one: share / 2 for one, share in members.items()}, baseline: 0.5}
         for name, members in made_of.items()
         for baseline in rows.trivial
         if name != METADATA
     }
-    averages = {pair: _mean(odds, members) for pair, members in joined.items()}
+    candidates = {name: _mean(odds, members) for name, members in made_of.items()}
     trivial = {name: odds[name] for name in rows.trivial}
+    averages = {pair: _mean(odds, members) for pair, members in joined.items()}
+    few = _too_few(rows)
     kept = choose(
         candidates,
-        _labels_that_count(rows),
+        _labels_that_count(rows, few),
         rows.fold,
         default=default,
         groups=rows.groups,
         trivial=trivial,
         averages=averages,
     )
-    members = made_of[kept.name] if kept.with_trivial is None else joined[kept.name, kept.with_trivial]
-    scores = candidates[kept.name] if kept.with_trivial is None else averages[kept.name, kept.with_trivial]
-    judged, needs = {**candidates, **trivial}, {**made_of, **{name: {name: 1.0} for name in trivial}}
+    name_kept, judged, needs = kept.name, candidates | trivial, made_of | {name: {name: 1.0} for name in trivial}
     if kept.with_trivial is not None:
-        joint = f"{kept.name} with {kept.with_trivial}"
-        judged[joint], needs[joint] = scores, members
-    each = {name: needs_seconds(rows, parts, seconds) for name, parts in needs.items()}
-    return Chosen(choice=_kept(rows, kept, judged, default, each), scores=scores, members=members)
+        pair = kept.name, kept.with_trivial
+        name_kept = " with ".join(pair)
+        judged[name_kept], needs[name_kept] = averages[pair], joined[pair]
+    board = tuple(
+        BoardRow(
+            candidate=name,
+            label=label,
+            auc=auc,
+            seconds=round(_needed_seconds(rows, needs[name], seconds), 3),
+            kept=name == name_kept,
+            trivial=name in rows.trivial,
+            less_kept=None if name == name_kept else _difference(rows, label, scores, judged[name_kept]),
+        )
+        for name, scores in judged.items()
+        for label, auc in _intervals(rows, scores).items()
+    )
+    aucs = _intervals(rows, kept.composed)
+    choice = KeptCandidate(
+        kept=kept.name,
+        default=default,
+        auc=kept.auc.floats(),
+        aucs=aucs,
+        too_few={name: why for name, why in few.items() if name in aucs},
+        board=board,
+        with_trivial=kept.with_trivial,
+        trivial=kept.trivial,
+        lead=None if kept.against_trivial is None else _estimate(kept.against_trivial),
+    )
+    return Chosen(choice=choice, scores=judged[name_kept], members=needs[name_kept])
 
 
-def needs_seconds(rows: HeldOut, members: Iterable[str], seconds: Mapping[str, float]) -> float:
+def _made_of(rows: HeldOut, default: str) -> dict[str, dict[str, float]]:
+    """By candidate, the networks in it, seeds and all, with the share of each."""
+    seeds: dict[str, list[str]] = {}
+    for name in rows.networks:
+        seeds.setdefault(name.partition(SEED)[0], []).append(name)
+    found = {name: dict.fromkeys(members, 1 / len(members)) for name, members in seeds.items()}
+    if len(found) > 1:
+        found[AVERAGE] = dict.fromkeys(rows.networks, 1 / len(rows.networks))
+    if rows.metadata is not None:
+        halves = {name: share / 2 for name, share in found[default].items()}
+        found |= {METADATA: {METADATA: 1.0}, f"{default} with {METADATA}": {**halves, METADATA: 0.5}}
+    return found
+
+
+def _needed_seconds(rows: HeldOut, members: Iterable[str], seconds: Mapping[str, float]) -> float:
     """What the training of these takes. seconds: of each by itself, a later stage without those before it."""
     needed = set(members)
     for name in needed & set(rows.networks):
@@ -152,7 +182,7 @@ def recalibrations(rows: HeldOut, name: str) -> list[LabelwiseScaling]:
     return found
 
 
-def intervals(rows: HeldOut, scores: Floats) -> dict[str, Estimate[float]]:
+def _intervals(rows: HeldOut, scores: Floats) -> dict[str, Estimate[float]]:
     """The mean AUC over folds by label; labels that no fold can judge are left out."""
     judged = labels_with_pairs(rows.labels, rows.fold)
     return {
@@ -162,62 +192,28 @@ def intervals(rows: HeldOut, scores: Floats) -> dict[str, Estimate[float]]:
     }
 
 
-def _kept(
-    rows: HeldOut, kept: Kept, judged: Mapping[str, Floats], default: str, seconds: Mapping[str, float]
-) -> KeptCandidate:
-    name_kept = kept.name if kept.with_trivial is None else f"{kept.name} with {kept.with_trivial}"
-    board = tuple(
-        BoardRow(
-            candidate=name,
-            label=label,
-            auc=auc,
-            seconds=round(seconds[name], 3),
-            kept=name == name_kept,
-            trivial=name in rows.trivial,
-            less_kept=None if name == name_kept else _difference(rows, label, scores, judged[name_kept]),
-        )
-        for name, scores in judged.items()
-        for label, auc in intervals(rows, scores).items()
-    )
-    against = kept.against_trivial
-    aucs = intervals(rows, kept.composed)
-    return KeptCandidate(
-        kept=kept.name,
-        default=default,
-        auc=kept.auc.floats(),
-        aucs=aucs,
-        too_few={name: why for name, why in _too_few(rows).items() if name in aucs},
-        board=board,
-        with_trivial=kept.with_trivial,
-        trivial=kept.trivial,
-        lead=None if against is None else _as_estimate(against),
-    )
-
-
 def _difference(rows: HeldOut, label: str, scores: Floats, other: Floats) -> Estimate[float]:
     """The paired difference of two candidates' AUCs for one label."""
     j = rows.label_names.index(label)
-    found = compare_fold_auroc(scores[:, j], other[:, j], rows.labels[:, j], rows.fold, groups=rows.groups)
-    return _as_estimate(found)
+    return _estimate(compare_fold_auroc(scores[:, j], other[:, j], rows.labels[:, j], rows.fold, groups=rows.groups))
 
 
-def _as_estimate(found: FoldComparison) -> Estimate[float]:
+def _estimate(found: FoldComparison) -> Estimate[float]:
     return Estimate(float(found.difference), float(found.low), float(found.high))
 
 
-def _labels_that_count(rows: HeldOut) -> Floats:
+def _labels_that_count(rows: HeldOut, too_few: Mapping[str, str]) -> Floats:
     """(N, L), NaN for labels with too few rows of a class to choose by; all of them where none has enough."""
-    few = np.array([name in _too_few(rows) for name in rows.label_names])
+    few = np.array([name in too_few for name in rows.label_names])
     return rows.labels if few.all() else np.where(few, np.nan, rows.labels)
 
 
 def _too_few(rows: HeldOut) -> dict[str, str]:
     """Labels with too few rows of a class for an AUC that one would quote: the mean leaves them out."""
-    found = dict[str, str]()
-    for j, name in enumerate(rows.label_names):
-        groups = None if rows.groups is None else rows.groups.astype(np.str_)
-        why = too_few(count_rows(Sample(scores=rows.labels[:, j], labels=rows.labels[:, j], groups=groups)))
-        found |= {} if why is None else {name: why}
+    found, groups = dict[str, str](), None if rows.groups is None else rows.groups.astype(np.str_)
+    for name, labels in zip(rows.label_names, rows.labels.T, strict=True):
+        if (why := too_few(count_rows(Sample(scores=labels, labels=labels, groups=groups)))) is not None:
+            found[name] = why
     return found
 
 

@@ -94,26 +94,26 @@ def fit(
         raise ValueError("objective must be a name. To train a loss of your own, call deepauc.train with a Recipe.")
     target = checked_device(device)
     frame = None if frame_of(table) is None else table
-    settings = _settings(
-        config,
-        table=None if frame is not None else str(table),
-        label_columns=_columns(label),
-        image_column=image,
-        feature_columns=_columns(features) or None,
-        metadata_columns=_columns(metadata) or None,
-        group_column=group,
-        positive=None if positive is None else str(positive),
-        split_column=split,
-        weight_column=weight,
-        id_column=id,
-        bag_column=bag,
-        image_root=None if image_root is None else str(image_root),
-        folds=None if folds == AUTO else folds,
-        minutes=minutes,
-        objective=objective,
-        pretrained=pretrained or None,
-        seed=seed or None,
-        skip_bad=skip_bad or None,
+    data = {
+        "table": None if frame is not None else str(table),
+        "label_columns": _columns(label),
+        "image_column": image,
+        "feature_columns": _columns(features) or None,
+        "metadata_columns": _columns(metadata) or None,
+        "group_column": group,
+        "positive": None if positive is None else str(positive),
+        "split_column": split,
+        "weight_column": weight,
+        "id_column": id,
+        "bag_column": bag,
+        "image_root": None if image_root is None else str(image_root),
+        "skip_bad": skip_bad or None,
+    }
+    settings = with_given(
+        Settings() if config is None else read_settings(config),
+        data=data,
+        plan={"minutes": minutes, "objective": objective, "pretrained": pretrained or None},
+        top={"folds": None if folds == AUTO else folds, "seed": seed or None},
     )
     place = _new_folder() if out is None else Path(out)
     try:
@@ -148,21 +148,6 @@ def _columns(named: str | Sequence[str] | None) -> tuple[str, ...]:
     if named is None:
         return ()
     return tuple(named) if isinstance(named, Iterable) and not isinstance(named, str) else (named,)
-
-
-def _settings(
-    config: str | Path | None,
-    *,
-    folds: int | str | None,
-    minutes: float | None,
-    objective: str | None,
-    pretrained: bool | str | None,
-    seed: int | None,
-    **data: object,
-) -> Settings:
-    settings = Settings() if config is None else read_settings(config)
-    plan = {"minutes": minutes, "objective": objective, "pretrained": pretrained}
-    return with_given(settings, data=data, plan=plan, top={"folds": folds, "seed": seed})
 
 
 def _new_folder() -> Path:

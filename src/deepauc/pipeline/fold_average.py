@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,21 +27,6 @@ from deepauc.pipeline.candidates import Chosen, Floats, HeldOut, recalibrations
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle, save_weights
 from deepauc.training.run.operating import thresholds_of
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Member:
-    """A network of one fold, as the average takes it in. wrapped: it standardises its inputs by itself."""
-
-    spec: Buildable
-    network: nn.Module
-    bundle: Bundle
-    scaling: Sequence[TemperatureScaling]
-    share: float
-
-    @property
-    def wrapped(self) -> bool:
-        return isinstance(self.network, OnFeatures | OnPictures)
 
 
 def save_average(
@@ -69,28 +53,21 @@ def save_average(
     both = encoder is not None and pictures is not None
     first = found[0][0] if pictures is None else pictures
     start = prod(first.shape) if both else 0
-    members = [
-        _Member(
-            **_taken_in(bundle, folder, encoder, start, both=both),
-            bundle=bundle,
-            scaling=[one for one in scaling.labels if isinstance(one, TemperatureScaling)],
-            share=share,
-        )
-        for bundle, folder, scaling, share in found
-    ]
+    members = [_taken_in(bundle, folder, encoder, start, both=both) for bundle, folder, _, _ in found]
     shape = first.shape if encoder is None else (start + len(encoder.feature_names),)
-    spec = AverageSpec(members=tuple(member.spec for member in members))
+    spec = AverageSpec(members=tuple(own for own, _ in members))
     network = spec.build(in_channels=shape[-1], num_outputs=len(first.label_names))
     assert isinstance(network, AverageNetwork)
-    network.members = nn.ModuleList([member.network for member in members])
+    network.members = nn.ModuleList([member for _, member in members])
     with torch.no_grad():
-        for number, member in enumerate(members):
-            if not member.wrapped:
-                network.get_buffer("mean")[number] = torch.tensor(member.bundle.preprocessing.mean)
-                network.get_buffer("std")[number] = torch.tensor(member.bundle.preprocessing.std)
-            network.get_buffer("slope")[number] = torch.tensor([one.slope for one in member.scaling])
-            network.get_buffer("intercept")[number] = torch.tensor([one.intercept for one in member.scaling])
-            network.get_buffer("share")[number] = member.share
+        for number, (bundle, _, scaling, share) in enumerate(found):
+            if not isinstance(network.members[number], OnFeatures | OnPictures):  # these standardise by themselves
+                network.get_buffer("mean")[number] = torch.tensor(bundle.preprocessing.mean)
+                network.get_buffer("std")[number] = torch.tensor(bundle.preprocessing.std)
+            linear = [one for one in scaling.labels if isinstance(one, TemperatureScaling)]
+            network.get_buffer("slope")[number] = torch.tensor([one.slope for one in linear])
+            network.get_buffer("intercept")[number] = torch.tensor([one.intercept for one in linear])
+            network.get_buffer("share")[number] = share
     as_it_is = TemperatureScaling(slope=1.0, intercept=0.0).to_dict()
     channels, images = shape[-1], first.preprocessing.images and not both
     save_weights(out / "model.safetensors", network)
@@ -108,7 +85,7 @@ def save_average(
 
 def _taken_in(
     bundle: Bundle, folder: Path, encoder: MetadataEncoder | None, start: int, *, both: bool
-) -> dict[str, Any]:
+) -> tuple[Buildable, nn.Module]:
     """Spec and network of a fold; where inputs are not the same for all, it makes its own of the average's."""
     spec, network, inputs = architecture(bundle.model), bundle.network(folder), bundle.preprocessing
     mean, std = torch.tensor(inputs.mean, dtype=torch.float64), torch.tensor(inputs.std, dtype=torch.float64)
@@ -118,16 +95,13 @@ def _taken_in(
         wrapped = OnFeatures(network, start=start, inputs=width, features=features)
         wrapped.get_buffer("matrix").copy_(torch.from_numpy(matrix) / std[:, None])
         wrapped.get_buffer("offset").copy_((torch.from_numpy(offset) - mean) / std)
-        return {
-            "spec": OnFeaturesSpec(member=spec, inputs=width, features=features, start=start),
-            "network": wrapped,
-        }
+        return OnFeaturesSpec(member=spec, inputs=width, features=features, start=start), wrapped
     if both and bundle.image_shape is not None:
         picture = OnPictures(network, shape=bundle.image_shape)
         picture.get_buffer("mean").copy_(mean)
         picture.get_buffer("std").copy_(std)
-        return {"spec": OnPicturesSpec(member=spec, shape=bundle.image_shape), "network": picture}
-    return {"spec": spec, "network": network}
+        return OnPicturesSpec(member=spec, shape=bundle.image_shape), picture
+    return spec, network
 
 
 def held_out_thresholds(rows: HeldOut, odds: Floats) -> dict[str, dict[str, float]]:

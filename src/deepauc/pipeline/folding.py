@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from deepauc.data.folds import AUTO_BELOW, Folds, auto_folds, deal_folds, given_folds, rarer_class
 from deepauc.names import group_word
+from deepauc.pipeline.trivial_baselines import has_plain_labels
 from deepauc.training.config import AUTO, Settings, SplitSettings
 from deepauc.training.engine.distributed import several_ranks
 from deepauc.training.plan.decision import ASKED, Decision, Fact
@@ -64,7 +63,6 @@ def dealt_folds(settings: Settings, rows: Rows, folder: RunFolder | None = None)
 
 def _one_split(settings: Settings, rows: Rows, folder: RunFolder | None) -> bool:
     """Whether something other than the number of rows asks for one split."""
-    labels = rows.task.labels
     return (
         settings.recipe is not None
         or bool(settings.tune)
@@ -72,7 +70,7 @@ def _one_split(settings: Settings, rows: Rows, folder: RunFolder | None) -> bool
         or settings.split != SplitSettings()
         or several_ranks()
         or (folder is not None and folder.record_path.exists() and folder.record().folds is None)
-        or not (np.isnan(labels) | (labels == 0) | (labels == 1)).all()  # of a packed set: soft or uncertain
+        or not has_plain_labels(rows.task)
     )
 
 
@@ -83,6 +81,5 @@ def _require_possible(settings: Settings, rows: Rows) -> None:
         raise ValueError("folds are trained by one process: start without torchrun, or ask for one split (folds 0).")
     if settings.recipe is not None and settings.recipe.stages[-1].on_views:
         raise ValueError("this recipe trains features and gives no scores to judge: ask for one split (folds 0).")
-    labels = rows.task.labels
-    if not (np.isnan(labels) | (labels == 0) | (labels == 1)).all():
+    if not has_plain_labels(rows.task):
         raise ValueError("folds need labels of 0 and 1: this set has soft or uncertain ones. Ask for folds 0.")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from deepauc.pipeline.candidates import short_name
-from deepauc.pipeline.trivial_baselines import RECORD as TRIVIAL_RECORD
+from deepauc.pipeline.trivial_baselines import RECORD, trivial_seconds
 from deepauc.reporting.evaluation.kept_stage import auc_intervals
 from deepauc.training.run.baseline import FOLDER as BASELINE
 from deepauc.training.run.fold_record import BoardRow
@@ -34,16 +31,11 @@ def one_split_board(run: Run) -> tuple[BoardRow, ...]:
         for stage, folder in sorted(folders.items())
         for label, auc in auc_intervals(folder, record.task.labels).get("validation", {}).items()
     ]
-    for place in sorted((run.path / TRIVIAL).glob("*/")):
-        found += _trivial(place, record.task.labels)
+    for place in sorted((run.path / TRIVIAL).glob(f"*/{RECORD}")):
+        baseline = place.parent
+        seconds = trivial_seconds(baseline.parent, baseline.name)
+        found += [
+            BoardRow(candidate=baseline.name, label=label, auc=auc, seconds=seconds, kept=False, trivial=True)
+            for label, auc in auc_intervals(baseline, record.task.labels).get("validation", {}).items()
+        ]
     return tuple(found)
-
-
-def _trivial(place: Path, labels: tuple[str, ...]) -> list[BoardRow]:
-    if not (place / TRIVIAL_RECORD).exists():
-        return []
-    seconds = float(json.loads((place / TRIVIAL_RECORD).read_text(encoding="utf-8"))["seconds"])
-    return [
-        BoardRow(candidate=place.name, label=label, auc=auc, seconds=seconds, kept=False, trivial=True)
-        for label, auc in auc_intervals(place, labels).get("validation", {}).items()
-    ]

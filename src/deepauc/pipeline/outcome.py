@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from deepauc.data.task import Task
 from deepauc.metrics.intervals import Estimate
 from deepauc.pipeline.events import Listener, Scoring, WritingReport, ignore
 from deepauc.pipeline.train import State
-from deepauc.pipeline.trivial_baselines import fit_trivial_baselines
+from deepauc.pipeline.trivial_baselines import fit_trivial_baselines, has_plain_labels
 from deepauc.reporting.evaluation.kept_stage import auc_intervals, score_last_stage
 from deepauc.reporting.figures.label import signed_text
 from deepauc.reporting.report import write_report
@@ -87,7 +86,7 @@ def conclude(
         listen(Scoring())
     baseline = baseline_run(run, task, device=device)
     last_stage = score_last_stage(run, task, device=device)
-    if not report.exists() and _has_trivial(task):
+    if not report.exists() and "validation" in task.parts and has_plain_labels(task):
         parts = [part for part in ("validation", "test") if part in task.parts]
         seed = run.record.identity.seed or 0
         fit_trivial_baselines(task, run.path / TRIVIAL, parts=parts, seed=seed, device=device)
@@ -95,12 +94,6 @@ def conclude(
         listen(WritingReport())
         write_report(run.path, command=shlex.join(["deepauc", "report", str(run.path)]))
     return outcome_of(run, state=state, report=report, baseline=baseline, last_stage=last_stage)
-
-
-def _has_trivial(task: Task) -> bool:
-    """Whether trivial baselines can be fitted and judged: labels are plain, and some rows are held out for them."""
-    plain = np.isnan(task.labels) | (task.labels == 0) | (task.labels == 1)
-    return "validation" in task.parts and bool(plain.all())
 
 
 def outcome_of(

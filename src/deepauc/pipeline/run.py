@@ -15,7 +15,7 @@ from deepauc.pipeline.folding import dealt_folds
 from deepauc.pipeline.job import Job, estimated_seconds, fit_minutes, plan, read, recorded_pace
 from deepauc.pipeline.outcome import Outcome, conclude
 from deepauc.pipeline.stages import stage_lengths
-from deepauc.pipeline.train import State, folder_state, remove_trials, train_run
+from deepauc.pipeline.train import folder_state, remove_trials, train_run
 from deepauc.training.config import Settings
 from deepauc.training.engine.distributed import join_ranks
 from deepauc.training.prepare.prepare import Rows, has_both, split_rows
@@ -40,45 +40,28 @@ def run(
     Under torchrun all processes train; the first one alone is heard and writes the report, the others get None.
     Raises TableError, ValueError, TrainingStopped, and KeyboardInterrupt with what has been saved.
     """
-    leads = join_ranks(device)
+    leads, folder = join_ranks(device), RunFolder(out)
     listen = listen if leads else ignore
     state = folder_state(out)
-    folder = RunFolder(out)
     rows = read(settings, device=device, frame=frame, listen=listen)
     with sole_user(out) if leads and not folder.done else nullcontext():
-        return _run(settings, rows, out=out, state=state, device=device, command=command, leads=leads, listen=listen)
-
-
-def _run(
-    settings: Settings,
-    rows: Rows,
-    *,
-    out: Path,
-    state: State,
-    device: torch.device,
-    command: str,
-    leads: bool,
-    listen: Listener,
-) -> Outcome | CrossValidation | None:
-    """All that follows once the data are read."""
-    folder = RunFolder(out)
-    dealt = dealt_folds(settings, rows, folder)
-    if dealt is not None:
-        return cross_validate(
-            settings, rows, dealt, out=out, state=state, device=device, command=command, listen=listen
-        )
-    job = planned(settings, rows, device=device, folder=folder, listen=listen)
-    listen(Checked(prepared=job.prepared))
-    listen(Decided(decisions=job.decisions))
-    if state == "trained" and (seconds := estimated_seconds(job)) is not None:
-        listen(Estimated(seconds=seconds))
-    if has_both(settings.data):
-        return train_both(job, out=out, state=state, command=command, leads=leads, listen=listen)
-    trained = train_run(job, out, state=state, command=command, listen=listen)
-    if not leads:
-        return None
-    remove_trials(out)
-    return conclude(trained, job.prepared.task, state=state, device=device, listen=listen)
+        dealt = dealt_folds(settings, rows, folder)
+        if dealt is not None:
+            return cross_validate(
+                settings, rows, dealt, out=out, state=state, device=device, command=command, listen=listen
+            )
+        job = planned(settings, rows, device=device, folder=folder, listen=listen)
+        listen(Checked(prepared=job.prepared))
+        listen(Decided(decisions=job.decisions))
+        if state == "trained" and (seconds := estimated_seconds(job)) is not None:
+            listen(Estimated(seconds=seconds))
+        if has_both(settings.data):
+            return train_both(job, out=out, state=state, command=command, leads=leads, listen=listen)
+        trained = train_run(job, out, state=state, command=command, listen=listen)
+        if not leads:
+            return None
+        remove_trials(out)
+        return conclude(trained, job.prepared.task, state=state, device=device, listen=listen)
 
 
 def planned(

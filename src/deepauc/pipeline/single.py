@@ -68,6 +68,7 @@ def save_single(run_dir: str | Path, folder: Path, *, force: bool = False) -> Si
     name = max(members, key=lambda one: _auc(folds, one))
     position = members.index(name) * len(folds.names) + number
     member, spec = average.members[position], bundle.model.members[position]
+    buffers = {buffer: average.get_buffer(buffer)[position] for buffer in ("mean", "std", "slope", "intercept")}
     if isinstance(member, OnPictures) and isinstance(spec, OnPicturesSpec):  # of both inputs it takes the images
         bundle = replace(
             bundle,
@@ -76,18 +77,14 @@ def save_single(run_dir: str | Path, folder: Path, *, force: bool = False) -> Si
             metadata=None,
             picture=None,
         )
-        inputs, member, spec = member, member.member, spec.member
-    else:
-        inputs = None
+        buffers |= {buffer: member.get_buffer(buffer) for buffer in ("mean", "std")}
+        member, spec = member.member, spec.member
     model = AverageSpec(members=(spec,))
     network = model.build(in_channels=bundle.shape[-1], num_outputs=len(bundle.label_names))
     assert isinstance(network, AverageNetwork)
     network.members = nn.ModuleList([member])
-    for buffer in ("mean", "std", "slope", "intercept"):
-        own = average.get_buffer(buffer)[position : position + 1]
-        if inputs is not None and buffer in ("mean", "std"):
-            own = inputs.get_buffer(buffer)[None]
-        network.get_buffer(buffer).copy_(own)
+    for buffer, own in buffers.items():
+        network.get_buffer(buffer).copy_(own[None])
     alone = kept == name and folds.choice.with_trivial is None
     card = operating_card(place)
     save_weights(folder / MODEL, network)

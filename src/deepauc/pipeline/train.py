@@ -22,8 +22,9 @@ from deepauc.pipeline.job import Job, compute_features, cpu_threads, device_kind
 from deepauc.pipeline.stages import stage_lengths
 from deepauc.pipeline.tune import FOLDER as TUNING
 from deepauc.pipeline.tune import tune_job
+from deepauc.training.engine.claim import run_identity
 from deepauc.training.engine.distributed import agreed
-from deepauc.training.engine.loop import run_identity, train
+from deepauc.training.engine.loop import train
 from deepauc.training.plain import recipe_hash
 from deepauc.training.plan.wording import decision_record
 from deepauc.training.prepare.prepare import data_record

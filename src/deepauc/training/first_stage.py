@@ -64,11 +64,8 @@ def first_stage(
     return wanted.path
 
 
-def with_first_stages(
-    jobs: Sequence[Job], *, cache_dir: str | Path, device: str | torch.device | None = None
-) -> list[Job]:
-    """The jobs without their stages on views, starting from the kept results of these; missing ones are trained
-    side by side (`train_together`), each once however many jobs share it."""
+def first_stages(jobs: Sequence[Job], *, cache_dir: str | Path, device: str | torch.device | None = None) -> list[Path]:
+    """As `first_stage`, of each job; missing ones are trained side by side (`train_together`), each once."""
     wanted = [_Wanted.of(job.recipe, job.task, seed=job.seed, cache_dir=cache_dir) for job in jobs]
     missing = {one.path: one for one in wanted if not RunFolder(one.path).done}
     with _locked(missing.values()):
@@ -81,7 +78,7 @@ def with_first_stages(
             train_together(alone, device=device)
             for one in together:
                 one.unfinished.rename(one.path)
-    return [replace(job, recipe=after_first_stage(job.recipe, one.path)) for job, one in zip(jobs, wanted, strict=True)]
+    return [one.path for one in wanted]
 
 
 def after_first_stage(recipe: Recipe, folder: str | Path) -> Recipe:

@@ -81,16 +81,8 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "fill": 0.0,
         "enlarged_crop": 1.0,
     },
-    "AUCMargin": {
-        "margin": 1.0,
-        "normalise": True,
-        "constrain_alpha": True,
-        "soft_labels": False,
-    },
-    "AUCSquare": {
-        "normalise": True,
-        "soft_labels": False,
-    },
+    "AUCMargin": {"margin": 1.0, "normalise": True, "constrain_alpha": True, "soft_labels": False},
+    "AUCSquare": {"normalise": True, "soft_labels": False},
     "CrossEntropy": {
         "label_smoothing": 0.0,
         "pos_weight": None,
@@ -98,43 +90,14 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "prior_weights": False,
         "scale": 1.0,
     },
-    "Focal": {
-        "alpha": 0.25,
-        "gamma": 2.0,
-        "soft_labels": False,
-        "scale": 1.0,
-    },
-    "Pairwise": {
-        "surrogate": "squared_hinge",
-        "margin": 1.0,
-        "soft_labels": False,
-    },
-    "PartialAUC": {
-        "max_fpr": 1.0,
-        "min_tpr": 0.0,
-        "surrogate": "squared_hinge",
-        "margin": 1.0,
-    },
-    "AveragePrecision": {
-        "margin": 1.0,
-        "memory": 0.9,
-    },
-    "Contrastive": {
-        "temperature": 0.2,
-    },
-    "SupervisedContrastive": {
-        "temperature": 0.2,
-        "classes": "both",
-    },
-    "VICReg": {
-        "invariance": 25.0,
-        "variance": 25.0,
-        "covariance": 1.0,
-    },
-    "PolyView": {
-        "temperature": 0.2,
-        "views": 4,
-    },
+    "Focal": {"alpha": 0.25, "gamma": 2.0, "soft_labels": False, "scale": 1.0},
+    "Pairwise": {"surrogate": "squared_hinge", "margin": 1.0, "soft_labels": False},
+    "PartialAUC": {"max_fpr": 1.0, "min_tpr": 0.0, "surrogate": "squared_hinge", "margin": 1.0},
+    "AveragePrecision": {"margin": 1.0, "memory": 0.9},
+    "Contrastive": {"temperature": 0.2},
+    "SupervisedContrastive": {"temperature": 0.2, "classes": "both"},
+    "VICReg": {"invariance": 25.0, "variance": 25.0, "covariance": 1.0},
+    "PolyView": {"temperature": 0.2, "views": 4},
     "PESGSpec": {
         "lr": 0.1,
         "gamma": 0.002,
@@ -164,38 +127,13 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "clip_value": None,
         "decay_norms": True,
     },
-    "AdamSpec": {
-        "lr": 0.001,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.0,
-        "decay_norms": True,
-    },
-    "AdamWSpec": {
-        "lr": 0.001,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.01,
-        "decay_norms": True,
-    },
+    "AdamSpec": {"lr": 0.001, "betas": (0.9, 0.999), "weight_decay": 0.0, "decay_norms": True},
+    "AdamWSpec": {"lr": 0.001, "betas": (0.9, 0.999), "weight_decay": 0.01, "decay_norms": True},
     "Constant": {},
-    "Steps": {
-        "milestones": REQUIRED,
-        "factor_each": 0.1,
-        "unit": "epochs",
-    },
-    "Cosine": {
-        "warmup": 0,
-        "floor": 0.0,
-    },
-    "Cyclic": {
-        "top": 8.0,
-        "period": 8,
-    },
-    "ResNet20Spec": {
-        "activation": "elu",
-        "start": "he",
-        "norm_momentum": 0.1,
-        "drop_rate": 0.0,
-    },
+    "Steps": {"milestones": REQUIRED, "factor_each": 0.1, "unit": "epochs"},
+    "Cosine": {"warmup": 0, "floor": 0.0},
+    "Cyclic": {"top": 8.0, "period": 8},
+    "ResNet20Spec": {"activation": "elu", "start": "he", "norm_momentum": 0.1, "drop_rate": 0.0},
     "TimmSpec": {
         "name": "densenet121",
         "activation": None,
@@ -209,42 +147,14 @@ FROZEN: Final[dict[str, dict[str, Any]]] = {
         "norm_momentum": None,
         "start": None,
     },
-    "FactorySpec": {
-        "factory": REQUIRED,
-        "arguments": {},
-    },
-    "MLPSpec": {
-        "hidden": (256, 128),
-        "activation": "elu",
-    },
-    "SmallCNNSpec": {
-        "widths": (32, 64, 128),
-        "activation": "elu",
-        "drop_rate": 0.0,
-    },
-    "ThumbnailSpec": {
-        "size": 16,
-        "grey": False,
-    },
-    "BagSpec": {
-        "image": REQUIRED,
-        "pooling": "smooth-max",
-        "tau": 1.0,
-        "attention_width": 64,
-    },
-    "AverageSpec": {
-        "members": REQUIRED,
-    },
-    "OnFeaturesSpec": {
-        "member": REQUIRED,
-        "inputs": REQUIRED,
-        "features": REQUIRED,
-        "start": 0,
-    },
-    "OnPicturesSpec": {
-        "member": REQUIRED,
-        "shape": REQUIRED,
-    },
+    "FactorySpec": {"factory": REQUIRED, "arguments": {}},
+    "MLPSpec": {"hidden": (256, 128), "activation": "elu"},
+    "SmallCNNSpec": {"widths": (32, 64, 128), "activation": "elu", "drop_rate": 0.0},
+    "ThumbnailSpec": {"size": 16, "grey": False},
+    "BagSpec": {"image": REQUIRED, "pooling": "smooth-max", "tau": 1.0, "attention_width": 64},
+    "AverageSpec": {"members": REQUIRED},
+    "OnFeaturesSpec": {"member": REQUIRED, "inputs": REQUIRED, "features": REQUIRED, "start": 0},
+    "OnPicturesSpec": {"member": REQUIRED, "shape": REQUIRED},
 }
 
 # First name -> the name of the class today. Records, bundles and settings files may have either.

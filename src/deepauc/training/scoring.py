@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -58,39 +58,26 @@ def score_rows(
     batch = scoring_batch(task, device)
     for start in range(0, len(rows), batch):
         some = rows[start : start + batch]
+        changes = None if augment is None or parameters is None else (augment, parameters[some])
         if isinstance(task.source, BagInputs):
-            changes = None if augment is None or parameters is None else (augment, parameters[some])
-            found[start : start + len(some)] = _bag_scores(model, task.source, some, preprocessing, device, changes)
-            if progress is not None:
-                progress(start + len(some), len(rows))
-            continue
-        if resident is not None:
-            inputs = resident[torch.from_numpy(some).to(device)]
+            assert isinstance(model, PoolsImages)
+            outputs = image_outputs(model, task.source, some, preprocessing, device, changes=changes)
+            # Bag by bag: a score depends on its own images alone, to the last bit.
+            each = torch.split(outputs, task.source.sizes[some].tolist())
+            scores = torch.cat([of_one_bag(model, own) for own in each])
         else:
-            inputs = torch.from_numpy(task.inputs(some)).to(device)
-        if augment is not None and parameters is not None:
-            inputs = augment.apply(inputs, parameters[some].to(device))
-        found[start : start + len(some)] = model(preprocessing(inputs))
+            if resident is not None:
+                inputs = resident[torch.from_numpy(some).to(device)]
+            else:
+                inputs = torch.from_numpy(task.inputs(some)).to(device)
+            if changes is not None:
+                inputs = changes[0].apply(inputs, changes[1].to(device))
+            scores = model(preprocessing(inputs))
+        found[start : start + len(some)] = scores
         if progress is not None:
             progress(start + len(some), len(rows))
     model.train(training)
     return found.cpu().numpy()
-
-
-def _bag_scores(
-    model: nn.Module,
-    source: BagInputs,
-    bags: npt.NDArray[np.int64],
-    preprocessing: Preprocessing,
-    device: torch.device,
-    changes: tuple[Augment, Tensor] | None,
-) -> Tensor:
-    """(n, L). changes: what becomes of all images of a bag, (n, k)."""
-    outputs = image_outputs(model, source, bags, preprocessing, device, changes=changes)
-    sizes = source.sizes[bags].tolist()
-    assert isinstance(model, PoolsImages)
-    # Bag by bag: a score depends on its own images alone, to the last bit.
-    return torch.cat([of_one_bag(model, own) for own in torch.split(outputs, sizes)])
 
 
 @torch.no_grad()
@@ -103,7 +90,10 @@ def image_outputs(
     *,
     changes: tuple[Augment, Tensor] | None = None,
 ) -> Tensor:
-    """What a network of bags keeps of each of their images, (images, k), a few images at a time; in eval mode."""
+    """What a network of bags keeps of each of their images, (images, k), a few images at a time; in eval mode.
+
+    changes: what becomes of all images of a bag, (n, k).
+    """
     assert isinstance(model, PoolsImages)
     rows = source.of_bags(bags)
     bag_of = np.repeat(np.arange(len(bags)), source.sizes[bags])
@@ -140,15 +130,25 @@ def part_auc(task: Task, part: str, scores: npt.NDArray[np.float32]) -> dict[str
     rows = task.labelled(part)
     require_finite(scores, rows if task.ids is None else task.ids[rows], of=f"the {part} part")
     patients = np.arange(len(rows)) if task.groups is None else task.groups[rows]
-    labels = task.labels[rows].reshape(len(rows), -1)
-    columns = scores.reshape(len(rows), -1)
     found = {}
-    for name, y, s in zip(task.label_names, labels.T, columns.T, strict=True):
+    for name, h, y, known in labels_with_both_classes(task, part, scores):
+        several = len(np.unique(patients[known])) < known.sum()
+        found[name] = auroc_with_limits(h, y, groups=patients[known] if several else None)
+    return found
+
+
+def labels_with_both_classes(
+    task: Task, part: str, scores: npt.NDArray[np.float32]
+) -> Iterator[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]]:
+    """Each with the scores and labels of the rows where it is 0 or 1, and which of the part's labelled rows these are.
+
+    An uncertain label is neither. scores: of the part's labelled rows, (n, L) or (n,).
+    """
+    labels = task.labels[task.labelled(part)].reshape(len(scores), -1)
+    for name, y, h in zip(task.label_names, labels.T, scores.reshape(len(scores), -1).T, strict=True):
         known = (y == 0) | (y == 1)
         if (y == 0).any() and (y == 1).any():
-            several = len(np.unique(patients[known])) < known.sum()
-            found[name] = auroc_with_limits(s[known], y[known], groups=patients[known] if several else None)
-    return found
+            yield name, h[known], y[known], known
 
 
 def mean_auc(estimates: dict[str, Estimate[float]]) -> float:

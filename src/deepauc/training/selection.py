@@ -15,6 +15,7 @@ from deepauc.metrics.partial import Region, partial_auroc
 from deepauc.objectives.average_precision import AveragePrecision
 from deepauc.objectives.partial_auc import PartialAUC
 from deepauc.training.recipe import ObjectiveSpec
+from deepauc.training.scoring import labels_with_both_classes
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,7 @@ class Measure:
 
     def mean(self, task: Task, part: str, scores: npt.NDArray[np.float32]) -> float:
         """Over the labels with both classes in this part; NaN without any. scores: of its labelled rows, (n, L)."""
-        labels = task.labels[task.labelled(part)].reshape(len(scores), -1)
-        found = []
-        for y, s in zip(labels.T, scores.reshape(len(scores), -1).T, strict=True):
-            known = (y == 0) | (y == 1)  # an uncertain label is neither
-            if (y == 0).any() and (y == 1).any():
-                found.append(float(self.of(s[known], y[known])))
+        found = [float(self.of(h, y)) for _, h, y, _ in labels_with_both_classes(task, part, scores)]
         return float(np.mean(found)) if found else float("nan")
 
 

@@ -70,38 +70,34 @@ def score_copies(
     """As `score_rows`, (n, L); with copies the mean of their raw scores. Which ones are made follows from the seed."""
     if copies is None:
         return score_rows(model, task, rows, preprocessing, device, resident=resident, progress=progress)
-    total, changes = np.zeros((len(rows), task.num_labels)), copies.changes(seed)
+    total, changes, bags = (
+        np.zeros((len(rows), task.num_labels)),
+        copies.changes(seed),
+        isinstance(task.source, BagInputs),
+    )
     batch, each = scoring_batch(task, device), int(np.prod(task.source.shape)) * np.dtype(task.source.dtype).itemsize
-    if isinstance(task.source, BagInputs):  # read anew for each copy: their images may be many
-        for copy, change in enumerate(changes):
-            total += score_rows(
-                model,
-                task,
-                rows,
-                preprocessing,
-                device,
-                augment=copies.augment,
-                parameters=change.expand(len(task), -1),
-                progress=shifted_progress(progress, copy * len(rows), copies.number * len(rows)),
-            )
-        return (total / copies.number).astype(np.float32)
     # Whole batches: a score may depend in its last bit on how many rows passed the network with it.
     at_once = batch * max(1, HELD_BYTES // (batch * max(1, each)))
+    if bags:  # read anew for each copy: their images may be many
+        at_once = max(1, len(rows))
     for start in range(0, len(rows), at_once):
         some = rows[start : start + at_once]
-        # Read, or gathered, once for all copies; from here on rows are counted within `some`.
-        held = torch.from_numpy(task.inputs(some)) if resident is None else resident[torch.from_numpy(some).to(device)]
-        held = held.to(device)
+        held, places, count = None, some, len(task)
+        if not bags:  # read, or gathered, once for all copies; from here on rows are counted within `some`
+            held = (
+                torch.from_numpy(task.inputs(some)) if resident is None else resident[torch.from_numpy(some).to(device)]
+            )
+            held, places, count = held.to(device), np.arange(len(some)), len(some)
         for copy, change in enumerate(changes):
             before = copies.number * start + copy * len(some)
             total[start : start + len(some)] += score_rows(
                 model,
                 task,
-                np.arange(len(some)),
+                places,
                 preprocessing,
                 device,
                 augment=copies.augment,
-                parameters=change.expand(len(some), -1),
+                parameters=change.expand(count, -1),
                 resident=held,
                 progress=shifted_progress(progress, before, copies.number * len(rows)),
             )

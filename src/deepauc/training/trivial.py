@@ -19,12 +19,13 @@ from torch import nn
 from deepauc.data.bags import BagInputs, image_rows
 from deepauc.data.counter import fixed_permutation
 from deepauc.data.splits import fold_numbers
-from deepauc.data.task import Array, Indices, Task
+from deepauc.data.task import Array, Indices, Task, feature_columns
 from deepauc.metrics.crossval.folds import fold_auroc
 from deepauc.metrics.recalibration import TemperatureScaling
 from deepauc.models.bags import BagNetwork
 from deepauc.models.build import BagSpec, MLPSpec, ModelSpec, ThumbnailSpec, build_model
 from deepauc.models.thumbnail import ThumbnailLinear
+from deepauc.training.prepare.encoded_metadata import EncodedMetadata
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle, save_weights
 
@@ -43,7 +44,6 @@ INNER_FOLDS = 3
 class Trivial:
     """A fitted baseline: `model` scores what `bundle.preprocessing` makes of the inputs, as a run's network does."""
 
-    name: str
     model: nn.Module
     bundle: Bundle
     strengths: tuple[float, ...]  # C, by label
@@ -55,19 +55,16 @@ class Trivial:
 
 
 def trivial_specs(task: Task) -> dict[str, ModelSpec]:
-    """The baselines that such inputs have, by the name a reader sees; of bags, on the mean over their images."""
-    specs: dict[str, ModelSpec] = {"logistic regression": MLPSpec(hidden=())}
+    """The baselines that such inputs have, by their folders; of bags, on the mean over their images."""
+    specs: dict[str, ModelSpec] = {"logistic": MLPSpec(hidden=())}
     if len(task.source.shape) == 3:
-        specs = {
-            "logistic regression on 16 x 16 pixels": ThumbnailSpec(),
-            "mean brightness": ThumbnailSpec(size=1, grey=True),
-        }
+        specs = {"logistic": ThumbnailSpec(), "brightness": ThumbnailSpec(size=1, grey=True)}
     if isinstance(task.source, BagInputs):
-        return {title: BagSpec(image=spec, pooling="mean") for title, spec in specs.items()}
+        return {name: BagSpec(image=spec, pooling="mean") for name, spec in specs.items()}
     return specs
 
 
-def fit_trivial(name: str, spec: ModelSpec, task: Task, *, seed: int = 0) -> Trivial:
+def fit_trivial(spec: ModelSpec, task: Task, *, seed: int = 0) -> Trivial:
     """Fit on the labelled rows of the training part; the shrinkage of each label by AUC in three inner folds.
 
     A label with one class only keeps a score of 0 for all rows. Patients stay whole in the inner folds.
@@ -103,9 +100,11 @@ def fit_trivial(name: str, spec: ModelSpec, task: Task, *, seed: int = 0) -> Tri
         label_names=task.label_names,
         preprocessing=preprocessing,
         calibration=dict.fromkeys(task.label_names, own),
+        metadata=task.source.encoder.to_dict() if isinstance(task.source, EncodedMetadata) else None,
+        features=feature_columns(task.source),
         window=getattr(task.source, "window", None),
     )
-    return Trivial(name=name, model=model.eval(), bundle=bundle, strengths=tuple(strengths))
+    return Trivial(model=model.eval(), bundle=bundle, strengths=tuple(strengths))
 
 
 def _rows(labels: Array, rows: Indices, seed: int) -> Indices | None:

@@ -9,7 +9,7 @@ from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.tables import Books
 from deepauc.studies.sources import Place
-from deepauc.training.plan.make import Fingerprint
+from deepauc.training.plan.inputs import Fingerprint
 from experiments.planning.changes import (
     AFTER_CE,
     ALONE,

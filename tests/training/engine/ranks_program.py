@@ -24,6 +24,7 @@ from deepauc.data.bags import bag_task
 from deepauc.data.task import ArrayInputs, Task
 from deepauc.kernels.dropout import StepDropout
 from deepauc.metrics.recalibration import fit_temperature
+from deepauc.models.bags import BagNetwork
 from deepauc.models.build import BagSpec, FactorySpec, SmallCNNSpec
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.average_precision import AveragePrecision
@@ -37,7 +38,8 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec, SGDSpec
 from deepauc.training.engine import loop
 from deepauc.training.engine.distributed import all_ranks, digest
-from deepauc.training.engine.traffic import step_traffic
+from deepauc.training.engine.global_norm import GlobalBatchNorm
+from deepauc.training.engine.views import ViewNetwork
 from deepauc.training.first_stage import first_stage
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.schedule import Steps
@@ -281,16 +283,45 @@ def train(job, folder):
 
 
 def expected_bytes(recipe, task, ranks):
-    """What `step_traffic` says of all steps together."""
+    """Of the results that all steps' exchanges leave on a rank, counted from the recipe: every number is float32, int32
+    for the flag, but for the statistics of batch normalisation, which are float64.
+
+    Gradients are summed in one message; outputs gathered, each rank's slice padded to the longest; two numbers a
+    channel and a count are summed on the way forward, two numbers a channel on the way back.
+    """
     total = dict.fromkeys(("gradients", "outputs", "statistics", "flags"), 0)
-    for stage in recipe.stages:
-        options = {"shape": task.source.shape, "num_labels": task.num_labels, "batch_size": stage.batch_size}
-        step = step_traffic(stage, recipe.model, ranks=ranks, **options)
-        total["gradients"] += stage.iterations * step.gradients
-        total["outputs"] += stage.iterations * step.outputs
-        total["statistics"] += stage.iterations * step.statistics
-        total["flags"] += stage.iterations * step.flag
+    for stage in recipe.stages if ranks > 1 else ():
+        counted = BytesCounted()
+        with torch.device("meta"):
+            network = recipe.model.build(in_channels=task.source.shape[-1], num_outputs=task.num_labels)
+            if stage.on_views:
+                network = ViewNetwork(network, projection=stage.projection, seed=0)
+            network.train()
+            of_bags = isinstance(network, BagNetwork)
+            forward = network.image_outputs if of_bags else network  # pooling has no weights, and needs real images
+            with GlobalBatchNorm(counted):
+                output = forward(torch.zeros(2, task.source.shape[-1], *task.source.shape[:-1]))
+            on_the_way = counted.bytes
+            output.sum().backward()
+        passes = 1 if stage.accumulate == 1 else 2 * stage.accumulate  # of the pieces, without and with gradient
+        rows = -(-stage.batch_size // ranks) * ranks * stage.views
+        width = task.num_labels if of_bags else output.shape[1]
+        weights = sum(p.numel() for p in network.parameters() if p.grad is not None)
+        total["gradients"] += stage.iterations * 4 * weights
+        total["outputs"] += stage.iterations * 4 * rows * width
+        back = counted.bytes - on_the_way
+        total["statistics"] += stage.iterations * (on_the_way * passes + back * stage.accumulate)
+        total["flags"] += stage.iterations * 4
     return total
+
+
+class BytesCounted:
+    """Stands for the ranks, and exchanges nothing."""
+
+    bytes = 0
+
+    def add_up(self, values, what):
+        self.bytes += values.numel() * values.element_size()
 
 
 def batch_norm(job, folder):

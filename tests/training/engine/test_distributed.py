@@ -71,7 +71,7 @@ def assert_ranks_agree(seen):
 
 
 def assert_bytes_as_expected(seen):
-    """What was exchanged is what `step_traffic` says."""
+    """What was exchanged is what the recipe comes to."""
     for rank in seen:
         counted = {what: rank["exchanged"].get(what, 0) for what in rank["expected"]}
         assert counted == rank["expected"]

@@ -13,8 +13,9 @@ from deepauc.training.engine.loop import train
 from deepauc.training.plan import first_stage as rule
 from deepauc.training.plan.cost import multiply_adds
 from deepauc.training.plan.decision import ASKED, Decision
+from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.length import BUDGET, BUDGET_MINUTES
-from deepauc.training.plan.make import Fingerprint, Plan, PlanOptions, make_plan
+from deepauc.training.plan.make import Plan, make_plan
 from deepauc.training.plan.timing import RESERVE, Pace, fit_into
 from deepauc.training.run.baseline import baseline_run
 from deepauc.training.schedule import Cosine

@@ -16,13 +16,9 @@ from deepauc.training.plain import recipe_hash
 from deepauc.training.plan import make as plan_module
 from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
 from deepauc.training.plan.decision import ASKED
+from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.length import BUDGET, LEAST_EPOCHS, MOST_EPOCHS, budget_of
-from deepauc.training.plan.make import (
-    ENOUGH_TO_SELECT,
-    Fingerprint,
-    PlanOptions,
-    make_plan,
-)
+from deepauc.training.plan.make import ENOUGH_TO_SELECT, make_plan
 from deepauc.training.plan.network import named_model, planned_size
 from deepauc.training.plan.wording import told
 

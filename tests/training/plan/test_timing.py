@@ -20,7 +20,8 @@ from deepauc.optim.standard import SGDSpec
 from deepauc.training import test_time as copies
 from deepauc.training.engine import loop
 from deepauc.training.plan import timing
-from deepauc.training.plan.make import Fingerprint, Plan, PlanOptions, make_plan
+from deepauc.training.plan.inputs import Fingerprint, PlanOptions
+from deepauc.training.plan.make import Plan, make_plan
 from deepauc.training.plan.timing import RESERVE, TIMED, WARM_UP, Pace, fit_into, measure_pace, seconds_of, with_copies
 from deepauc.training.plan.wording import told
 from deepauc.training.recipe import Recipe, Stage

@@ -19,9 +19,9 @@ from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import SGDSpec
 from deepauc.training.engine.loop import train
-from deepauc.training.metadata import train_on_metadata
 from deepauc.training.predict.predict import predict
 from deepauc.training.predict.table import predict_table
+from deepauc.training.prepare.encoded_metadata import metadata_task
 from deepauc.training.prepare.in_memory import InMemoryInputs
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.baseline import baseline_run
@@ -177,12 +177,13 @@ def test_several_labels(multilabel_task, tmp_path):
 
 def test_metadata_fusion(runs, image_task, tmp_path):
     recipe = Recipe(model=MLPSpec(hidden=(8, 4)), stages=(auc(),))
-    run = train_on_metadata(recipe, image_task, seed=0, run_dir=tmp_path / "metadata")
+    metadata, _ = metadata_task(image_task)
+    run = train(recipe, metadata, seed=0, run_dir=tmp_path / "metadata")
     assert run.auc("test")["spot"].value > 0.6  # older patients have the spot
     fused = predict([runs[1], run], image_task)
     parts = [predict(r, image_task).astype(float) for r in (runs[1], run)]
     np.testing.assert_allclose(fused, np.mean([1 / (1 + np.exp(-p)) for p in parts], axis=0), rtol=1e-5)
-    again = train_on_metadata(recipe, image_task, seed=0, run_dir=tmp_path / "metadata")
+    again = train(recipe, metadata, seed=0, run_dir=tmp_path / "metadata")
     assert (predict(again, image_task) == parts[1].astype(np.float32)).all()
 
 

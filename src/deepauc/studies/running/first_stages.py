@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from deepauc.training.engine.fast.packing import Job
-from deepauc.training.first_stage import after_first_stage, first_stage, first_stage_recipe, with_first_stages
+from deepauc.training.first_stage import after_first_stage, first_stage, first_stage_recipe, first_stages
 from deepauc.training.plain import recipe_hash
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.checkpoint import load_state
@@ -82,8 +82,7 @@ class FirstStages:
     def _train(self, jobs: Sequence[Job], device: torch.device, *, side_by_side: bool) -> list[Path]:
         folder = self.runs / FOLDER
         if side_by_side:
-            after = [own_stages(job.recipe)[0] for job in with_first_stages(jobs, cache_dir=folder, device=device)]
-            return [Path(str(stage.start_from)) for stage in after]
+            return first_stages(jobs, cache_dir=folder, device=device)
         return [first_stage(job.recipe, job.task, seed=job.seed, cache_dir=folder, device=device) for job in jobs]
 
     def _spent(self) -> dict[str, float]:

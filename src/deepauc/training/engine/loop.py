@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,19 +19,17 @@ from deepauc.data.counter import hash_key
 from deepauc.data.task import Task
 from deepauc.kernels.dropout import set_step, step_dropouts
 from deepauc.models.build import is_of_bags
-from deepauc.training.engine.bag_rules import require_bags
 from deepauc.training.engine.batch import read_bags, read_batch
-from deepauc.training.engine.distributed import Ranks, all_ranks, join_ranks, own_gpu
+from deepauc.training.engine.claim import claim_folder, run_identity
+from deepauc.training.engine.distributed import all_ranks, join_ranks, own_gpu
 from deepauc.training.engine.fast.fast_step import FastEngine
 from deepauc.training.engine.offers import DualLoss, RenewsReference, TakesTurns, alpha_of
 from deepauc.training.engine.rates import share_of
 from deepauc.training.engine.step import backward_whole_batch
 from deepauc.training.engine.trainer import Epoch, Progress, Trainer
-from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.recipe import Recipe
-from deepauc.training.run.folder import RunFolder, surroundings
+from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.interrupt import InterruptFlag, stopped_at
-from deepauc.training.run.record import Identity
 from deepauc.training.run.run import Run, finish_run
 
 Engine = Literal["auto", "plain", "fast"]
@@ -63,45 +62,32 @@ def train(
         progress: Called after every step.
         notes: Further entries of run.json (JSON), no part of the identity.
     """
-    device = chosen_device(device)
-    join_ranks(device)
-    with all_ranks() as ranks, made_current(device):
-        return _train(recipe, task, seed, Path(run_dir), device, engine, progress, notes, ranks)
-
-
-def _train(
-    recipe: Recipe,
-    task: Task,
-    seed: int,
-    run_dir: Path,
-    device: torch.device,
-    engine: Engine,
-    progress: Callable[[Progress], None] | None,
-    notes: Mapping[str, Any] | None,
-    ranks: Ranks,
-) -> Run:
     if engine == "fast" and is_of_bags(recipe.model):
         raise ValueError("engine='fast' takes batches of one size, and bags differ in theirs: leave engine out.")
-    if not ranks.alone:
-        if engine == "fast":
-            raise ValueError("engine='fast' captures the steps of one process: with several ranks leave engine out.")
-        ranks.require_same("recipe, data or seed", json.dumps(asdict(run_identity(recipe, task, seed))))
-        notes = {"ranks": ranks.size, **(notes or {})}
-    folder = RunFolder(run_dir)
-    if ranks.by_leader(lambda: claim_folder(recipe, task, seed=seed, run_dir=run_dir, device=device, notes=notes).done):
-        return Run(run_dir)
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), InterruptFlag() as interrupt, determinism(wanted=recipe.deterministic):
-        trainer = Trainer(recipe, task, seed, folder, device, interrupt, progress, ranks=ranks)
-        possible = ranks.alone and device.type == "cuda" and can_be_fast(recipe)
-        fast = engine == "fast" or (engine == "auto" and possible)
-        fast_engine = FastEngine([trainer]) if fast else None
-        for epoch in trainer.epochs():
-            if fast_engine is not None:
-                fast_engine.run_epoch([epoch])
-            else:
-                run_epoch(trainer, epoch)
-        return trainer.finish(lambda: finish_run(trainer)) or Run(run_dir)
+    target, folder = chosen_device(device), RunFolder(Path(run_dir))
+    join_ranks(target)
+    with all_ranks() as ranks, made_current(target):
+        if not ranks.alone:
+            if engine == "fast":
+                raise ValueError(
+                    "engine='fast' captures the steps of one process: with several ranks leave engine out."
+                )
+            ranks.require_same("recipe, data or seed", json.dumps(asdict(run_identity(recipe, task, seed))))
+            notes = {"ranks": ranks.size, **(notes or {})}
+        claim = partial(claim_folder, recipe, task, seed=seed, run_dir=run_dir, device=target, notes=notes)
+        if ranks.by_leader(lambda: claim().done):
+            return Run(folder.path)
+        devices = [target] if target.type == "cuda" else []
+        with torch.random.fork_rng(devices), InterruptFlag() as interrupt, determinism(wanted=recipe.deterministic):
+            trainer = Trainer(recipe, task, seed, folder, target, interrupt, progress, ranks=ranks)
+            possible = ranks.alone and target.type == "cuda" and can_be_fast(recipe)
+            fast = FastEngine([trainer]) if engine == "fast" or (engine == "auto" and possible) else None
+            for epoch in trainer.epochs():
+                if fast is not None:
+                    fast.run_epoch([epoch])
+                else:
+                    run_epoch(trainer, epoch)
+            return trainer.finish(lambda: finish_run(trainer)) or Run(folder.path)
 
 
 def run_epoch(trainer: Trainer, epoch: Epoch) -> None:
@@ -164,86 +150,6 @@ def chosen_device(device: str | torch.device | None) -> torch.device:
 def made_current(device: torch.device) -> AbstractContextManager[object]:
     """Kernels of Triton's are launched on the current GPU, which need not be the one asked for."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def run_identity(recipe: Recipe, task: Task, seed: int) -> Identity:
-    """What tells a run from others."""
-    return Identity(recipe=recipe_hash(recipe), data=task.data_hash(), seed=seed)
-
-
-def claim_folder(
-    recipe: Recipe,
-    task: Task,
-    *,
-    seed: int,
-    run_dir: str | Path,
-    device: torch.device,
-    notes: Mapping[str, Any] | None = None,
-) -> RunFolder:
-    """The run's folder, its identity and surroundings written down before anything else happens."""
-    _require_validation(recipe, task)
-    require_bags(recipe, task)
-    _require_buildable(recipe, task)
-    if len(task.source.shape) != 3 and any(stage.augment is not None for stage in recipe.stages):
-        views = any(stage.on_views for stage in recipe.stages)
-        remedy = "leave out the stage that compares views" if views else "leave it (and tta) out of the recipe"
-        raise ValueError(f"augment changes images, and this task has numbers: {remedy}.")
-    rows = {part: len(task.labelled(part)) for part in task.parts}
-    return RunFolder.claim(
-        run_dir,
-        run_identity(recipe, task, seed),
-        {
-            "recipe": to_plain(recipe),
-            "task": {
-                "name": task.name,
-                "kind": task.kind,
-                "labels": list(task.label_names),
-                "shape": list(task.source.shape),
-                "rows": rows,
-                "unlabelled_rows": len(task.unlabelled("train")),
-            },
-            **surroundings(device),
-            **(notes or {}),
-        },
-    )
-
-
-def _require_buildable(recipe: Recipe, task: Task) -> None:
-    """ValueError, before the first stage, where loss and optimizer of a later one do not go together or with the task.
-
-    Such as PESG with cross-entropy, or margins for another number of labels.
-    """
-    for stage in recipe.stages:
-        objective = stage.build_objective(prior=(0.5,) * task.num_labels, num_rows=len(task))
-        stage.optimizer.build([nn.Parameter(torch.zeros(1, 1))], objective)
-
-
-def _require_validation(recipe: Recipe, task: Task) -> None:
-    """ValueError where the recipe chooses by validation AUC and no part is there to choose on."""
-    asked = {
-        "keep='best'": any(stage.keep == "best" for stage in recipe.stages),
-        "patience": any(stage.patience is not None for stage in recipe.stages),
-        "guard": recipe.guard,
-    }
-    names = [name for name, wanted in asked.items() if wanted]
-    if not names or _has_validation_auc(task):
-        return
-    goes = "goes" if len(names) == 1 else "go"
-    fault = "the task has no validation part: give it one"
-    if "validation" in task.parts:
-        fault = "no label of the task has positives and negatives in its validation part: give it both"
-    raise ValueError(
-        f"{' and '.join(names)} {goes} by the validation AUC, and {fault} "
-        "(deepauc.data.splits, or a split column), or leave this out of the recipe."
-    )
-
-
-def _has_validation_auc(task: Task) -> bool:
-    """Whether a label has both classes there; without, every epoch's AUC is NaN, and the first would be the best."""
-    if "validation" not in task.parts:
-        return False
-    labels = task.labels[task.part("validation")].reshape(-1, task.num_labels)
-    return bool(((labels == 0).any(axis=0) & (labels == 1).any(axis=0)).any())
 
 
 @contextmanager

@@ -215,7 +215,17 @@ class Trainer:
     def after_step(self, epoch: Epoch, position: int) -> None:
         """Between steps: progress, and a checkpoint where one is due. The end of the epoch saves itself."""
         if self.progress is not None and self.ranks.leads:
-            self.progress(self._progress(epoch.number))
+            last = self.history[-1].get("validation_auc") if self.history else None
+            self.progress(
+                Progress(
+                    stage=self.stage_number,
+                    stages=len(self.recipe.stages),
+                    iteration=self.iteration,
+                    iterations=self.total,
+                    epoch=epoch.number,
+                    validation_auc=last,
+                )
+            )
         stop = self._stop_asked()
         due = stop or time.monotonic() - self._saved_at > CHECKPOINT_SECONDS
         if due and position + 1 < epoch.stop:
@@ -385,17 +395,6 @@ class Trainer:
                 for i, alpha in enumerate(self.alphas)
             ]
             self.folder.write_rows("alpha.csv", rows)
-
-    def _progress(self, epoch: int) -> Progress:
-        last = self.history[-1].get("validation_auc") if self.history else None
-        return Progress(
-            stage=self.stage_number,
-            stages=len(self.recipe.stages),
-            iteration=self.iteration,
-            iterations=self.total,
-            epoch=epoch,
-            validation_auc=last,
-        )
 
     def save(self) -> None:
         """A checkpoint between two epochs."""

@@ -29,8 +29,6 @@ from deepauc.training.recipe import Precision, Recipe, Stage
 from deepauc.training.schedule import Cosine, Steps
 from deepauc.training.selection import own_measure
 
-__all__ = ["Fingerprint", "Plan", "PlanOptions", "make_plan"]
-
 LARGEST_BATCH: dict[str, int] = {"cpu": 64, "cuda": 128}
 STEPS_AN_EPOCH, LEAST_BATCH = 16, 16  # the batch is made small enough for so many steps, but no smaller
 # Of a batch: positives, in both stages where the rows have fewer (results/plan.md), and negatives in the AUC stage.

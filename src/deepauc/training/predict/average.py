@@ -19,8 +19,8 @@ from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.run import Run
 
 
-def shares(weights: Sequence[float] | None, runs: int) -> list[float]:
-    """What each run counts, 1 in all; said before anything is read or scored, which may take long."""
+def _shares(weights: Sequence[float] | None, runs: int) -> list[float]:
+    """What each run counts, 1 in all."""
     if weights is None:
         return [1 / runs] * runs
     given = [float(weight) for weight in weights]
@@ -30,17 +30,10 @@ def shares(weights: Sequence[float] | None, runs: int) -> list[float]:
     return [weight / sum(given) for weight in given]
 
 
-def mean_over(shares: Sequence[float]) -> str:
+def _mean_over(shares: Sequence[float]) -> str:
     """`mean over 2 runs`, or, where they do not count alike, `mean over 2 runs that count 0.8, 0.2`."""
     alike = len(set(shares)) == 1
     return f"mean over {len(shares)} runs" + ("" if alike else f" that count {', '.join(f'{x:.3g}' for x in shares)}")
-
-
-def recalibration(folder: Path, bundle: Bundle) -> LabelwiseScaling:
-    try:
-        return bundle.recalibration()
-    except ValueError as error:
-        raise ValueError(f"{folder} gives no probability: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,31 +49,43 @@ class GivenAverage:
     scale: Scale
     recalibrations: Sequence[LabelwiseScaling]
 
+    @classmethod
+    def of(
+        cls,
+        folders: Sequence[Path],
+        bundles: Sequence[Bundle],
+        weights: Sequence[float] | None,
+        *,
+        scale: Scale,
+        recalibrated: bool,
+    ) -> GivenAverage:
+        counts, found = _shares(weights, len(folders)), []
+        for folder, bundle in zip(folders, bundles, strict=True) if recalibrated else ():
+            try:
+                found.append(bundle.recalibration())
+            except ValueError as error:
+                raise ValueError(f"{folder} gives no probability: {error}") from error
+        names = bundles[0].label_names
+        return cls(folders=folders, names=names, shares=counts, scale=scale, recalibrations=found)
+
     def scores(self, members: Sequence[ScoreArray]) -> ScoreArray:
         """(n, L), of raw scores (n, L) of each run."""
         return ensemble(members, scale=self.scale, weights=self.shares) if len(members) > 1 else members[0]
 
     def probabilities(self, members: Sequence[ScoreArray]) -> npt.NDArray[np.float64]:
-        """(n, L)."""
-        return mean_probability(self.recalibrations, members, self.shares)
+        """p = Σ_m w_m r_m(h_m), (n, L), of raw scores h_m of M runs, each with its recalibration r_m and share w_m."""
+        each = [recalibrate.apply(scores) for recalibrate, scores in zip(self.recalibrations, members, strict=True)]
+        return np.clip(np.average(each, axis=0, weights=self.shares), 0.0, 1.0)  # interpolation may end an ulp above 1
 
     @property
     def meaning(self) -> str:
         if len(self.shares) == 1:
             return "raw scores of one run, higher for more likely positive"
-        return f"{mean_over(self.shares)} after {'a sigmoid' if self.scale == 'sigmoid' else 'ranking'}"
+        return f"{_mean_over(self.shares)} after {'a sigmoid' if self.scale == 'sigmoid' else 'ranking'}"
 
     @property
     def probability_meaning(self) -> str:
         return probability_meaning(self.folders, self.names, self.recalibrations, self.shares)
-
-
-def mean_probability(
-    recalibrations: Sequence[LabelwiseScaling], members: Sequence[ScoreArray], shares: Sequence[float]
-) -> npt.NDArray[np.float64]:
-    """p = Σ_m w_m r_m(h_m), of raw scores h_m (n, L) of M runs, each with its recalibration r_m and share w_m."""
-    each = [recalibrate.apply(scores) for recalibrate, scores in zip(recalibrations, members, strict=True)]
-    return np.clip(np.average(each, axis=0, weights=shares), 0.0, 1.0)  # interpolation may end an ulp above 1
 
 
 def probability_meaning(
@@ -109,7 +114,7 @@ def probability_meaning(
             " in some of the runs, which give all rows one probability" if several else ": all rows get one probability"
         )
     made = (
-        f"{mean_over(weights)}, each recalibrated on its own validation part"
+        f"{_mean_over(weights)}, each recalibrated on its own validation part"
         if several
         else "score recalibrated on the validation part"
     )

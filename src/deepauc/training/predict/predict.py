@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -65,47 +65,74 @@ def predict(
         force: Go on although a file is not the one that the run wrote, which is refused otherwise.
         progress: Called with (rows done, rows in all), each row counted once for every run and every augmented copy.
     """
-    members = [runs] if isinstance(runs, Run | str | Path) else list(runs)
-    if not members:
-        raise ValueError("predict needs at least one run.")
-    known = averaging_scale(scale, runs=len(members), weights=weights)
-    if tta is not None and tta < 0:
-        raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
+    given = [runs] if isinstance(runs, Run | str | Path) else runs
+    members = Members.of(given, scale=scale, weights=weights, tta=tta, augment=augment, force=force)
     chosen = np.arange(len(task)) if rows is None else np.asarray(rows, dtype=np.int64)
     target = chosen_device(device)
-    folders = [member.path if isinstance(member, Run) else Path(member) for member in members]
-    bundles = [Bundle.load(folder) for folder in folders]
-    for folder in folders:
-        require_own(folder, *files_used(learned=isinstance(weights, str)), force=force)
-    if len({bundle.label_names for bundle in bundles}) > 1:
-        raise ValueError("the runs have different labels and cannot be averaged.")
-    average = _average(folders, bundles[0].label_names, known, weights)  # before rows are scored, which may take long
-    require_images_for(tta, bundles)
-    copies = [wanted_copies(*both, tta, augment) for both in zip(folders, bundles, strict=True)]
-    ends = np.cumsum([0, *(passes(some) * len(chosen) for some in copies)]).tolist()
+    average: Callable[[Sequence[ScoreArray]], ScoreArray]
+    if isinstance(weights, str):  # before rows are scored, which may take long
+        average = validation_weights(weights, members.folders, members.bundles[0].label_names).scores
+    else:
+        average = partial(ensemble, scale=members.scale, weights=weights)
+    ends = np.cumsum([0, *(passes(some) * len(chosen) for some in members.copies)]).tolist()
+    each = zip(members.folders, members.bundles, members.copies, ends[:-1], strict=True)
     scores = [
         _predict_one(folder, bundle, task, chosen, some, seed, target, shifted_progress(progress, before, ends[-1]))
-        for folder, bundle, some, before in zip(folders, bundles, copies, ends[:-1], strict=True)
+        for folder, bundle, some, before in each
     ]
     mean = scores[0] if len(scores) == 1 else average(scores)
-    return mean[:, 0] if bundles[0].kind == "binary" else mean
+    return mean[:, 0] if members.bundles[0].kind == "binary" else mean
 
 
-def files_used(*, learned: bool, parts: bool = False) -> tuple[str, ...]:
-    """Of a run's folder, for scores; its scores.csv where weights are learned from it, or parts are asked for."""
-    return (MODEL, BUNDLE, *((SCORES,) if learned or parts else ()))
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """Runs that score the same rows, and the copies that each makes of an image.
+
+    scale: on which scores are averaged. cautions: files that are not the runs' own.
+    """
+
+    folders: list[Path]
+    bundles: list[Bundle]
+    copies: list[Copies | None]
+    scale: Scale
+    cautions: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        runs: Sequence[Run | str | Path],
+        *,
+        scale: Scale | None,
+        weights: Sequence[float] | str | None,
+        tta: int | None,
+        augment: Augment | None = None,
+        parts: bool = False,
+        force: bool = False,
+    ) -> Members:
+        """What cannot be scored or averaged as asked is refused before anything is scored, which may take long.
+
+        parts: those of the runs' rows are asked for too.
+        """
+        if not runs:
+            raise ValueError("predict needs at least one run.")
+        known = _averaging_scale(scale, runs=len(runs), weights=weights)
+        if tta is not None and tta < 0:
+            raise ValueError(f"tta is a number of augmented copies, at least 0, not {tta}.")
+        folders = [run.path if isinstance(run, Run) else Path(run) for run in runs]
+        bundles = [Bundle.load(folder) for folder in folders]
+        used = (MODEL, BUNDLE, SCORES) if parts or isinstance(weights, str) else (MODEL, BUNDLE)
+        cautions = tuple(text for folder in folders for text in require_own(folder, *used, force=force))
+        if len({bundle.label_names for bundle in bundles}) > 1:
+            raise ValueError("the runs have different labels and cannot be averaged.")
+        # Beside a run on images one on metadata has no copies, as it should be; alone it could not do as asked.
+        if tta and not any(bundle.preprocessing.images for bundle in bundles):
+            raise ValueError("tta averages augmented copies of an image, and these inputs are numbers: leave it out.")
+        copies = [_wanted_copies(*both, tta, augment) for both in zip(folders, bundles, strict=True)]
+        return cls(folders=folders, bundles=bundles, copies=copies, scale=known, cautions=cautions)
 
 
-def _average(
-    folders: Sequence[Path], names: tuple[str, ...], scale: Scale, weights: Sequence[float] | Literal["learned"] | None
-) -> Callable[[Sequence[ScoreArray]], ScoreArray]:
-    if isinstance(weights, str):
-        return validation_weights(weights, folders, names).scores
-    return partial(ensemble, scale=scale, weights=weights)
-
-
-def averaging_scale(scale: Scale | None, *, runs: int, weights: Sequence[float] | str | None) -> Scale:
-    """How so many runs are averaged; said before anything is scored, which may take long."""
+def _averaging_scale(scale: Scale | None, *, runs: int, weights: Sequence[float] | str | None) -> Scale:
+    """How so many runs are averaged."""
     if scale is not None and scale not in get_args(Scale):
         raise ValueError(f"scale must be 'sigmoid' or 'rank', not {scale!r}.")
     if scale is not None and runs == 1:
@@ -120,13 +147,7 @@ def averaging_scale(scale: Scale | None, *, runs: int, weights: Sequence[float] 
     return scale or "sigmoid"
 
 
-def require_images_for(tta: int | None, bundles: Sequence[Bundle]) -> None:
-    """Beside a run on images one on metadata has no copies, as it should be; alone it could not do as asked."""
-    if tta and not any(bundle.preprocessing.images for bundle in bundles):
-        raise ValueError("tta averages augmented copies of an image, and these inputs are numbers: leave it out.")
-
-
-def wanted_copies(folder: Path, bundle: Bundle, tta: int | None, augment: Augment | None = None) -> Copies | None:
+def _wanted_copies(folder: Path, bundle: Bundle, tta: int | None, augment: Augment | None) -> Copies | None:
     """Copies that a score of this run is to be the mean of: `tta` of them, or by None as many as the run's own."""
     own = bundle.copies
     if not bundle.preprocessing.images or tta == 0 or (tta is None and own is None):

@@ -22,21 +22,13 @@ from deepauc.data.table.read import TableInputs, read_inputs
 from deepauc.data.task import Array, Inputs, Task
 from deepauc.metrics.pooling import ScorePooling, pool_scores
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
-from deepauc.training.predict.average import GivenAverage, recalibration, shares
+from deepauc.training.predict.average import GivenAverage
 from deepauc.training.predict.columns import bag_column_of, input_columns, recorded_positive, require_own_inputs
 from deepauc.training.predict.known_rows import NO_PART, known_rows
-from deepauc.training.predict.predict import (
-    ScoreArray,
-    averaging_scale,
-    files_used,
-    predict,
-    require_images_for,
-    wanted_copies,
-)
+from deepauc.training.predict.predict import Members, ScoreArray, predict
 from deepauc.training.predict.validation_weights import ValidationWeights, validation_weights
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.output_file import require_output, write_output
-from deepauc.training.run.own_files import require_own
 from deepauc.training.test_time import Copies, passes, shifted_progress
 
 PART_ORDER = ("train", "validation", "oof", "test", NO_PART)  # of a group's rows the first part counts
@@ -123,9 +115,8 @@ class TablePrediction:
             parts = np.array(PART_ORDER)[earliest[order]]
         labels = {}
         for name, column in self.labels.items():
-            highest = np.full(len(names), -np.inf)
-            np.maximum.at(highest, number_of, np.where(np.isnan(column), -np.inf, column))
-            labels[name] = np.where(np.isinf(highest), np.nan, highest)[order]
+            highest = pool_scores(np.where(np.isnan(column), -np.inf, column), number_of, "max")[1][order]
+            labels[name] = np.where(np.isinf(highest), np.nan, highest)
         return replace(
             self,
             ids=names[order],
@@ -202,22 +193,14 @@ def predict_table(
     force: score by a run's folder although a file in it is not the one that the run wrote.
     progress: called with (done, in all): each row counts once when it is read, and once for each time it is scored.
     """
-    if not runs:
-        raise ValueError("predict needs at least one run.")
-    known_scale = averaging_scale(scale, runs=len(runs), weights=weights)
-    if not isinstance(weights, str):
-        shares(weights, len(runs))  # refused, where they do not fit
-    folders = [Path(run) for run in runs]
-    bundles = [Bundle.load(folder) for folder in folders]
-    used = files_used(learned=isinstance(weights, str), parts=parts)
-    file_cautions = tuple(text for folder in folders for text in require_own(folder, *used, force=force))
-    names = bundles[0].label_names
-    if any(bundle.label_names != names for bundle in bundles):
-        raise ValueError("the runs have different labels and cannot be averaged.")
-    recalibrated = probability or per_group == "noisy-or"
-    average = _average(weights, folders, bundles, known_scale, recalibrated=recalibrated)
-    require_images_for(tta, bundles)
-    copies = [wanted_copies(*both, tta) for both in zip(folders, bundles, strict=True)]
+    members = Members.of(runs, scale=scale, weights=weights, tta=tta, parts=parts, force=force)
+    folders, bundles, copies = members.folders, members.bundles, members.copies
+    names, recalibrated = bundles[0].label_names, probability or per_group == "noisy-or"
+    average: GivenAverage | ValidationWeights
+    if isinstance(weights, str):
+        average = validation_weights(weights, folders, names)
+    else:
+        average = GivenAverage.of(folders, bundles, weights, scale=members.scale, recalibrated=recalibrated)
     if seed is not None and not any(copies):
         raise ValueError(
             "seed chooses the augmented copies of --tta, and there are none: leave out the seed, or set tta."
@@ -265,8 +248,7 @@ def predict_table(
     known = known_rows(folders, inputs.ids.tolist(), named=id_column is not None or bags is not None)
     row_parts = known.require_parts() if parts else None
     task = _unlabelled_task(inputs, names, metadata)  # with ids: `predict` names the rows that it cannot score
-    members = []
-    rows = len(inputs.ids)
+    found, rows = [], len(inputs.ids)
     for number, (folder, bundle) in enumerate(zip(folders, bundles, strict=True)):
         source = _resized(images, bundle)
         fed = replace(task, source=source if bags is None else bags.of_images(source))
@@ -280,16 +262,16 @@ def predict_table(
             force=True,  # asked above
             progress=shifted_progress(progress, before, (1 + sum(each)) * rows),
         )
-        members.append(scores.reshape(len(scores), -1))
-    found = TablePrediction(
+        found.append(scores.reshape(len(scores), -1))
+    prediction = TablePrediction(
         ids=inputs.ids,
         groups=inputs.groups,
         labels=labels,
         label_names=names,
-        scores=average.scores(members),
+        scores=average.scores(found),
         meaning=average.meaning + _copies_meaning(copies),
         skipped=inputs.report.skipped,
-        probabilities=average.probabilities(members) if recalibrated else None,
+        probabilities=average.probabilities(found) if recalibrated else None,
         probability_meaning=average.probability_meaning if probability else None,
         caution=_copies_caution(folders, bundles, copies, learned=isinstance(average, ValidationWeights)),
         parts=row_parts,
@@ -297,26 +279,9 @@ def predict_table(
         split_caution=known.conflict,
         learned_weights=average.shares if isinstance(average, ValidationWeights) else None,
         unseen=_unseen(encoded, inputs),
-        file_cautions=file_cautions,
+        file_cautions=members.cautions,
     )
-    return found if per_group is None else found.per_group(per_group, probability=probability)
-
-
-def _average(
-    weights: Sequence[float] | Literal["learned"] | None,
-    folders: Sequence[Path],
-    bundles: Sequence[Bundle],
-    scale: Scale,
-    *,
-    recalibrated: bool,
-) -> GivenAverage | ValidationWeights:
-    """recalibrated: probabilities are asked for, too."""
-    names = bundles[0].label_names
-    if isinstance(weights, str):
-        return validation_weights(weights, folders, names)
-    own = [recalibration(*both) for both in zip(folders, bundles, strict=True)] if recalibrated else []
-    counts = shares(weights, len(folders))
-    return GivenAverage(folders=folders, names=names, shares=counts, scale=scale, recalibrations=own)
+    return prediction if per_group is None else prediction.per_group(per_group, probability=probability)
 
 
 def _in_bags(

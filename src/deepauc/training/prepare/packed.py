@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,31 +18,7 @@ from deepauc.data.task import Array, Indices, Task
 from deepauc.names import Alike, find_alike
 from deepauc.training.config import DataSettings
 from deepauc.training.prepare.in_memory import kept_in_memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedRecord:
-    """What run.json keeps of a packed set. digest: of the inputs that were packed.
-
-    named_rows: its rows have names, such as files. Numbers may be lines of a table, which say nothing elsewhere.
-    """
-
-    path: str
-    digest: str
-    images: bool
-    named_rows: bool
-
-    def require_split_of(self, task: Task, split_asked: bool) -> None:
-        """ValueError where the parts of a run cannot be this task's."""
-        if split_asked or set(task.parts) != {"train"}:
-            raise ValueError(
-                "--split-of takes its split from a run: leave out [split], and pack the table without its split column."
-            )
-        if not self.named_rows:
-            raise ValueError(
-                f"--split-of finds rows by id, and those of {self.path} have none, or numbers that may be lines of a "
-                "table: pack it with a column of ids, --id-column."
-            )
+from deepauc.training.run.record import PackedData
 
 
 def require_only_packed(data: DataSettings) -> None:
@@ -62,7 +39,7 @@ def require_only_packed(data: DataSettings) -> None:
 
 def read_packed(
     folder: str, *, progress: Callable[[int, int], None] | None
-) -> tuple[Task, TableReport, Array, PackedRecord]:
+) -> tuple[Task, TableReport, Array, PackedData]:
     """The task, what a table's check would say of it, a digest of each row's input, and what to record."""
     if Path(folder).is_file():
         raise ValueError(f"{folder} is a file, not a packed set: name a table with --table.")
@@ -72,7 +49,7 @@ def read_packed(
         raise ValueError(f"{folder} has no training part (its parts: {there}): pack a set that has one.")
     task = kept_in_memory(task, progress=progress)
     digests = input_digests(task.source, progress=progress)
-    record = PackedRecord(
+    record = PackedData(
         path=folder,
         digest=task.source.digest(),
         images=len(task.source.shape) == 3,
@@ -81,26 +58,35 @@ def read_packed(
     return task, _report(folder, task, equal_sets(digests)), digests, record
 
 
+def label_counts(task: Task) -> dict[str, Any]:
+    """Entries of a `TableReport` that follow from the labels and parts of a task."""
+    labels = task.labels.reshape(len(task), task.num_labels)
+    unlabelled = int(np.isnan(labels).all(axis=1).sum())
+    positives, negatives = (
+        {name: int((column == value).sum()) for name, column in zip(task.label_names, labels.T, strict=True)}
+        for value in (1, 0)
+    )
+    return {
+        "rows": len(task),
+        "labelled": len(task) - unlabelled,
+        "unlabelled": unlabelled,
+        "positives": positives,
+        "negatives": negatives,
+        "parts": {name: len(rows) for name, rows in task.parts.items()},
+        "few": few_of_a_class(positives, negatives),
+        "cautions": label_cautions(positives, negatives, grouped=task.groups is not None),
+    }
+
+
 def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
     """Counts as of a table; rows are numbered as packed, from 0."""
     labels, shape = task.labels.reshape(len(task), task.num_labels), task.source.shape
-    unlabelled = int(np.isnan(labels).all(axis=1).sum())
 
     def disputed(where: Indices) -> bool:
         return bool(((labels[where] == 0).any(axis=0) & (labels[where] == 1).any(axis=0)).any())
 
-    positives, negatives = (
-        {name: int((labels[:, place] == value).sum()) for place, name in enumerate(task.label_names)}
-        for value in (1, 0)
-    )
     return TableReport(
         path=folder,
-        rows=len(task),
-        labelled=len(task) - unlabelled,
-        unlabelled=unlabelled,
-        positives=positives,
-        negatives=negatives,
-        parts={name: len(rows) for name, rows in task.parts.items()},
         groups=None if task.groups is None else len(np.unique(task.groups)),
         group_column=task.group_column,
         sizes={(shape[0], shape[1]): len(task)} if len(shape) == 3 else {},
@@ -112,8 +98,7 @@ def _report(folder: str, task: Task, identical: list[Indices]) -> TableReport:
         largest_group=None if task.groups is None else largest_group(task.groups),
         disputed=tuple(tuple(where.tolist()) for where in identical if disputed(where)),
         alike=_alike(task),
-        few=few_of_a_class(positives, negatives),
-        cautions=label_cautions(positives, negatives, grouped=task.groups is not None),
+        **label_counts(task),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from deepauc.data.bags import BagInputs, bag_task, linked_bags
 from deepauc.data.packed.manifest import MANIFEST_NAME
 from deepauc.data.splits import check_leaks, input_digests, inseparable, split_by_fractions
-from deepauc.data.table.cautions import few_of_a_class, label_cautions
+from deepauc.data.table.cautions import label_cautions
 from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import TableReport
 from deepauc.data.table.read import read_table
@@ -30,7 +30,8 @@ from deepauc.training.prepare.encoded_metadata import (
     whole_encoder,
 )
 from deepauc.training.prepare.in_memory import kept_in_memory
-from deepauc.training.prepare.packed import PackedRecord, read_packed, require_only_packed
+from deepauc.training.prepare.packed import label_counts, read_packed, require_only_packed
+from deepauc.training.run.record import PackedData
 
 ReadingProgress = Callable[[int, int], None]
 
@@ -46,7 +47,7 @@ class Rows:
     task: Task
     report: TableReport
     digests: Array | None = None
-    packed: PackedRecord | None = None
+    packed: PackedData | None = None
     folds: Array | None = None
 
     @property
@@ -76,7 +77,7 @@ class Prepared:
         return self.rows.report
 
     @property
-    def packed(self) -> PackedRecord | None:
+    def packed(self) -> PackedData | None:
         return self.rows.packed
 
 
@@ -131,62 +132,58 @@ def read_rows(
 
     frame: a DataFrame in place of the settings' table.
     """
-    data = settings.data
+    data, pretrained = settings.data, bool(settings.plan.pretrained)
     require_complete(data, table=data.table if frame is None else frame)
     if has_both(data) and (settings.plan.tta or (settings.recipe is not None and settings.recipe.tta)):
         raise ValueError("tta does not work with images and metadata together: leave it out.")
-    pretrained = bool(settings.plan.pretrained)
-    if data.bag_column is not None:
-        own = (*data.metadata_columns, *data.category_columns, *data.feature_columns)
-        if data.bag_column in own:
-            raise ValueError(
-                f"--bag-column {data.bag_column} names bags and is not an input: do not name it as another column too."
-            )
-        data = replace(data, category_columns=(*data.category_columns, data.bag_column))
-    if isinstance(settings.folds, str) and settings.folds != AUTO:
-        return _with_folds(settings.folds, data, device_kind, frame, progress, pretrained=pretrained)
-    return _read(data, device_kind, frame, progress, pretrained=pretrained)
-
-
-def _with_folds(
-    column: str,
-    data: DataSettings,
-    device_kind: DeviceKind,
-    frame: Table | None,
-    progress: ReadingProgress | None,
-    *,
-    pretrained: bool,
-) -> Rows:
-    """Read beside the inputs as text, and taken out of the metadata again unless it is an input, too."""
-    if data.packed is not None:
-        raise ValueError(f"folds {column!r} is a column of a table, and a packed set has none: give a number of folds.")
-    own = {*data.metadata_columns, *data.category_columns}
-    asked = data if column in own else replace(data, category_columns=(*data.category_columns, column))
-    rows = _read(asked, device_kind, frame, progress, pretrained=pretrained)
-    kept = {name: cells for name, cells in rows.task.metadata.items() if name in own}
-    return replace(rows, task=replace(rows.task, metadata=kept), folds=rows.task.metadata[column])
-
-
-def _read(
-    data: DataSettings,
-    device_kind: DeviceKind,
-    frame: Table | None,
-    progress: ReadingProgress | None,
-    *,
-    pretrained: bool,
-) -> Rows:
+    own = (*data.metadata_columns, *data.category_columns)
+    if data.bag_column is not None and data.bag_column in (*own, *data.feature_columns):
+        raise ValueError(
+            f"--bag-column {data.bag_column} names bags and is not an input: do not name it as another column too."
+        )
+    of_folds = settings.folds if isinstance(settings.folds, str) and settings.folds != AUTO else None
     packed, digests = None, None
     if data.packed is not None:
+        if of_folds is not None:
+            raise ValueError(
+                f"folds {of_folds!r} is a column of a table, and a packed set has none: give a number of folds."
+            )
         task, report, digests, packed = read_packed(data.packed, progress=progress)
     else:
-        task, report = _from_table(data, device_kind, frame, progress, pretrained=pretrained)
+        # Read beside the inputs, as text; none of the metadata unless it is an input, too.
+        beside = [name for name in (data.bag_column, of_folds) if name is not None and name not in own]
+        task, report = read_table(
+            str(data.table) if frame is None else frame,
+            label_columns=data.label_columns,
+            kind="binary" if len(data.label_columns) == 1 else "multilabel",
+            image_column=data.image_column,
+            image_root=data.image_root,
+            feature_columns=data.feature_columns,
+            group_column=data.group_column,
+            id_column=data.id_column,
+            split_column=data.split_column,
+            weight_column=data.weight_column,
+            positive=data.positive,
+            metadata_columns=data.metadata_columns,
+            category_columns=(*data.category_columns, *beside),
+            size=data.image_size or (lambda sizes: planned_size(sizes, device_kind, pretrained=pretrained)),
+            skip_bad=data.skip_bad,
+            allow_outside=data.allow_outside,
+            progress=progress,
+        )
+        task = kept_in_memory(task, progress=progress)
     images = data.image_column is not None if packed is None else packed.images
     if not report.duplicates or not images:  # numbers repeat by chance, pictures do not
         digests = None
     elif digests is None:
         digests = input_digests(task.source, progress=progress)
     rows = Rows(task=task, report=report, digests=digests, packed=packed)
-    return rows if data.bag_column is None else _in_bags(rows, data.bag_column)
+    if data.bag_column is not None:
+        rows = _in_bags(rows, data.bag_column)
+    if of_folds is None:
+        return rows
+    kept = {name: cells for name, cells in rows.task.metadata.items() if name in own}
+    return replace(rows, task=replace(rows.task, metadata=kept), folds=rows.task.metadata[of_folds])
 
 
 def _in_bags(rows: Rows, column: str) -> Rows:
@@ -195,29 +192,11 @@ def _in_bags(rows: Rows, column: str) -> Rows:
     metadata = {name: values for name, values in rows.task.metadata.items() if name != column}
     task = bag_task(replace(rows.task, metadata=metadata), cells, column=column)
     assert isinstance(task.source, BagInputs)
-    labels = task.labels.reshape(len(task), -1)
-    positives, negatives = (
-        {name: int((labels[:, place] == value).sum()) for place, name in enumerate(task.label_names)}
-        for value in (1, 0)
-    )
-    labelled = int((~np.isnan(labels).all(axis=1)).sum())
-    grouped = task.groups is not None
-    of_images = label_cautions(rows.report.positives, rows.report.negatives, grouped=grouped)
-    report = replace(
-        rows.report,
-        rows=len(task),
-        labelled=labelled,
-        unlabelled=len(task) - labelled,
-        positives=positives,
-        negatives=negatives,
-        parts={part: len(members) for part, members in task.parts.items()},
-        few=few_of_a_class(positives, negatives),
-        metadata={name: how for name, how in rows.report.metadata.items() if name != column},
-        cautions=(
-            *label_cautions(positives, negatives, grouped=grouped),
-            *(text for text in rows.report.cautions if text not in of_images),
-        ),
-    )
+    counts, of_rows = label_counts(task), rows.report
+    of_images = label_cautions(of_rows.positives, of_rows.negatives, grouped=task.groups is not None)
+    counts["cautions"] += tuple(text for text in of_rows.cautions if text not in of_images)
+    kept = {name: how for name, how in of_rows.metadata.items() if name != column}
+    report = replace(of_rows, metadata=kept, **counts)
     digests = None if rows.digests is None else linked_bags(task.source, rows.digests)
     return replace(rows, task=task, report=report, digests=digests)
 
@@ -239,36 +218,6 @@ def _prepared(rows: Rows, task: Task, split: Decision, *, drawn: SplitSettings |
         possible_leaks=_possible_leaks(task) if any(one.what == "group" for one in rows.report.alike) else 0,
         metadata=encoding,
     )
-
-
-def _from_table(
-    data: DataSettings,
-    device_kind: DeviceKind,
-    frame: Table | None,
-    progress: ReadingProgress | None,
-    *,
-    pretrained: bool,
-) -> tuple[Task, TableReport]:
-    task, report = read_table(
-        str(data.table) if frame is None else frame,
-        label_columns=data.label_columns,
-        kind="binary" if len(data.label_columns) == 1 else "multilabel",
-        image_column=data.image_column,
-        image_root=data.image_root,
-        feature_columns=data.feature_columns,
-        group_column=data.group_column,
-        id_column=data.id_column,
-        split_column=data.split_column,
-        weight_column=data.weight_column,
-        positive=data.positive,
-        metadata_columns=data.metadata_columns,
-        category_columns=data.category_columns,
-        size=data.image_size or (lambda sizes: planned_size(sizes, device_kind, pretrained=pretrained)),
-        skip_bad=data.skip_bad,
-        allow_outside=data.allow_outside,
-        progress=progress,
-    )
-    return kept_in_memory(task, progress=progress), report
 
 
 def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
@@ -307,10 +256,18 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
         raise ValueError("--image-root needs --image-column: without it there are no image files to find.")
 
 
-def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedRecord | None) -> tuple[Task, Decision]:
+def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedData | None) -> tuple[Task, Decision]:
     data = settings.data
     if packed is not None:
-        packed.require_split_of(task, settings.split != SplitSettings())
+        if settings.split != SplitSettings() or set(task.parts) != {"train"}:
+            raise ValueError(
+                "--split-of takes its split from a run: leave out [split], and pack the table without its split column."
+            )
+        if not packed.named_rows:
+            raise ValueError(
+                f"--split-of finds rows by id, and those of {packed.path} have none, or numbers that may be lines of a "
+                "table: pack it with a column of ids, --id-column."
+            )
         return split_like(task, run)
     if data.split_column is not None or settings.split != SplitSettings():
         raise ValueError("--split-of takes its split from a run: leave out the split column and [split].")
@@ -382,7 +339,7 @@ def _possible_leaks(task: Task) -> int:
 
 def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
     """What run.json keeps of the data: columns, split, counts; no names of patients or files."""
-    data, report = settings.data, prepared.report
+    data, report, bags = settings.data, prepared.report, prepared.task.source
     return {
         "table": data.table,
         "packed": None if prepared.packed is None else asdict(prepared.packed),
@@ -408,12 +365,6 @@ def data_record(settings: Settings, prepared: Prepared) -> dict[str, Any]:
         "sets_of_identical_inputs": len(report.duplicates),
         "alike": [asdict(one) for one in report.alike],
         **({} if data.positive is None else {"positive": data.positive}),
-        **({} if data.bag_column is None else {"bag_column": data.bag_column, "images": _images(prepared.task)}),
+        **({"bag_column": data.bag_column, "images": len(bags.members)} if isinstance(bags, BagInputs) else {}),
         **({"few": list(report.few)} if report.few else {}),
     }
-
-
-def _images(task: Task) -> int:
-    """Of all bags together."""
-    assert isinstance(task.source, BagInputs)
-    return len(task.source.members)

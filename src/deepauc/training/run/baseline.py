@@ -11,7 +11,7 @@ from deepauc.training.engine.loop import chosen_device
 from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.run.bundle import Bundle, load_weights, save_weights
 from deepauc.training.run.folder import RunFolder
-from deepauc.training.run.operating import calibrations, thresholds
+from deepauc.training.run.operating import fitted_on_validation
 from deepauc.training.run.record import Results
 from deepauc.training.run.run import Run, aucs_of, finished
 from deepauc.training.run.scores import write_run_scores
@@ -48,10 +48,5 @@ def baseline_run(run: Run, task: Task, *, device: str | torch.device | None = No
     save_weights(folder.model_path, model)
     write_run_scores(folder.path, task, scores)
     folder.write_rows("history.csv", [row for row in run.history if int(row["stage"]) <= number])
-    validation = scores.get("validation")
-    replace(
-        bundle,
-        thresholds={} if validation is None else thresholds(task, validation),
-        calibration={} if validation is None else calibrations(task, validation),
-    ).save(folder.path)
+    replace(bundle, **fitted_on_validation(task, scores)).save(folder.path)
     return finished(folder, Results(auc=aucs_of(task, scores)))

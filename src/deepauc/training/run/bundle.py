@@ -90,14 +90,8 @@ class Bundle:
             if self.copies is None
             else {"number": self.copies.number, "augment": to_plain(self.copies.augment)},
         }
-        if self.features:
-            plain["features"] = list(self.features)
-        if self.window is not None:
-            plain["window"] = list(self.window)
-        if self.cautions:
-            plain["cautions"] = list(self.cautions)
-        if self.picture is not None:
-            plain["picture"] = list(self.picture)
+        later = {"features": self.features, "window": self.window, "cautions": self.cautions, "picture": self.picture}
+        plain |= {name: list(value) for name, value in later.items() if value}
         write_atomically(folder / "bundle.json", (json.dumps(plain, indent=2) + "\n").encode())
 
     @classmethod

@@ -34,36 +34,21 @@ class EpochTally:
 
     def add(self, loss: Tensor, scores: Tensor, labels: Tensor, objective: nn.Module) -> None:
         """After a step: its loss, the (bounded) scores (on views: the matches) and the labels the loss saw."""
-        self.steps += 1
-        self.loss = loss if self.loss is None else self.loss + loss
-        if self.on_views:
-            self._match(scores.mean())
-        if isinstance(objective, DualLoss):
-            zero = (alpha_of(objective) == 0).float().mean()
-            self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
-        if self._keeps_scores(objective):
-            self.scores.append(scores)
-            self.labels.append(labels.reshape(scores.shape))
+        alpha = alpha_of(objective) if isinstance(objective, DualLoss) else loss.new_empty(0)
+        self.add_epoch(loss[None], alpha[None], scores.reshape(1, len(scores), -1), labels, objective)
 
     def add_epoch(self, losses: Tensor, alphas: Tensor, scores: Tensor, labels: Tensor, objective: nn.Module) -> None:
         """The same for many steps at once: losses (T,), alphas (T, L), scores and labels (T, B, L)."""
         self.steps += len(losses)
-        self.loss = losses.sum() if self.loss is None else self.loss + losses.sum()
+        self.loss = _added(self.loss, losses.sum())
         if self.on_views:
-            self._match(scores.mean((1, 2)).sum())
+            self.matched = _added(self.matched, scores.mean((1, 2)).sum())
         if isinstance(objective, DualLoss):
-            zero = (alphas == 0).float().mean(1).sum()
-            self.alpha_zero = zero if self.alpha_zero is None else self.alpha_zero + zero
-        if self._keeps_scores(objective):
+            self.alpha_zero = _added(self.alpha_zero, (alphas == 0).float().mean(1).sum())
+        if isinstance(objective, DualLoss) or (self.watched and not self.on_views):
             shape = (-1,) if scores.shape[2] == 1 else (-1, scores.shape[2])
             self.scores.append(scores.reshape(shape).clone())
             self.labels.append(labels.reshape(shape).clone())
-
-    def _keeps_scores(self, objective: nn.Module) -> bool:
-        return isinstance(objective, DualLoss) or (self.watched and not self.on_views)
-
-    def _match(self, share: Tensor) -> None:
-        self.matched = share if self.matched is None else self.matched + share
 
     def summary(self, objective: nn.Module) -> dict[str, float]:
         """A row of the history; for several labels the mean over them. `Diverged` with a remedy if it went astray."""
@@ -100,6 +85,10 @@ class EpochTally:
         for name, value in state.items():
             moved = value.to(device) if isinstance(value, Tensor) else value
             setattr(self, name, [t.to(device) for t in value] if isinstance(value, list) else moved)
+
+
+def _added(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total + more
 
 
 def _mean_auc(scores: Tensor, labels: Tensor) -> float:

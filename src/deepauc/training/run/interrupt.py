@@ -93,10 +93,9 @@ def stopped_at(
     """
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise TrainingStopped(_out_of_memory(model, inputs, views=views)) from error
-    except RuntimeError as error:
-        if not any(words in str(error) for words in _NO_MEMORY):
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and not any(words in str(error) for words in _NO_MEMORY):
             raise
         raise TrainingStopped(_out_of_memory(model, inputs, views=views)) from error
     except ValueError as error:

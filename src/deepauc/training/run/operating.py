@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,22 @@ from deepauc.metrics.operating_points import (
     threshold_at_specificity,
 )
 from deepauc.metrics.recalibration import fit_temperature
+from deepauc.training.scoring import labels_with_both_classes
 
 
-def thresholds(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, dict[str, float]]:
-    """By label, the raw score at which validation reaches a specificity or a sensitivity.
+def fitted_on_validation(task: Task, scores: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, Any]:
+    """A bundle's `thresholds` and `calibration`, of scores (n, L) by part; nothing without a validation part.
 
-    Specificities of 80, 90, 95 %, more if it can tell; sensitivities of 90 and 95 %.
+    thresholds: by label, the raw score at which validation reaches a specificity (80, 90, 95 %, more if it can tell) or
+    a sensitivity (90 and 95 %). calibration: by label, the temperature and intercept that make validation scores
+    probabilities, as plain data.
     """
-    return {name: thresholds_of(h, y) for name, h, y in _labels_with_both_classes(task, scores)}
+    found: dict[str, Any] = {"thresholds": {}, "calibration": {}}
+    if "validation" in scores:
+        for name, h, y, _ in labels_with_both_classes(task, "validation", scores["validation"]):
+            found["thresholds"][name] = thresholds_of(h, y)
+            found["calibration"][name] = fit_temperature(h, y).to_dict()
+    return found
 
 
 def thresholds_of(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, float]:
@@ -31,19 +39,3 @@ def thresholds_of(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[st
     asked = specificities(int((labels == 0).sum()))
     found = {f"specificity {s:g}": float(threshold_at_specificity(scores, labels, s)) for s in asked}
     return found | {f"sensitivity {s:g}": float(threshold_at_sensitivity(scores, labels, s)) for s in SENSITIVITIES}
-
-
-def calibrations(task: Task, scores: npt.NDArray[np.float32]) -> dict[str, Any]:
-    """By label, the temperature and intercept that make validation scores probabilities, as plain data."""
-    return {name: fit_temperature(h, y).to_dict() for name, h, y in _labels_with_both_classes(task, scores)}
-
-
-def _labels_with_both_classes(
-    task: Task, scores: npt.NDArray[np.float32]
-) -> Iterator[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
-    rows = task.labelled("validation")
-    labels = task.labels[rows].reshape(len(rows), -1)
-    for name, h, y in zip(task.label_names, scores.T, labels.T, strict=True):
-        known = (y == 0) | (y == 1)
-        if len(np.unique(y[known])) == 2:
-            yield name, h[known], y[known]

@@ -20,13 +20,11 @@ def per_group(table: Scores, how: ScorePooling) -> Scores:
         raise ValueError(f"{table.source} names no groups to pool by: name their column, --group-column.")
     parts = table.parts if table.parts is not None else np.full(len(table), "")
     keys = np.array([f"{part}\n{group}" for part, group in zip(parts.tolist(), table.groups.tolist(), strict=True)])
-    _, first, number_of = np.unique(keys, return_index=True, return_inverse=True)
+    _, first = np.unique(keys, return_index=True)
     _, scores = pool_scores(table.scores, keys, how)
-    labels = np.full((len(first), len(table.label_names)), -np.inf)
-    known = np.where(np.isnan(table.labels), -np.inf, table.labels)
-    np.maximum.at(labels, number_of, known)
-    lowest = np.full_like(labels, np.inf)
-    np.minimum.at(lowest, number_of, np.where(np.isnan(table.labels), np.inf, table.labels))
+    missing = np.isnan(table.labels)
+    _, labels = pool_scores(np.where(missing, -np.inf, table.labels), keys, "max")
+    lowest = -pool_scores(-np.where(missing, np.inf, table.labels), keys, "max")[1]
     mixed = int(((lowest < labels) & np.isfinite(lowest)).any(axis=1).sum())
     order = np.argsort(first, kind="stable")
     pooled = replace(

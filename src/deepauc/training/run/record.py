@@ -55,8 +55,13 @@ class TaskRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedData:
-    """The packed set that a run was trained on, where it was one. named_rows: its rows have names, such as files."""
+    """The packed set that a run was trained on. digest: of the inputs that were packed.
 
+    named_rows: its rows have names, such as files. Numbers may be lines of a table, which say nothing elsewhere.
+    """
+
+    path: str = ""
+    digest: str = ""
     images: bool
     named_rows: bool
 
@@ -98,10 +103,10 @@ class DataRecord:
     def of(cls, plain: Any) -> DataRecord:
         found = _mapping(plain)
         packed = _mapping(found.get("packed"))
-        told = PackedData(images=bool(packed.get("images")), named_rows=bool(packed.get("named_rows")))
+        images, named = bool(packed.get("images")), bool(packed.get("named_rows"))
         return cls(
             **_simple(cls, {**found, "skipped_rows": len(_items(found.get("skipped_rows")))}),
-            packed=told if packed else None,
+            packed=PackedData(**_simple(PackedData, packed), images=images, named_rows=named) if packed else None,
             alike=_alike(found.get("alike")),
         )
 

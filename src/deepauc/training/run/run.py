@@ -17,7 +17,7 @@ from deepauc.training.engine.trainer import Trainer
 from deepauc.training.prepare.encoded_metadata import EncodedMetadata
 from deepauc.training.run.bundle import Bundle, save_weights
 from deepauc.training.run.folder import RunFolder
-from deepauc.training.run.operating import calibrations, thresholds
+from deepauc.training.run.operating import fitted_on_validation
 from deepauc.training.run.own_files import digests
 from deepauc.training.run.record import Aucs, Guard, Results, RunRecord
 from deepauc.training.run.scores import read_run_scores, write_run_scores
@@ -109,7 +109,6 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
     if kept != last:  # for the comparison in the report, which need not make them again
         (folder.path / LAST_STAGE).mkdir(exist_ok=True)
         write_run_scores(folder.path / LAST_STAGE, task, made.pop(last))
-    validation = scores.get("validation")
     frozen = trainer.frozen
     inputs, preprocessing = (task, trainer.preprocessing) if frozen is None else (frozen.images, frozen.inputs)
     Bundle(
@@ -118,11 +117,10 @@ def finish_run(trainer: Trainer, *, results_only: bool = False) -> Run:
         kind=task.kind,
         label_names=task.label_names,
         preprocessing=preprocessing,
-        thresholds={} if validation is None else thresholds(task, validation),
-        calibration={} if validation is None else calibrations(task, validation),
         metadata=task.source.encoder.to_dict() if isinstance(task.source, EncodedMetadata) else None,
         copies=recipe.copies,
         window=getattr(inputs.source, "window", None),
+        **fitted_on_validation(task, scores),
     ).save(folder.path)
     return replace(finished(folder, results(found, guard)), stage_scores=made)
 

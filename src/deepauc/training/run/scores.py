@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -259,7 +260,7 @@ def _labels(
         if value is not None:
             values[row] = value
         elif text.lower() not in MISSING:
-            if other_labels == "kept" and (soft := _any_number(text)) is not None:
+            if other_labels == "kept" and (soft := _number(text)) is not None:
                 values[row] = soft
                 continue
             if other_labels != "missing":
@@ -296,17 +297,14 @@ def _require_positives(
 
 
 def _label(text: str, positive: str | None) -> float | None:
-    lowered = text.lower()
+    lowered, number = text.lower(), _number(text)
     if positive is not None:
         if lowered in MISSING and text != positive:
             return None
-        return float(text == positive or _same_number(text, positive))
+        # Of class numbers: 3.0, as pandas writes a column with gaps, is 3.
+        return float(text == positive or (number is not None and number == _number(positive)))
     if lowered in _TRUE or lowered in _FALSE:
         return float(lowered in _TRUE)
-    try:
-        number = _number(text)
-    except ValueError:
-        return None
     return number if number in (0.0, 1.0) else None
 
 
@@ -322,35 +320,20 @@ def _scores_of(path: Path, column: str, cells: Sequence[str], lines: npt.NDArray
     values = np.empty(len(cells))
     for row, cell in enumerate(cells):
         text = cell.strip()
-        try:
-            values[row] = np.nan if text.lower() in MISSING else _number(text)
-        except ValueError:
+        value = np.nan if text.lower() in MISSING else _number(text)
+        if value is None:
             raise ValueError(
                 f"{path}, line {lines[row]}: the score {text[:60]!r} in column {column!r} is not a number. "
                 "Name the column of scores with --score-column."
-            ) from None
+            )
+        values[row] = value
     return values
 
 
-def _any_number(text: str) -> float | None:
-    try:
-        return _number(text)
-    except ValueError:
-        return None
-
-
-def _same_number(text: str, other: str) -> bool:
-    """Of class numbers: 3.0, as pandas writes a column with gaps, is 3."""
-    try:
-        return _number(text) == _number(other)
-    except ValueError:
-        return False
-
-
-def _number(text: str) -> float:
-    if "_" in text:
-        raise ValueError(text)  # float() takes 1_000 for a number
-    return float(text)
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        return None if "_" in text else float(text)  # float() takes 1_000 for a number
+    return None
 
 
 def _repeated(ids: Strings) -> list[str]:

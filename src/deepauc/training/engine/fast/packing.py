@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from deepauc.data.task import Task
+from deepauc.training.engine.claim import claim_folder
 from deepauc.training.engine.fast.fast_step import FastEngine
-from deepauc.training.engine.loop import can_be_fast, chosen_device, claim_folder, made_current
+from deepauc.training.engine.loop import can_be_fast, chosen_device, made_current
 from deepauc.training.engine.trainer import Epoch, Trainer
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.interrupt import Interrupted, InterruptFlag
