@@ -22,7 +22,7 @@ from deepauc.cli.options import (
     checked_device,
     checked_pooling,
 )
-from deepauc.cli.short_help import HELP_ALL, RARE
+from deepauc.cli.short_help import HELP_ALL, rare
 
 if TYPE_CHECKING:
     from deepauc.metrics.partial import Region
@@ -51,9 +51,7 @@ def evaluate(
     ] = None,
     image_column: RareImageColumn = None,
     image_root: RareImageRoot = None,
-    recalibrate: Annotated[
-        bool, typer.Option("--recalibrate", rich_help_panel=RARE, help="With --table: recalibrate to its prevalence.")
-    ] = False,
+    recalibrate: Annotated[bool, rare("With --table: recalibrate to its prevalence.", "--recalibrate")] = False,
     label_column: LabelColumns = None,
     score_column: ScoreColumns = None,
     group_column: GroupColumn = None,

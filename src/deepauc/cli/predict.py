@@ -23,7 +23,7 @@ from deepauc.cli.options import (
     checked_device,
     checked_pooling,
 )
-from deepauc.cli.short_help import HELP_ALL, RARE
+from deepauc.cli.short_help import HELP_ALL, rare
 from deepauc.cli.table_report import OTHER_NAMES, refuse_table
 
 if TYPE_CHECKING:
@@ -56,33 +56,23 @@ def predict(
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="W",
-            rich_help_panel=RARE,
-            help="Weight of each run, in order; repeatable (default: equal). Or once: learned (on validation).",
+        rare(
+            "Weight of each run, in order; repeatable (default: equal). Or once: learned (on validation).", metavar="W"
         ),
     ] = None,
     probability: Annotated[
         bool, typer.Option("--probability", help="Add probabilities, recalibrated on validation.")
     ] = False,
-    parts: Annotated[
-        bool,
-        typer.Option("--parts", rich_help_panel=RARE, help="Add each row's part (train, test, ...) in the runs."),
-    ] = False,
-    seed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed of --tta (default: 0).")
-    ] = None,
+    parts: Annotated[bool, rare("Add each row's part (train, test, ...) in the runs.", "--parts")] = False,
+    seed: Annotated[int | None, rare("Random seed of --tta (default: 0).", metavar="N", min=0)] = None,
     device: RareDevice = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows with a problem.")] = False,
     allow_outside: RareAllowOutside = False,
     force: RareForce = False,
     spreadsheet_safe: Annotated[
-        bool,
-        typer.Option("--spreadsheet-safe", rich_help_panel=RARE, help="Write ' before ids that look like formulas."),
+        bool, rare("Write ' before ids that look like formulas.", "--spreadsheet-safe")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only where the scores are.")
-    ] = False,
+    quiet: Annotated[bool, rare("Print only where the scores are.", "--quiet")] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
