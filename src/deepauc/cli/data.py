@@ -34,7 +34,7 @@ from deepauc.cli.options import (
     parse_size,
 )
 from deepauc.cli.short_help import HELP_ALL, ShortHelp
-from deepauc.cli.table_report import refuse_table, report_record, show_summary
+from deepauc.cli.table_report import refuse, refuse_table, report_record, show_summary
 from deepauc.data.datasets.benchmarks.load import data_root
 from deepauc.data.datasets.catalogue import CATALOGUE, load_named
 from deepauc.data.export import Exported, export_task
@@ -239,8 +239,7 @@ def pack(
                     progress=advance,
                 )
         except TableError as error:
-            output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-            refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)
+            refuse(output, error, may_skip=not skip_bad)
         skipped = report.skipped
         task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed or 0)
     else:

@@ -25,9 +25,8 @@ from deepauc.cli.options import (
 from deepauc.cli.short_help import HELP_ALL, rare
 
 if TYPE_CHECKING:
-    from deepauc.metrics.partial import Region
-    from deepauc.metrics.pooling import ScorePooling
     from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, PartialAuc
+    from deepauc.reporting.external import External
     from deepauc.reporting.folds import FoldAuc
     from deepauc.training.run.scores import Scores
 
@@ -82,22 +81,27 @@ def evaluate(
             raise ValueError(
                 "--score-column, --part-column and --part choose from a file of scores: leave them out with --table."
             )
-        _external(
-            scores,
-            table,
-            label_columns=label_column or (),
-            image_column=image_column,
-            image_root=image_root,
-            group_column=group_column,
-            positive=positive,
-            recalibrate=recalibrate,
-            per_group=pooling,
-            bag_column=bag_column,
-            region=region,
-            device=device,
-            force=force,
-            output=Output(quiet=quiet, as_json=as_json),
-        )
+        from deepauc.cli.table_report import columns_as_trained
+        from deepauc.reporting.external import evaluate_table
+
+        output = Output(quiet=quiet, as_json=as_json)
+        with columns_as_trained(output, may_skip=False):
+            external = evaluate_table(
+                scores,
+                table,
+                label_columns=label_column or (),
+                image_column=image_column,
+                image_root=image_root,
+                group_column=group_column,
+                positive=positive,
+                recalibrate=recalibrate,
+                per_group=pooling,
+                bag_column=bag_column,
+                region=region,
+                device=checked_device(device),
+                force=force,
+            )
+        _show_external(output, external, run=scores)
         return
     if recalibrate or image_column or image_root or bag_column:
         raise ValueError(
@@ -150,57 +154,15 @@ def evaluate(
     output.record({**record, "results": [_record(one, within) for one in found]})
 
 
-def _external(
-    run: Path,
-    table: Path,
-    *,
-    label_columns: Sequence[str],
-    image_column: str | None,
-    image_root: Path | None,
-    group_column: str | None,
-    positive: str | None,
-    recalibrate: bool,
-    per_group: ScorePooling | None,
-    bag_column: str | None,
-    region: Region | None,
-    device: str | None,
-    force: bool,
-    output: Output,
-) -> None:
+def _show_external(output: Output, found: External, *, run: Path) -> None:
     """A finished run on new labelled rows, beside its figures in training."""
-    from dataclasses import asdict
-
-    from deepauc.cli.table_report import OTHER_NAMES, refuse_table
-    from deepauc.data.table.problems import TableError
-    from deepauc.data.table.rows import MissingColumnError
     from deepauc.reporting.evaluation.findings import to_json
-    from deepauc.reporting.external import HEADER, evaluate_table
+    from deepauc.reporting.external import HEADER
     from deepauc.reporting.figures.label import interval_text
 
-    try:
-        found = evaluate_table(
-            run,
-            table,
-            label_columns=label_columns,
-            image_column=image_column,
-            image_root=image_root,
-            group_column=group_column,
-            positive=positive,
-            recalibrate=recalibrate,
-            per_group=per_group,
-            bag_column=bag_column,
-            region=region,
-            device=checked_device(device),
-            force=force,
-        )
-    except MissingColumnError as error:
-        raise ValueError(f"{error} {OTHER_NAMES}") from None
-    except TableError as error:
-        output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-        refuse_table(output, error.problems, may_skip=False, every_row=error.every_row)
     for note in found.notes:
         output.say(note)
-    output.table(list(HEADER), found.rows(), title=f"{run} on {table}, with 95 % intervals")
+    output.table(list(HEADER), found.rows(), title=f"{run} on {found.table}, with 95 % intervals")
     rows = [
         [one.name, point.name, interval_text(point.sensitivity), interval_text(point.specificity)]
         for one in found.labels

@@ -24,7 +24,7 @@ from deepauc.cli.options import (
     checked_pooling,
 )
 from deepauc.cli.short_help import HELP_ALL, rare
-from deepauc.cli.table_report import OTHER_NAMES, refuse_table
+from deepauc.cli.table_report import columns_as_trained
 
 if TYPE_CHECKING:
     from deepauc.training.predict.table import TablePrediction
@@ -84,43 +84,33 @@ def predict(
     pooling = checked_pooling(per_group)
     output = Output.beside([out], quiet=quiet, as_json=as_json)
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
-    from dataclasses import asdict
-
-    from deepauc.data.table.problems import TableError
-    from deepauc.data.table.rows import MissingColumnError
     from deepauc.training.predict.table import predict_table
 
     target = checked_device(device)
-    try:
-        with output.progress(f"Scoring {table}") as advance:
-            found = predict_table(
-                runs,
-                table,
-                image_column=image_column,
-                feature_columns=feature_column or (),
-                label_columns=label_column or (),
-                group_column=group_column,
-                positive=positive,
-                id_column=id_column,
-                bag_column=bag_column,
-                per_group=pooling,
-                tta=tta,
-                scale=scale,  # type: ignore[arg-type]  # checked above
-                weights=weights,
-                probability=probability,
-                parts=parts,
-                seed=seed,
-                device=target,
-                skip_bad=skip_bad,
-                allow_outside=allow_outside,
-                force=force,
-                progress=advance,
-            )
-    except MissingColumnError as error:
-        raise ValueError(f"{error} {OTHER_NAMES}") from None
-    except TableError as error:
-        output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-        refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)
+    with columns_as_trained(output, may_skip=not skip_bad), output.progress(f"Scoring {table}") as advance:
+        found = predict_table(
+            runs,
+            table,
+            image_column=image_column,
+            feature_columns=feature_column or (),
+            label_columns=label_column or (),
+            group_column=group_column,
+            positive=positive,
+            id_column=id_column,
+            bag_column=bag_column,
+            per_group=pooling,
+            tta=tta,
+            scale=scale,  # type: ignore[arg-type]  # checked above
+            weights=weights,
+            probability=probability,
+            parts=parts,
+            seed=seed,
+            device=target,
+            skip_bad=skip_bad,
+            allow_outside=allow_outside,
+            force=force,
+            progress=advance,
+        )
     found.write(out, spreadsheet_safe=spreadsheet_safe)
     _show(output, found, out)
 
