@@ -17,7 +17,7 @@ from deepauc.metrics.partial import Region, compare_partial_auroc, partial_auroc
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired, PairedPartial
 from deepauc.reporting.evaluation.label import NO_PART, WHOLE, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
-from deepauc.reporting.evaluation.sample import Sample, attempt
+from deepauc.reporting.evaluation.sample import Sample, attempt, sample_of
 from deepauc.reporting.evaluation.within_folds import DRAWN_POINTS
 from deepauc.training.run.scores import OOF, Floats, Scores, Strings
 
@@ -38,17 +38,6 @@ class TableComparison:
     labels: tuple[Paired | Absent, ...]
     group_word: str = "patient"
     groups_differ: bool = False
-
-
-def sample_of(table: Scores, number: int, *, part: str | None = None) -> Sample:
-    """One label of a table. part: of which its rows are; held-out rows of cross-validation have their folds."""
-    return Sample(
-        scores=table.scores[:, number],
-        labels=table.labels[:, number],
-        groups=table.groups,
-        group_word=table.group_word,
-        folds=table.folds if part == OOF else None,
-    )
 
 
 def evaluate_part(
