@@ -19,7 +19,7 @@ from deepauc.data.task import Task
 from deepauc.studies.grid import Config
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
-from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet
+from deepauc.studies.study import Inherits, Study, StudySet
 from deepauc.training.run.run import Run
 from experiments.benchmarks import halving
 from experiments.benchmarks.tables import BenchmarkCell
@@ -110,13 +110,13 @@ def cell_study(
     )
 
 
-def from_levers(loss: str, *further: str) -> InheritsLatest:
+def from_levers(loss: str, *further: str) -> Inherits:
     """What the searches of a loss have chosen: the last of these further studies, otherwise of its levers.
 
     As long as a search is unfinished, it is what the last finished one has chosen; the record says which.
     """
     axes = chosen_axes(loss) if further else tuple(dict.fromkeys((*followed(loss), *all_axes(loss))))
-    return InheritsLatest.after((*searched(loss), *further), axes=axes)
+    return Inherits.after((*searched(loss), *further), axes=axes)
 
 
 def _cell(cell: BenchmarkCell) -> list[Study]:

@@ -23,7 +23,7 @@ from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid
 from deepauc.studies.selection import NothingToChoose, TriedSetting
 from deepauc.studies.sources import BenchmarkSource, TaskSource
-from deepauc.studies.study import InheritsLatest, Study
+from deepauc.studies.study import Inherits, Study
 from experiments.search.recipe import best
 
 SET = "best"
@@ -195,7 +195,7 @@ def lever_studies(
     fold_source = FoldSource(source=source, folds=folds)
     studies: list[Study] = []
     decided: tuple[str, ...] = ()
-    inherits = InheritsLatest.after(searched("auc_m"), axes=followed(loss)) if loss in FOLLOWERS else None
+    inherits = Inherits.after(searched("auc_m"), axes=followed(loss)) if loss in FOLLOWERS else None
     for number, lever in enumerate(LEVERS[loss], start=1):
         if inherits is not None:
             decided = inherits.axes
@@ -216,7 +216,7 @@ def lever_studies(
             )
         )
         axes = tuple(dict.fromkeys((*decided, *lever.axes)))
-        inherits = InheritsLatest(study=studies[-1].name, axes=axes)
+        inherits = Inherits(study=studies[-1].name, axes=axes)
     return tuple(studies)
 
 
@@ -237,7 +237,7 @@ def longer_first_study(loss: str) -> Study:
         grid=LONGER_FIRST.grid,
         select=SimplestWithinPairedError(),
         tuning_seeds=fold_source.seeds(SELECTION_SETS),
-        inherits=InheritsLatest.after(searched(loss), axes=axes),
+        inherits=Inherits.after(searched(loss), axes=axes),
         seeds=(0,),  # never refitted: folds are for choosing
         group=LONGER_FIRST.name,
     )
