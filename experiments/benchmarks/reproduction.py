@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid, sample
 from deepauc.studies.records.book import RecordBook
-from deepauc.studies.sources import BenchmarkSource
+from deepauc.studies.sources import BenchmarkSource, FoldSource
 from deepauc.studies.study import Inherits, Study, StudySet
 from experiments.benchmarks import halving
 from experiments.benchmarks.ablation_tasks import ChangedSource, RankingSource

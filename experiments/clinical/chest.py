@@ -127,8 +127,6 @@ def _policy(design: ChestDesign, policy: Choice) -> Study:
 def chest_entry(design: ChestDesign) -> Entry:
     """With the records of other settings beside its own, and readers counted where their points are given."""
     return Entry(
-        name=design.name,
-        title=design.title,
         studies=chest_set(design),
         page=PAGES[design.name],
         page_after_run=True,

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record
-from deepauc.studies.sources import BenchmarkSource
+from deepauc.studies.sources import BenchmarkSource, FoldSource
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.recipe import Bound, Recipe
 from deepauc.training.schedule import Constant

@@ -19,10 +19,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid
 from deepauc.studies.selection import NothingToChoose, TriedSetting
-from deepauc.studies.sources import BenchmarkSource, TaskSource
+from deepauc.studies.sources import BenchmarkSource, FoldSource, TaskSource
 from deepauc.studies.study import Inherits, Study
 from experiments.search.recipe import best
 

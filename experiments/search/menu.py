@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid, sample
+from deepauc.studies.sources import FoldSource
 from deepauc.studies.study import Inherits, Study
 from experiments.benchmarks.halving import BestOf, PooledSource
 from experiments.search.levers import FOLDS, LONGER_FIRST, LOSSES, all_axes, longer_first_name, searched

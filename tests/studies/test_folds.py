@@ -12,14 +12,13 @@ import torch
 from deepauc.data.datasets.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.running import first_stages
 from deepauc.studies.running.execution import _first_stages
 from deepauc.studies.running.first_stages import FirstStages
 from deepauc.studies.running.missing import MissingRuns
 from deepauc.studies.running.runner import _goes_on, run_studies
-from deepauc.studies.sources import BenchmarkSource, Place
+from deepauc.studies.sources import BenchmarkSource, FoldSource, Place
 from deepauc.studies.study import Inherits, Study
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.plain import recipe_hash

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from deepauc.studies.chosen import RecordedSettings
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.status import status_of
+from deepauc.studies.sources import FoldSource
 from deepauc.studies.study import Inherits, Study, StudySet
 from deepauc.training.run.folder import NUMERICS_VERSION
 
