@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deepauc.cli import options
 from deepauc.cli.console import Output
-from deepauc.cli.options import (
-    AsJson,
-    RareBagColumn,
-    RareDevice,
-    RareForce,
-    RareImageColumn,
-    RareImageRoot,
-    RareMaxFpr,
-    RareMinTpr,
-    RarePerGroup,
-    checked_device,
-    checked_pooling,
-)
 from deepauc.cli.short_help import HELP_ALL, rare
 
 if TYPE_CHECKING:
@@ -48,8 +36,8 @@ def evaluate(
     table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="New labelled rows, to be scored by the run.")
     ] = None,
-    image_column: RareImageColumn = None,
-    image_root: RareImageRoot = None,
+    image_column: options.RareImageColumn = None,
+    image_root: options.RareImageRoot = None,
     recalibrate: Annotated[bool, rare("With --table: recalibrate to its prevalence.", "--recalibrate")] = False,
     label_column: LabelColumns = None,
     score_column: ScoreColumns = None,
@@ -57,14 +45,14 @@ def evaluate(
     part_column: PartColumn = None,
     part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part (default: every part).")] = None,
     positive: Positive = None,
-    per_group: RarePerGroup = None,
-    bag_column: RareBagColumn = None,
-    max_fpr: RareMaxFpr = None,
-    min_tpr: RareMinTpr = None,
-    force: RareForce = False,
+    per_group: options.RarePerGroup = None,
+    bag_column: options.RareBagColumn = None,
+    max_fpr: options.RareMaxFpr = None,
+    min_tpr: options.RareMinTpr = None,
+    force: options.RareForce = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print one line per result.")] = False,
-    as_json: AsJson = False,
-    device: RareDevice = None,
+    as_json: options.AsJson = False,
+    device: options.RareDevice = None,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Compute AUCs with intervals from a file of scores and labels.
@@ -74,7 +62,7 @@ def evaluate(
     del help_all  # it has shown itself by now
     from deepauc.metrics.partial import Region
 
-    pooling = checked_pooling(per_group)
+    pooling = options.checked_pooling(per_group)
     region = Region.asked(max_fpr, min_tpr)
     if table is not None:
         if score_column or part_column or part:
@@ -98,7 +86,7 @@ def evaluate(
                 per_group=pooling,
                 bag_column=bag_column,
                 region=region,
-                device=checked_device(device),
+                device=options.checked_device(device),
                 force=force,
             )
         _show_external(output, external, run=scores)

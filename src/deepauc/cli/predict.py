@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from deepauc.cli import options
 from deepauc.cli.console import Output
-from deepauc.cli.options import (
-    AsJson,
-    FeatureColumns,
-    IdColumn,
-    ImageColumn,
-    RareAllowOutside,
-    RareBagColumn,
-    RareDevice,
-    RareForce,
-    RarePerGroup,
-    RarePositive,
-    checked_device,
-    checked_pooling,
-)
 from deepauc.cli.short_help import HELP_ALL, rare
 from deepauc.cli.table_report import columns_as_trained
 
@@ -36,17 +23,17 @@ def predict(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several runs are averaged.")],
     table: Annotated[Path, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="CSV file to write (-: standard output).")],
-    image_column: ImageColumn = None,
-    feature_column: FeatureColumns = None,
+    image_column: options.ImageColumn = None,
+    feature_column: options.FeatureColumns = None,
     label_column: Annotated[
         list[str] | None,
         typer.Option("--label-column", metavar="COLUMN", help="Labels to copy to the output; repeatable."),
     ] = None,
     group_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients to copy to the output.")] = None,
-    positive: RarePositive = None,
-    id_column: IdColumn = None,
-    bag_column: RareBagColumn = None,
-    per_group: RarePerGroup = None,
+    positive: options.RarePositive = None,
+    id_column: options.IdColumn = None,
+    bag_column: options.RareBagColumn = None,
+    per_group: options.RarePerGroup = None,
     tta: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", show_default=False, help="Test-time augmentation: average N copies."),
@@ -65,15 +52,15 @@ def predict(
     ] = False,
     parts: Annotated[bool, rare("Add each row's part (train, test, ...) in the runs.", "--parts")] = False,
     seed: Annotated[int | None, rare("Random seed of --tta (default: 0).", metavar="N", min=0)] = None,
-    device: RareDevice = None,
+    device: options.RareDevice = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows with a problem.")] = False,
-    allow_outside: RareAllowOutside = False,
-    force: RareForce = False,
+    allow_outside: options.RareAllowOutside = False,
+    force: options.RareForce = False,
     spreadsheet_safe: Annotated[
         bool, rare("Write ' before ids that look like formulas.", "--spreadsheet-safe")
     ] = False,
     quiet: Annotated[bool, rare("Print only where the scores are.", "--quiet")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Score new rows with trained runs. Columns default to those of training."""
@@ -81,12 +68,12 @@ def predict(
     weights = _weights(weight or [])
     if scale is not None and scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
-    pooling = checked_pooling(per_group)
+    pooling = options.checked_pooling(per_group)
     output = Output.beside([out], quiet=quiet, as_json=as_json)
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
     from deepauc.training.predict.table import predict_table
 
-    target = checked_device(device)
+    target = options.checked_device(device)
     with columns_as_trained(output, may_skip=not skip_bad), output.progress(f"Scoring {table}") as advance:
         found = predict_table(
             runs,

@@ -8,26 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepauc.cli import options
 from deepauc.cli.console import Output
-from deepauc.cli.options import (
-    LABELS,
-    CategoryColumns,
-    FeatureColumns,
-    GroupColumn,
-    ImageColumn,
-    MetadataInputs,
-    RareAllowOutside,
-    RareBagColumn,
-    RareDevice,
-    RareIdColumn,
-    RareImageRoot,
-    RarePositive,
-    RareSkipBad,
-    RareWeightColumn,
-    SplitColumn,
-    parse_folds,
-    parse_size,
-)
 from deepauc.cli.short_help import HELP_ALL, ShortHelp, rare
 
 if TYPE_CHECKING:
@@ -51,22 +33,22 @@ def train(
     context: typer.Context,
     table: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")] = None,
     packed: Annotated[Path | None, rare("Packed data set, instead of --table.", metavar="DIR")] = None,
-    image_column: ImageColumn = None,
-    image_root: RareImageRoot = None,
-    label_column: Annotated[list[str] | None, LABELS] = None,
-    feature_column: FeatureColumns = None,
-    metadata_column: MetadataInputs = None,
-    category_column: CategoryColumns = None,
-    group_column: GroupColumn = None,
-    split_column: SplitColumn = None,
+    image_column: options.ImageColumn = None,
+    image_root: options.RareImageRoot = None,
+    label_column: Annotated[list[str] | None, options.LABELS] = None,
+    feature_column: options.FeatureColumns = None,
+    metadata_column: options.MetadataInputs = None,
+    category_column: options.CategoryColumns = None,
+    group_column: options.GroupColumn = None,
+    split_column: options.SplitColumn = None,
     split_of: Annotated[Path | None, rare("Use the split of this run (matched by row id).", metavar="RUN")] = None,
     folds: Annotated[
         str | None, typer.Option(metavar="N|COLUMN", help="Cross-validation; 0: one split (default: auto).")
     ] = None,
-    weight_column: RareWeightColumn = None,
-    positive: RarePositive = None,
-    id_column: RareIdColumn = None,
-    bag_column: RareBagColumn = None,
+    weight_column: options.RareWeightColumn = None,
+    positive: options.RarePositive = None,
+    id_column: options.RareIdColumn = None,
+    bag_column: options.RareBagColumn = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the trained model and its report.")
     ] = None,
@@ -102,9 +84,9 @@ def train(
         int | None, rare("Images of a bag per training step (default: 16).", metavar="N", min=1)
     ] = None,
     batch_size: Annotated[int | None, rare("Batch size.", metavar="N", min=2)] = None,
-    device: RareDevice = None,
-    skip_bad: RareSkipBad = False,
-    allow_outside: RareAllowOutside = False,
+    device: options.RareDevice = None,
+    skip_bad: options.RareSkipBad = False,
+    allow_outside: options.RareAllowOutside = False,
     tensorboard: Annotated[bool, rare("Write curves to DIR/tensorboard at the end.", "--tensorboard")] = False,
     examples: Annotated[bool, rare("Write examples.html with patients' images.", "--examples")] = False,
     quiet: Annotated[bool, rare("Print only the results.", "--quiet")] = False,
@@ -129,7 +111,7 @@ def train(
         "split_of": None if split_of is None else str(split_of),
         "weight_column": weight_column,
         "positive": positive,
-        "image_size": None if image_size is None else parse_size(image_size, option="--image-size"),
+        "image_size": None if image_size is None else options.parse_size(image_size, option="--image-size"),
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,
     }
@@ -149,7 +131,7 @@ def train(
         "pooling": pooling,
         "images_per_bag": images_per_bag,
     }
-    top = {"seed": seed, "tune": tune, "folds": None if folds is None else parse_folds(folds)}
+    top = {"seed": seed, "tune": tune, "folds": None if folds is None else options.parse_folds(folds)}
     settings = _settings(config, data=given_data, plan=given_plan, top=top)
     from deepauc.cli.training_run import print_settings, run_training
 
