@@ -85,7 +85,6 @@ def _printed_tuning(network: str, percent: int, loss: str) -> Study:
         fixed={"loss": loss, "network": network},
         grid=sample(PRINTED[loss], n=DRAWN, seed=DRAW_SEED),
         tuning_seeds=_sets(percent, TUNED_ON, (100,)),
-        seeds=(0,),  # folds are for choosing
         group=f"{network}-{percent}-tuning",
     )
 
@@ -180,7 +179,6 @@ def fair_set() -> StudySet:
                 fixed={"loss": loss, "network": network},
                 grid=menu(network, loss),
                 tuning_seeds=_sets(1, *where),
-                seeds=(0,),  # folds are for choosing
                 group=f"{network}-fair-{turn}",
             )
             for turn, where in ROUNDS.items()

@@ -388,7 +388,6 @@ def _study(name: str, changes: Sequence[str]) -> Study:
         fixed={"on": name},
         grid=Grid(axes={"change": tuple(changes)}, configs=tuple({"change": change} for change in changes), seed=0),
         tuning_seeds=folds.seeds((data.number,)),
-        seeds=(0,),  # folds are for choosing
     )
 
 

@@ -89,15 +89,7 @@ def read_ranks(kept: Mapping[str, Any]) -> tuple[npt.NDArray[np.float64], npt.ND
     return np.asarray(kept["ranks"]) / 2, np.asarray(kept["labels"]).astype(np.float64)
 
 
-def cell_study(
-    name: str,
-    loss: str,
-    source: TaskSource,
-    *,
-    inherits: Inherits,
-    fixed: Config,
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
-) -> Study:
+def cell_study(name: str, loss: str, source: TaskSource, *, inherits: Inherits, fixed: Config) -> Study:
     """What was chosen for a loss, unchanged, on a cell's training sets."""
     return Study(
         name=f"{name}-{loss}",
@@ -105,7 +97,6 @@ def cell_study(
         method=best,
         fixed={key: value for key, value in {**BASE[loss], **fixed}.items() if key not in inherits.axes},
         inherits=inherits,
-        seeds=seeds,
         group=name,
     )
 

@@ -64,7 +64,6 @@ def divergence() -> StudySet:
             fixed={"loss": loss, "steps": steps},
             grid=GRID,
             tuning_seeds=tuple(10 * number for number in sets),
-            seeds=(0,),  # folds are for choosing
             group=name,
         )
         for name, (source, steps, sets) in WHERE.items()

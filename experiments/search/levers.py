@@ -210,7 +210,6 @@ def lever_studies(
                 select=SimplestWithinPairedError(),
                 tuning_seeds=fold_source.seeds(sets),
                 inherits=inherits,
-                seeds=(0,),  # never refitted: folds are for choosing
                 group=f"levers-{number:02d}" if loss in LOSSES else "levers-other_losses",
             )
         )
@@ -237,7 +236,6 @@ def longer_first_study(loss: str) -> Study:
         select=SimplestWithinPairedError(),
         tuning_seeds=fold_source.seeds(SELECTION_SETS),
         inherits=Inherits.after(searched(loss), axes=axes),
-        seeds=(0,),  # never refitted: folds are for choosing
         group=LONGER_FIRST.name,
     )
 

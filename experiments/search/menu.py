@@ -107,6 +107,5 @@ def _study(name: str, loss: str, grid: Grid, inherits: Inherits, folds: tuple[Fo
         grid=grid,
         inherits=inherits,
         tuning_seeds=tuple(seed for b, n, count in folds for seed in source.seeds((POOLED.number(b, n),))[:count]),
-        seeds=(0,),  # never refitted: folds are for choosing
         group=group,
     )

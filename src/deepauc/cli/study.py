@@ -120,7 +120,7 @@ def run_study(
     from deepauc.studies.running.cluster import Cluster
     from deepauc.studies.running.missing import weights_not_here
     from deepauc.studies.running.runner import run_studies
-    from deepauc.studies.sources import Place
+    from deepauc.studies.sources import Place, is_for_choosing
     from deepauc.studies.study import cut_all
 
     output, entry = Output(quiet=quiet, as_json=as_json), load_studies(file).find(name)
@@ -148,7 +148,7 @@ def run_study(
     if curves:
         chosen = tuple(replace(one, test_curve=True) for one in chosen)
     if only is not None:
-        chosen = tuple(replace(one, seeds=_declared(one, only)) for one in chosen)
+        chosen = tuple(one if is_for_choosing(one.task) else replace(one, seeds=_declared(one, only)) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_announcement(entry, chosen))
     for message in weights_not_here(chosen, RecordBook.of(results, studies.name)) if tasks is None else ():

@@ -305,7 +305,7 @@ def searched(tmp_path_factory):
     patch.setattr(best_levers, "LEVERS", short)
     searches = [s for loss in (*LOSSES, "auc_s") for s in lever_studies(loss, DIGITS, base=SMALL, sets=(100,), folds=2)]
     cells = [
-        cell_study(name, loss, DIGITS, inherits=from_levers(loss), fixed={**SMALL, "draw": draw}, seeds=(0, 1))
+        replace(cell_study(name, loss, DIGITS, inherits=from_levers(loss), fixed={**SMALL, "draw": draw}), seeds=(0, 1))
         for draw, name in enumerate(("C10-R-1", "C10-R-1-again"))
         for loss in (*LOSSES, "auc_s")[: 2 if draw else 3]
     ]
