@@ -3,10 +3,8 @@
 deepauc study run experiments/best.py --cells menu --device cuda --max-minutes 25
 """
 
-from dataclasses import replace
-
 from deepauc.studies.entry import Entry
 from experiments.search import page
 from experiments.search.cells import best_set, settled
 
-STUDIES = [replace(Entry.of(best_set(), page=page.PAGE), settled=settled)]
+STUDIES = [Entry(studies=best_set(), page=page.PAGE, settled=settled)]

@@ -9,8 +9,6 @@ from experiments.clinical import best, chest, packs, page, studies
 STUDIES = [
     *(
         Entry(
-            name=one.name,
-            title=one.title,
             studies=one,
             page=page.PAGES[one.name],
             page_after_run=True,

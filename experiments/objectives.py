@@ -7,4 +7,4 @@ from deepauc.studies.entry import Entry
 from experiments.beyond.page import page
 from experiments.beyond.studies import objectives, on_a_cpu
 
-STUDIES = [Entry.of(one, page=page(one)) for one in (objectives(), on_a_cpu())]
+STUDIES = [Entry(studies=one, page=page(one)) for one in (objectives(), on_a_cpu())]

@@ -4,22 +4,21 @@ deepauc study list experiments/paper.py
 deepauc study run experiments/paper.py smoke
 """
 
-from dataclasses import replace
-
 from deepauc.studies.entry import Entry
 from experiments.benchmarks import ablations, page, reproduction, reproduction_page, smoke, toy
 from experiments.benchmarks.tables import paper_tables
 from experiments.search import divergence
 
 STUDIES = [
-    Entry.of(paper_tables(), page=page.PAGE),
-    Entry.of(ablations.ablations(), page=ablations.PAGE),
+    Entry(studies=paper_tables(), page=page.PAGE),
+    Entry(studies=ablations.ablations(), page=ablations.PAGE),
     toy.ENTRY,
-    Entry.of(smoke.smoke(), page=smoke.PAGE),
-    Entry.of(divergence.divergence(), page=divergence.PAGE),
+    Entry(studies=smoke.smoke(), page=smoke.PAGE),
+    Entry(studies=divergence.divergence(), page=divergence.PAGE),
     *(
-        replace(
-            Entry.of(one, page=reproduction_page.PAGES[one.name]),
+        Entry(
+            studies=one,
+            page=reproduction_page.PAGES[one.name],
             settled=reproduction.settled if one.name == "fair" else None,
         )
         for one in reproduction.reproduction_sets()

@@ -7,4 +7,4 @@ from deepauc.studies.entry import Entry
 from experiments.planning import page
 from experiments.planning.changes import plan_set
 
-STUDIES = [Entry.of(plan_set(), page=page.PAGE)]
+STUDIES = [Entry(studies=plan_set(), page=page.PAGE)]

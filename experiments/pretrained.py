@@ -7,5 +7,4 @@ from deepauc.studies.entry import Entry
 from experiments.clinical.pretrained import pack_of, pretrained_set
 from experiments.clinical.pretrained_page import PAGE
 
-_STUDIES = pretrained_set()
-STUDIES = [Entry(name=_STUDIES.name, title=_STUDIES.title, studies=_STUDIES, page=PAGE, pack=pack_of)]
+STUDIES = [Entry(studies=pretrained_set(), page=PAGE, pack=pack_of)]

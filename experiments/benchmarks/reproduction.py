@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid, sample
 from deepauc.studies.records.book import RecordBook
-from deepauc.studies.sources import BenchmarkSource
+from deepauc.studies.sources import BenchmarkSource, FoldSource
 from deepauc.studies.study import Inherits, Study, StudySet
 from experiments.benchmarks import halving
 from experiments.benchmarks.ablation_tasks import ChangedSource, RankingSource
@@ -86,7 +85,6 @@ def _printed_tuning(network: str, percent: int, loss: str) -> Study:
         fixed={"loss": loss, "network": network},
         grid=sample(PRINTED[loss], n=DRAWN, seed=DRAW_SEED),
         tuning_seeds=_sets(percent, TUNED_ON, (100,)),
-        seeds=(0,),  # folds are for choosing
         group=f"{network}-{percent}-tuning",
     )
 
@@ -181,7 +179,6 @@ def fair_set() -> StudySet:
                 fixed={"loss": loss, "network": network},
                 grid=menu(network, loss),
                 tuning_seeds=_sets(1, *where),
-                seeds=(0,),  # folds are for choosing
                 group=f"{network}-fair-{turn}",
             )
             for turn, where in ROUNDS.items()

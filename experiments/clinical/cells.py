@@ -11,32 +11,43 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.comparison import Comparison
 from deepauc.models.fusion import ensemble
 from deepauc.studies.records.book import Record
+from deepauc.studies.study import StudySet
 from experiments.clinical.recipes import LOSSES
 from experiments.clinical.scores import Floats, TestScores, against, pooled, read_scores
-from experiments.clinical.studies import HAM_NETWORKS, MELANOMA_NETWORKS, PRINTED_NETWORKS, PRINTED_SKIN
+from experiments.clinical.studies import (
+    HAM_NETWORKS,
+    MELANOMA_NETWORKS,
+    PRINTED_NETWORKS,
+    PRINTED_SKIN,
+    ddsm,
+    medical,
+    melanoma,
+    pcam,
+)
 
 SEEDS = 5  # training sets, or folds
 
 
 @dataclass(frozen=True, kw_only=True)
 class MedicalCell:
-    """A row of four losses. paper: test AUC of CE, focal, AUC-S and AUC-M on the task it stands in for.
+    """A row of up to four losses. paper: test AUC of CE, focal, AUC-S and AUC-M on the task it stands in for.
 
     published: of others on this very task. folds: one test part a fold, rather than one for all training sets.
     """
 
     name: str
-    paper: tuple[float, ...] | None = None
-    published: float | None = None
-    folds: bool = False
-    losses: tuple[str, ...] = LOSSES
+    paper: tuple[float, ...] | None
+    published: float | None
+    folds: bool
+    losses: tuple[str, ...]
 
 
+_FAMILIES = ("breast", "pneumonia", "path", "ham", "isic", "melanoma", "ddsm", "pcam")  # in this order on a page
 _DDSM, _PCAM = (0.9392, 0.9495, 0.9469, 0.9544), (0.8394, 0.8556, 0.8703, 0.8896)
 _MELANOMA = (0.9285, 0.9266, 0.9332, 0.9357)  # private part, EfficientNet-B5 at 384 px, without TTA
-_BREAST, _PNEUMONIA = 0.901, 0.973  # the best seen at 28 px on the official parts
-_PAIR = ("ce", "auc_m")
-_SETTINGS = ("R-paper", "R-ours", "printed")
+_PAPER = {"breast": _DDSM, "ddsm": _DDSM, "path": _PCAM, "pcam": _PCAM, "ham": _MELANOMA, "melanoma": _MELANOMA}
+_PUBLISHED = {"breast": 0.901, "pneumonia": 0.973}  # the best seen at 28 px on the official parts
+_IN_FOLDS = ("ham", "isic", "melanoma")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +57,6 @@ class SkinCells:
     name: str
     networks: tuple[str, ...]
 
-    def each(self) -> tuple[MedicalCell, ...]:
-        losses = {which: LOSSES if which == self.networks[0] else _PAIR for which in self.networks}
-        images = (
-            MedicalCell(name=f"{self.name}-{which}", paper=_MELANOMA, folds=True, losses=own)
-            for which, own in losses.items()
-        )
-        return (*images, MedicalCell(name=f"{self.name}-meta", folds=True))
-
 
 SKINS = {
     "medical": (
@@ -62,25 +65,27 @@ SKINS = {
     ),
     "melanoma": (SkinCells(name="melanoma", networks=MELANOMA_NETWORKS),),
 }
-MEDICAL_CELLS = {
-    "medical": (
-        *(
-            MedicalCell(name=f"breast-{which}", paper=_DDSM, published=_BREAST)
-            for which in ("R-paper", "R-ours", "printed")
-        ),
-        *(MedicalCell(name=f"pneumonia-{which}", published=_PNEUMONIA) for which in ("R-paper", "R-ours")),
-        *(MedicalCell(name=f"path-{which}", paper=_PCAM) for which in _SETTINGS),
-        *(cell for skin in SKINS["medical"] for cell in skin.each()),
-        MedicalCell(name="isic-M", folds=True),
-        MedicalCell(name="breast-R-best", paper=_DDSM, published=_BREAST, losses=_PAIR),
-        MedicalCell(name="pneumonia-R-best", published=_PNEUMONIA, losses=_PAIR),
-        MedicalCell(name="path-R-best", paper=_PCAM, losses=_PAIR),
-        MedicalCell(name="ham-R-best", paper=_MELANOMA, folds=True, losses=_PAIR),
-    ),
-    "melanoma": tuple(cell for skin in SKINS["melanoma"] for cell in skin.each()),
-    "ddsm": (MedicalCell(name="ddsm-D", paper=_DDSM),),
-    "pcam": (MedicalCell(name="pcam-D", paper=_PCAM),),
-}
+
+
+def _cells(studies: StudySet) -> tuple[MedicalCell, ...]:
+    """The groups of a set's studies, those of `best` last."""
+    found = []
+    for name in dict.fromkeys(study.group for study in studies.studies):
+        family, *kind = name.split("-")
+        own = {study.name for study in studies.studies if study.group == name}
+        found.append(
+            MedicalCell(
+                name=name,
+                paper=None if "meta" in kind else _PAPER.get(family),
+                published=_PUBLISHED.get(family),
+                folds=family in _IN_FOLDS,
+                losses=tuple(loss for loss in LOSSES if f"{name}-{loss}" in own),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: ("best" in one.name, _FAMILIES.index(one.name.split("-")[0]))))
+
+
+MEDICAL_CELLS = {studies.name: _cells(studies) for studies in (medical(), melanoma(), ddsm(), pcam())}
 
 
 def together(cell: MedicalCell, records: Sequence[Record]) -> TestScores:

@@ -26,9 +26,8 @@ from deepauc.objectives.baselines import CrossEntropy
 from deepauc.objectives.contrastive import Contrastive
 from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamWSpec, SGDSpec
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Grid
-from deepauc.studies.sources import BenchmarkSource, TaskSource
+from deepauc.studies.sources import BenchmarkSource, FoldSource, TaskSource
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.plain import valid_name
 from deepauc.training.plan.cost import TRAINING_FACTOR, multiply_adds
@@ -389,7 +388,6 @@ def _study(name: str, changes: Sequence[str]) -> Study:
         fixed={"on": name},
         grid=Grid(axes={"change": tuple(changes)}, configs=tuple({"change": change} for change in changes), seed=0),
         tuning_seeds=folds.seeds((data.number,)),
-        seeds=(0,),  # folds are for choosing
     )
 
 

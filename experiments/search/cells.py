@@ -19,7 +19,7 @@ from deepauc.data.task import Task
 from deepauc.studies.grid import Config
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import BenchmarkSource, Place, TaskSource
-from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet
+from deepauc.studies.study import Inherits, Study, StudySet
 from deepauc.training.run.run import Run
 from experiments.benchmarks import halving
 from experiments.benchmarks.tables import BenchmarkCell
@@ -89,15 +89,7 @@ def read_ranks(kept: Mapping[str, Any]) -> tuple[npt.NDArray[np.float64], npt.ND
     return np.asarray(kept["ranks"]) / 2, np.asarray(kept["labels"]).astype(np.float64)
 
 
-def cell_study(
-    name: str,
-    loss: str,
-    source: TaskSource,
-    *,
-    inherits: Inherits,
-    fixed: Config,
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
-) -> Study:
+def cell_study(name: str, loss: str, source: TaskSource, *, inherits: Inherits, fixed: Config) -> Study:
     """What was chosen for a loss, unchanged, on a cell's training sets."""
     return Study(
         name=f"{name}-{loss}",
@@ -105,18 +97,17 @@ def cell_study(
         method=best,
         fixed={key: value for key, value in {**BASE[loss], **fixed}.items() if key not in inherits.axes},
         inherits=inherits,
-        seeds=seeds,
         group=name,
     )
 
 
-def from_levers(loss: str, *further: str) -> InheritsLatest:
+def from_levers(loss: str, *further: str) -> Inherits:
     """What the searches of a loss have chosen: the last of these further studies, otherwise of its levers.
 
     As long as a search is unfinished, it is what the last finished one has chosen; the record says which.
     """
     axes = chosen_axes(loss) if further else tuple(dict.fromkeys((*followed(loss), *all_axes(loss))))
-    return InheritsLatest.after((*searched(loss), *further), axes=axes)
+    return Inherits.after((*searched(loss), *further), axes=axes)
 
 
 def _cell(cell: BenchmarkCell) -> list[Study]:

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.records import tables as t
 from deepauc.studies.records.book import Record
-from deepauc.studies.sources import BenchmarkSource
+from deepauc.studies.sources import BenchmarkSource, FoldSource
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.recipe import Bound, Recipe
 from deepauc.training.schedule import Constant
@@ -65,7 +64,6 @@ def divergence() -> StudySet:
             fixed={"loss": loss, "steps": steps},
             grid=GRID,
             tuning_seeds=tuple(10 * number for number in sets),
-            seeds=(0,),  # folds are for choosing
             group=name,
         )
         for name, (source, steps, sets) in WHERE.items()

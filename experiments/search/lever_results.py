@@ -50,10 +50,6 @@ class LeverResult:
     chosen: Mapping[str, Any] | None
 
     @property
-    def folds(self) -> int:
-        return max((len(one.aucs) for one in self.tried), default=0)
-
-    @property
     def trained_again(self) -> bool:
         """Whether runs of a fold begin with two trainings of the same first stage; a GPU repeats none to the bit."""
         losses: dict[str, set[float]] = {}

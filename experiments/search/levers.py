@@ -19,11 +19,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid
 from deepauc.studies.selection import NothingToChoose, TriedSetting
-from deepauc.studies.sources import BenchmarkSource, TaskSource
-from deepauc.studies.study import InheritsLatest, Study
+from deepauc.studies.sources import BenchmarkSource, FoldSource, TaskSource
+from deepauc.studies.study import Inherits, Study
 from experiments.search.recipe import best
 
 SET = "best"
@@ -195,7 +194,7 @@ def lever_studies(
     fold_source = FoldSource(source=source, folds=folds)
     studies: list[Study] = []
     decided: tuple[str, ...] = ()
-    inherits = InheritsLatest.after(searched("auc_m"), axes=followed(loss)) if loss in FOLLOWERS else None
+    inherits = Inherits.after(searched("auc_m"), axes=followed(loss)) if loss in FOLLOWERS else None
     for number, lever in enumerate(LEVERS[loss], start=1):
         if inherits is not None:
             decided = inherits.axes
@@ -211,12 +210,11 @@ def lever_studies(
                 select=SimplestWithinPairedError(),
                 tuning_seeds=fold_source.seeds(sets),
                 inherits=inherits,
-                seeds=(0,),  # never refitted: folds are for choosing
                 group=f"levers-{number:02d}" if loss in LOSSES else "levers-other_losses",
             )
         )
         axes = tuple(dict.fromkeys((*decided, *lever.axes)))
-        inherits = InheritsLatest(study=studies[-1].name, axes=axes)
+        inherits = Inherits(study=studies[-1].name, axes=axes)
     return tuple(studies)
 
 
@@ -237,8 +235,7 @@ def longer_first_study(loss: str) -> Study:
         grid=LONGER_FIRST.grid,
         select=SimplestWithinPairedError(),
         tuning_seeds=fold_source.seeds(SELECTION_SETS),
-        inherits=InheritsLatest.after(searched(loss), axes=axes),
-        seeds=(0,),  # never refitted: folds are for choosing
+        inherits=Inherits.after(searched(loss), axes=axes),
         group=LONGER_FIRST.name,
     )
 

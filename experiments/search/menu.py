@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.grid import Config, Grid, sample
-from deepauc.studies.study import Inherits, InheritsLatest, Study
+from deepauc.studies.sources import FoldSource
+from deepauc.studies.study import Inherits, Study
 from experiments.benchmarks.halving import BestOf, PooledSource
 from experiments.search.levers import FOLDS, LONGER_FIRST, LOSSES, all_axes, longer_first_name, searched
 from experiments.search.recipe import best
@@ -87,7 +87,7 @@ def menu_studies() -> list[Study]:
         for loss, drawn in grids.items():
             grid = replace(drawn, configs=(START[loss], *drawn.configs))
             kept = tuple(axis for axis in chosen_axes(loss) if axis not in grid.axes)
-            before = InheritsLatest.after((*searched(loss), longer_first_name(loss)), axes=kept)
+            before = Inherits.after((*searched(loss), longer_first_name(loss)), axes=kept)
             studies.append(_study(f"menu-{loss}-{turn}", loss, grid, before, folds, group=f"menu-{turn}"))
     networks = Grid(axes={axis: tuple(one[axis] for one in NETWORKS) for axis in NETWORKS[0]}, configs=NETWORKS, seed=0)
     for loss in LOSSES:
@@ -107,6 +107,5 @@ def _study(name: str, loss: str, grid: Grid, inherits: Inherits, folds: tuple[Fo
         grid=grid,
         inherits=inherits,
         tuning_seeds=tuple(seed for b, n, count in folds for seed in source.seeds((POOLED.number(b, n),))[:count]),
-        seeds=(0,),  # never refitted: folds are for choosing
         group=group,
     )

@@ -303,14 +303,6 @@ def test_report_refuses_what_is_no_run(refused, run_folders, tmp_path):
     assert "--id-column" in refused("report", run_folders / "ce", "--metadata", meta)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "compare", "report"])
-def test_help_fits_one_screen(deepauc, command):
-    code, out, _ = deepauc(command, "--help")
-    assert code == 0
-    assert out.count("\n") <= 40
-    assert max(map(len, out.splitlines())) <= 80
-
-
 def scored(tmp_path, name, *, rows=200, seed=0, strength=1.0, **columns):
     generator = np.random.default_rng(seed)
     labels = np.arange(rows) % 4 == 0

@@ -86,9 +86,3 @@ def test_a_missing_extra_is_named(deepauc, run_folders, monkeypatch):
     code, _, err = deepauc("serve", run_folders / "auc")
     assert code == 2
     assert "pip install 'deepauc[serve]'" in err
-
-
-def test_the_help_fits_one_screen(deepauc):
-    code, out, _ = deepauc("serve", "--help")
-    assert code == 0
-    assert len(out.splitlines()) <= 24

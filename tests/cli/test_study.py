@@ -230,11 +230,3 @@ def test_a_page_is_not_replaced_by_one_without_records(capsys, tmp_path):
     code, _, errors = call(capsys, "table", PAPER, "smoke", "--results", tmp_path)
     assert (code, f"{tmp_path} holds no record" in errors) == (2, True)
     assert (tmp_path / "smoke.md").read_text() == "my page"
-
-
-@pytest.mark.parametrize("command", ["list", "run", "status", "table"])
-def test_help_fits_one_screen(capsys, command):
-    code, out, _ = call(capsys, command, "--help")
-    assert code == 0
-    assert len(out.splitlines()) <= 24
-    assert max(map(len, out.splitlines())) <= 80

@@ -1,10 +1,11 @@
 """Every study that `deepauc study list` names is wired up: its page, its rows, its packs, before a run has ended."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from experiments.clinical.cells import MEDICAL_CELLS
+from deepauc.training.plain import from_plain, recipe_hash, to_plain
 from experiments.clinical.packs import _OWN_SIDES, _TABLES, pack_of
 from experiments.clinical.tasks import DATASETS, MedicalSource
 from experiments.figures import entries
@@ -22,10 +23,14 @@ def test_a_page_can_be_made_before_anything_has_run(name, tmp_path):
     assert entry.pictures(tmp_path) == []
 
 
-@pytest.mark.parametrize("entry", MEDICAL, ids=lambda entry: entry.name)
-def test_every_medical_study_has_its_row_and_every_row_its_studies(entry):
-    rows = {f"{cell.name}-{loss}" for cell in MEDICAL_CELLS[entry.name] for loss in cell.losses}
-    assert rows == {study.name for study in entry.studies.studies}
+@pytest.mark.parametrize("name", [name for name, entry in entries().items() if entry.studies is not None])
+def test_every_recipe_travels(name):
+    """From its record comes the recipe whose hash names the run."""
+    for study in entries()[name].studies.studies:
+        for config in study.configs:
+            recipe = study.recipe(config, "tuning" if study.tuned else "final")
+            again = from_plain(json.loads(json.dumps(to_plain(recipe))))
+            assert recipe_hash(again) == recipe_hash(recipe)
 
 
 def test_every_medical_data_set_is_known_to_the_packs():

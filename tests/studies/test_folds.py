@@ -12,15 +12,14 @@ import torch
 from deepauc.data.datasets.benchmarks.load import load_balanced
 from deepauc.data.imbalance import imbalance_task
 from deepauc.data.task import ArrayInputs, Task
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.running import first_stages
 from deepauc.studies.running.execution import _first_stages
 from deepauc.studies.running.first_stages import FirstStages
 from deepauc.studies.running.missing import MissingRuns
 from deepauc.studies.running.runner import _goes_on, run_studies
-from deepauc.studies.sources import BenchmarkSource, Place
-from deepauc.studies.study import InheritsLatest, Study
+from deepauc.studies.sources import BenchmarkSource, FoldSource, Place
+from deepauc.studies.study import Inherits, Study
 from deepauc.training.engine.trainer import Trainer
 from deepauc.training.plain import recipe_hash
 from deepauc.training.run.folder import RunFolder
@@ -154,7 +153,7 @@ def _balanced_rows():
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("folds")
     first = a_study()
-    then = a_study("g", grid={"mixup": (0.0, 0.5)}, inherits=InheritsLatest(study="f", axes=("lr",)))
+    then = a_study("g", grid={"mixup": (0.0, 0.5)}, inherits=Inherits(study="f", axes=("lr",)))
     outcome, book = run([first, then], folder)
     return folder, [first, then], outcome, book
 
@@ -212,8 +211,8 @@ def test_a_run_that_another_study_has_recorded_is_not_trained_again(done, tmp_pa
 def test_until_the_last_is_selected_the_one_before_counts(done, tmp_path):
     _, studies, _, book = done
     place = Place(runs=tmp_path, results=tmp_path)
-    unfinished = a_study("u", grid={"mixup": (0.2, 0.3)}, inherits=InheritsLatest(study="g", axes=("lr",)))
-    after = InheritsLatest.after(("f", "g", "u"), axes=("lr", "mixup", "epochs"))
+    unfinished = a_study("u", grid={"mixup": (0.2, 0.3)}, inherits=Inherits(study="g", axes=("lr",)))
+    after = Inherits.after(("f", "g", "u"), axes=("lr", "mixup", "epochs"))
     assert (after.study, after.otherwise) == ("u", ("g", "f"))
     child = Study(
         name="child",

@@ -96,7 +96,7 @@ def test_a_file_in_a_package_is_its_module(tmp_path):
 
 def test_an_entry_has_one_kind_of_runs_and_one_name():
     studies = StudySet(name="a", title="A", studies=())
-    assert Entry.of(studies).name == "a"
+    assert Entry(studies=studies).name == "a"
     for fields, message in (
         ({}, "either studies or own"),
         ({"studies": studies, "own": TOY.own}, "either studies or own"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet, cut_all
+from deepauc.studies.study import Inherits, Study, StudySet, cut_all
 from experiments.benchmarks.recipes import METHODS
 from experiments.benchmarks.smoke import DigitsSource
 
@@ -110,7 +110,7 @@ def test_a_study_starts_from_one_that_is_declared_for_it():
 
 def test_a_set_knows_also_the_studies_that_stand_in_for_another():
     first, second = declared(name="a"), declared(name="b")
-    after = declared(name="c", grid={}, inherits=InheritsLatest.after(("a", "b"), axes=("margin",)))
+    after = declared(name="c", grid={}, inherits=Inherits.after(("a", "b"), axes=("margin",)))
     assert after.inherits.sources == ("b", "a")
     whole = StudySet(name="s", title="", studies=(first, second, after))
     assert [study.name for study in whole.parents([after])] == ["a", "b"]

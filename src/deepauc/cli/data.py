@@ -11,30 +11,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from deepauc.cli import options
 from deepauc.cli.console import Output, printable
-from deepauc.cli.options import (
-    LABELS,
-    AllowOutside,
-    AsJson,
-    CategoryColumns,
-    FeatureColumns,
-    GroupColumn,
-    IdColumn,
-    ImageColumn,
-    MetadataColumns,
-    MetadataInputs,
-    Positive,
-    RareAllowOutside,
-    RareIdColumn,
-    RarePositive,
-    RareSkipBad,
-    RareWeightColumn,
-    SplitColumn,
-    WeightColumn,
-    parse_size,
-)
 from deepauc.cli.short_help import HELP_ALL, ShortHelp
-from deepauc.cli.table_report import refuse_table, report_record, show_summary
+from deepauc.cli.table_report import refuse, refuse_table, report_record, show_summary
 from deepauc.data.datasets.benchmarks.load import data_root
 from deepauc.data.datasets.catalogue import CATALOGUE, load_named
 from deepauc.data.export import Exported, export_task
@@ -68,7 +48,7 @@ def data(context: typer.Context) -> None:
 
 
 @app.command("list")
-def list_sets(root: Root = None, as_json: AsJson = False) -> None:
+def list_sets(root: Root = None, as_json: options.AsJson = False) -> None:
     """List the named data sets and whether they were found."""
     output, place = Output(as_json=as_json), data_root(root)
     found = {name: () if place is None else one.found(place) for name, one in CATALOGUE.items()}
@@ -93,7 +73,7 @@ def list_sets(root: Root = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def info(
-    name: NameArgument, imratio: Imratio = None, seed: Seed = None, root: Root = None, as_json: AsJson = False
+    name: NameArgument, imratio: Imratio = None, seed: Seed = None, root: Root = None, as_json: options.AsJson = False
 ) -> None:
     """Show a data set: parts, positives, size, hash, licence."""
     output = Output(as_json=as_json)
@@ -128,18 +108,18 @@ def info(
 @app.command()
 def check(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or TSV (also .gz) or Parquet file.")],
-    label_column: Annotated[list[str], LABELS],
-    image_column: ImageColumn = None,
-    feature_column: FeatureColumns = None,
-    group_column: GroupColumn = None,
-    split_column: SplitColumn = None,
-    weight_column: WeightColumn = None,
-    id_column: IdColumn = None,
-    metadata_column: MetadataInputs = None,
-    category_column: CategoryColumns = None,
-    positive: Positive = None,
-    allow_outside: AllowOutside = False,
-    as_json: AsJson = False,
+    label_column: Annotated[list[str], options.LABELS],
+    image_column: options.ImageColumn = None,
+    feature_column: options.FeatureColumns = None,
+    group_column: options.GroupColumn = None,
+    split_column: options.SplitColumn = None,
+    weight_column: options.WeightColumn = None,
+    id_column: options.IdColumn = None,
+    metadata_column: options.MetadataInputs = None,
+    category_column: options.CategoryColumns = None,
+    positive: options.Positive = None,
+    allow_outside: options.AllowOutside = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check a table and its images before training.
 
@@ -183,23 +163,23 @@ def check(
 def pack(
     source: Annotated[str, typer.Argument(metavar="TABLE|NAME", help="A table's file, or a name from `data list`.")],
     out: Out,
-    label_column: Annotated[list[str] | None, LABELS] = None,
-    image_column: ImageColumn = None,
-    feature_column: FeatureColumns = None,
-    group_column: GroupColumn = None,
-    split_column: SplitColumn = None,
-    weight_column: RareWeightColumn = None,
-    id_column: RareIdColumn = None,
-    metadata_column: MetadataColumns = None,
+    label_column: Annotated[list[str] | None, options.LABELS] = None,
+    image_column: options.ImageColumn = None,
+    feature_column: options.FeatureColumns = None,
+    group_column: options.GroupColumn = None,
+    split_column: options.SplitColumn = None,
+    weight_column: options.RareWeightColumn = None,
+    id_column: options.RareIdColumn = None,
+    metadata_column: options.MetadataColumns = None,
     size: Annotated[str | None, typer.Option(metavar="HxW", help="Resize images; 224 means 224x224.")] = None,
-    positive: RarePositive = None,
-    skip_bad: RareSkipBad = False,
-    allow_outside: RareAllowOutside = False,
+    positive: options.RarePositive = None,
+    skip_bad: options.RareSkipBad = False,
+    allow_outside: options.RareAllowOutside = False,
     imratio: Imratio = None,
     seed: Seed = None,
     root: Root = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing packed set.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Decode the images of a table or data set once, for fast training."""
@@ -233,14 +213,13 @@ def pack(
                     weight_column=weight_column,
                     positive=positive,
                     metadata_columns=metadata_column or (),
-                    size=None if size is None else parse_size(size, option="--size"),
+                    size=None if size is None else options.parse_size(size, option="--size"),
                     skip_bad=skip_bad,
                     allow_outside=allow_outside,
                     progress=advance,
                 )
         except TableError as error:
-            output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-            refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)
+            refuse(output, error, may_skip=not skip_bad)
         skipped = report.skipped
         task = task if imratio is None else imbalanced(task, imratio=imratio, seed=seed or 0)
     else:
@@ -275,7 +254,7 @@ def export(
     seed: Seed = None,
     part: Parts = None,
     root: Root = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write a data set as PNG files and a table.
 

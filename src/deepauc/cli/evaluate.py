@@ -8,26 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deepauc.cli import options
 from deepauc.cli.console import Output
-from deepauc.cli.options import (
-    AsJson,
-    RareBagColumn,
-    RareDevice,
-    RareForce,
-    RareImageColumn,
-    RareImageRoot,
-    RareMaxFpr,
-    RareMinTpr,
-    RarePerGroup,
-    checked_device,
-    checked_pooling,
-)
-from deepauc.cli.short_help import HELP_ALL, RARE
+from deepauc.cli.short_help import HELP_ALL, rare
 
 if TYPE_CHECKING:
-    from deepauc.metrics.partial import Region
-    from deepauc.metrics.pooling import ScorePooling
     from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, PartialAuc
+    from deepauc.reporting.external import External
     from deepauc.reporting.folds import FoldAuc
     from deepauc.training.run.scores import Scores
 
@@ -49,25 +36,23 @@ def evaluate(
     table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="New labelled rows, to be scored by the run.")
     ] = None,
-    image_column: RareImageColumn = None,
-    image_root: RareImageRoot = None,
-    recalibrate: Annotated[
-        bool, typer.Option("--recalibrate", rich_help_panel=RARE, help="With --table: recalibrate to its prevalence.")
-    ] = False,
+    image_column: options.RareImageColumn = None,
+    image_root: options.RareImageRoot = None,
+    recalibrate: Annotated[bool, rare("With --table: recalibrate to its prevalence.", "--recalibrate")] = False,
     label_column: LabelColumns = None,
     score_column: ScoreColumns = None,
     group_column: GroupColumn = None,
     part_column: PartColumn = None,
     part: Annotated[str | None, typer.Option(metavar="NAME", help="Only this part (default: every part).")] = None,
     positive: Positive = None,
-    per_group: RarePerGroup = None,
-    bag_column: RareBagColumn = None,
-    max_fpr: RareMaxFpr = None,
-    min_tpr: RareMinTpr = None,
-    force: RareForce = False,
+    per_group: options.RarePerGroup = None,
+    bag_column: options.RareBagColumn = None,
+    max_fpr: options.RareMaxFpr = None,
+    min_tpr: options.RareMinTpr = None,
+    force: options.RareForce = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print one line per result.")] = False,
-    as_json: AsJson = False,
-    device: RareDevice = None,
+    as_json: options.AsJson = False,
+    device: options.RareDevice = None,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Compute AUCs with intervals from a file of scores and labels.
@@ -77,29 +62,34 @@ def evaluate(
     del help_all  # it has shown itself by now
     from deepauc.metrics.partial import Region
 
-    pooling = checked_pooling(per_group)
+    pooling = options.checked_pooling(per_group)
     region = Region.asked(max_fpr, min_tpr)
     if table is not None:
         if score_column or part_column or part:
             raise ValueError(
                 "--score-column, --part-column and --part choose from a file of scores: leave them out with --table."
             )
-        _external(
-            scores,
-            table,
-            label_columns=label_column or (),
-            image_column=image_column,
-            image_root=image_root,
-            group_column=group_column,
-            positive=positive,
-            recalibrate=recalibrate,
-            per_group=pooling,
-            bag_column=bag_column,
-            region=region,
-            device=device,
-            force=force,
-            output=Output(quiet=quiet, as_json=as_json),
-        )
+        from deepauc.cli.table_report import columns_as_trained
+        from deepauc.reporting.external import evaluate_table
+
+        output = Output(quiet=quiet, as_json=as_json)
+        with columns_as_trained(output, may_skip=False):
+            external = evaluate_table(
+                scores,
+                table,
+                label_columns=label_column or (),
+                image_column=image_column,
+                image_root=image_root,
+                group_column=group_column,
+                positive=positive,
+                recalibrate=recalibrate,
+                per_group=pooling,
+                bag_column=bag_column,
+                region=region,
+                device=options.checked_device(device),
+                force=force,
+            )
+        _show_external(output, external, run=scores)
         return
     if recalibrate or image_column or image_root or bag_column:
         raise ValueError(
@@ -152,57 +142,15 @@ def evaluate(
     output.record({**record, "results": [_record(one, within) for one in found]})
 
 
-def _external(
-    run: Path,
-    table: Path,
-    *,
-    label_columns: Sequence[str],
-    image_column: str | None,
-    image_root: Path | None,
-    group_column: str | None,
-    positive: str | None,
-    recalibrate: bool,
-    per_group: ScorePooling | None,
-    bag_column: str | None,
-    region: Region | None,
-    device: str | None,
-    force: bool,
-    output: Output,
-) -> None:
+def _show_external(output: Output, found: External, *, run: Path) -> None:
     """A finished run on new labelled rows, beside its figures in training."""
-    from dataclasses import asdict
-
-    from deepauc.cli.table_report import OTHER_NAMES, refuse_table
-    from deepauc.data.table.problems import TableError
-    from deepauc.data.table.rows import MissingColumnError
     from deepauc.reporting.evaluation.findings import to_json
-    from deepauc.reporting.external import HEADER, evaluate_table
+    from deepauc.reporting.external import HEADER
     from deepauc.reporting.figures.label import interval_text
 
-    try:
-        found = evaluate_table(
-            run,
-            table,
-            label_columns=label_columns,
-            image_column=image_column,
-            image_root=image_root,
-            group_column=group_column,
-            positive=positive,
-            recalibrate=recalibrate,
-            per_group=per_group,
-            bag_column=bag_column,
-            region=region,
-            device=checked_device(device),
-            force=force,
-        )
-    except MissingColumnError as error:
-        raise ValueError(f"{error} {OTHER_NAMES}") from None
-    except TableError as error:
-        output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-        refuse_table(output, error.problems, may_skip=False, every_row=error.every_row)
     for note in found.notes:
         output.say(note)
-    output.table(list(HEADER), found.rows(), title=f"{run} on {table}, with 95 % intervals")
+    output.table(list(HEADER), found.rows(), title=f"{run} on {found.table}, with 95 % intervals")
     rows = [
         [one.name, point.name, interval_text(point.sensitivity), interval_text(point.specificity)]
         for one in found.labels

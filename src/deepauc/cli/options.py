@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from deepauc.cli.short_help import RARE
+from deepauc.cli.short_help import rare
 
 if TYPE_CHECKING:
     import torch
@@ -15,23 +15,15 @@ if TYPE_CHECKING:
     from deepauc.metrics.pooling import ScorePooling
 
 ImageColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Image files (paths relative to the table).")]
-RareImageColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Image files (default: as in training).")
-]
-RareImageRoot = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", rich_help_panel=RARE, help="Folder of the images (default: the table's folder)."),
-]
+RareImageColumn = Annotated[str | None, rare("Image files (default: as in training).", metavar="COLUMN")]
+RareImageRoot = Annotated[Path | None, rare("Folder of the images (default: the table's folder).", metavar="DIR")]
 LABELS = typer.Option("--label-column", metavar="COLUMN", help="Labels, 0 or 1; repeatable.")
 FeatureColumns = Annotated[
     list[str] | None,
     typer.Option("--feature-column", metavar="COLUMN", help="Numeric inputs instead of images; repeatable."),
 ]
 CategoryColumns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--category-column", metavar="COLUMN", rich_help_panel=RARE, help="Metadata read as categories; repeatable."
-    ),
+    list[str] | None, rare("Metadata read as categories; repeatable.", "--category-column", metavar="COLUMN")
 ]
 GroupColumn = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Patients; never split between train and test.")
@@ -39,20 +31,12 @@ GroupColumn = Annotated[
 IdColumn = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Row ids for numeric inputs (default: line number).")
 ]
-RareIdColumn = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Row ids for numeric inputs (default: line number)."),
-]
+RareIdColumn = Annotated[str | None, rare("Row ids for numeric inputs (default: line number).", metavar="COLUMN")]
 Positive = Annotated[str | None, typer.Option(metavar="VALUE", help="The positive label, if labels are not 0 and 1.")]
-RarePositive = Annotated[
-    str | None,
-    typer.Option(metavar="VALUE", rich_help_panel=RARE, help="The positive label, if labels are not 0 and 1."),
-]
+RarePositive = Annotated[str | None, rare("The positive label, if labels are not 0 and 1.", metavar="VALUE")]
 SplitColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="A given split: train, validation or test.")]
 WeightColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Weight of each row in training.")]
-RareWeightColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Weight of each row in training.")
-]
+RareWeightColumn = Annotated[str | None, rare("Weight of each row in training.", metavar="COLUMN")]
 MetadataColumns = Annotated[
     list[str] | None, typer.Option("--metadata-column", metavar="COLUMN", help="Also keep this column; repeatable.")
 ]
@@ -61,36 +45,16 @@ MetadataInputs = Annotated[
     typer.Option("--metadata-column", metavar="COLUMN", help="Patient data, such as age or sex; repeatable."),
 ]
 AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Allow images outside the table's folder.")]
-RareAllowOutside = Annotated[
-    bool, typer.Option("--allow-outside", rich_help_panel=RARE, help="Allow images outside the table's folder.")
-]
-RareSkipBad = Annotated[bool, typer.Option("--skip-bad", rich_help_panel=RARE, help="Leave out rows with a problem.")]
-RareDevice = Annotated[
-    str | None, typer.Option(metavar="NAME", rich_help_panel=RARE, help="cpu or cuda (default: a GPU if there is one).")
-]
-RareMaxFpr = Annotated[
-    float | None,
-    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Add the partial AUC up to this FPR."),
-]
-RareMinTpr = Annotated[
-    float | None,
-    typer.Option(metavar="RATE", rich_help_panel=RARE, help="Add the partial AUC above this sensitivity."),
-]
-RareBagColumn = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", rich_help_panel=RARE, help="Exam, patient or slide whose rows share one label."),
-]
-RarePerGroup = Annotated[
-    str | None,
-    typer.Option(
-        "--per-group", metavar="HOW", rich_help_panel=RARE, help="One score per group: max, mean or noisy-or."
-    ),
-]
+RareAllowOutside = Annotated[bool, rare("Allow images outside the table's folder.", "--allow-outside")]
+RareSkipBad = Annotated[bool, rare("Leave out rows with a problem.", "--skip-bad")]
+RareDevice = Annotated[str | None, rare("cpu or cuda (default: a GPU if there is one).", metavar="NAME")]
+RareMaxFpr = Annotated[float | None, rare("Add the partial AUC up to this FPR.", metavar="RATE")]
+RareMinTpr = Annotated[float | None, rare("Add the partial AUC above this sensitivity.", metavar="RATE")]
+RareBagColumn = Annotated[str | None, rare("Exam, patient or slide whose rows share one label.", metavar="COLUMN")]
+RarePerGroup = Annotated[str | None, rare("One score per group: max, mean or noisy-or.", "--per-group", metavar="HOW")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Continue even if a file of the run was changed.")]
-RareForce = Annotated[
-    bool, typer.Option("--force", rich_help_panel=RARE, help="Continue even if a file of the run was changed.")
-]
+RareForce = Annotated[bool, rare("Continue even if a file of the run was changed.", "--force")]
 
 
 def parse_size(text: str, *, option: str) -> tuple[int, int]:

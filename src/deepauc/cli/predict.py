@@ -8,23 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from deepauc.cli import options
 from deepauc.cli.console import Output
-from deepauc.cli.options import (
-    AsJson,
-    FeatureColumns,
-    IdColumn,
-    ImageColumn,
-    RareAllowOutside,
-    RareBagColumn,
-    RareDevice,
-    RareForce,
-    RarePerGroup,
-    RarePositive,
-    checked_device,
-    checked_pooling,
-)
-from deepauc.cli.short_help import HELP_ALL, RARE
-from deepauc.cli.table_report import OTHER_NAMES, refuse_table
+from deepauc.cli.short_help import HELP_ALL, rare
+from deepauc.cli.table_report import columns_as_trained
 
 if TYPE_CHECKING:
     from deepauc.training.predict.table import TablePrediction
@@ -36,17 +23,17 @@ def predict(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several runs are averaged.")],
     table: Annotated[Path, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="CSV file to write (-: standard output).")],
-    image_column: ImageColumn = None,
-    feature_column: FeatureColumns = None,
+    image_column: options.ImageColumn = None,
+    feature_column: options.FeatureColumns = None,
     label_column: Annotated[
         list[str] | None,
         typer.Option("--label-column", metavar="COLUMN", help="Labels to copy to the output; repeatable."),
     ] = None,
     group_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Patients to copy to the output.")] = None,
-    positive: RarePositive = None,
-    id_column: IdColumn = None,
-    bag_column: RareBagColumn = None,
-    per_group: RarePerGroup = None,
+    positive: options.RarePositive = None,
+    id_column: options.IdColumn = None,
+    bag_column: options.RareBagColumn = None,
+    per_group: options.RarePerGroup = None,
     tta: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", show_default=False, help="Test-time augmentation: average N copies."),
@@ -56,34 +43,24 @@ def predict(
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="W",
-            rich_help_panel=RARE,
-            help="Weight of each run, in order; repeatable (default: equal). Or once: learned (on validation).",
+        rare(
+            "Weight of each run, in order; repeatable (default: equal). Or once: learned (on validation).", metavar="W"
         ),
     ] = None,
     probability: Annotated[
         bool, typer.Option("--probability", help="Add probabilities, recalibrated on validation.")
     ] = False,
-    parts: Annotated[
-        bool,
-        typer.Option("--parts", rich_help_panel=RARE, help="Add each row's part (train, test, ...) in the runs."),
-    ] = False,
-    seed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed of --tta (default: 0).")
-    ] = None,
-    device: RareDevice = None,
+    parts: Annotated[bool, rare("Add each row's part (train, test, ...) in the runs.", "--parts")] = False,
+    seed: Annotated[int | None, rare("Random seed of --tta (default: 0).", metavar="N", min=0)] = None,
+    device: options.RareDevice = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows with a problem.")] = False,
-    allow_outside: RareAllowOutside = False,
-    force: RareForce = False,
+    allow_outside: options.RareAllowOutside = False,
+    force: options.RareForce = False,
     spreadsheet_safe: Annotated[
-        bool,
-        typer.Option("--spreadsheet-safe", rich_help_panel=RARE, help="Write ' before ids that look like formulas."),
+        bool, rare("Write ' before ids that look like formulas.", "--spreadsheet-safe")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only where the scores are.")
-    ] = False,
-    as_json: AsJson = False,
+    quiet: Annotated[bool, rare("Print only where the scores are.", "--quiet")] = False,
+    as_json: options.AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Score new rows with trained runs. Columns default to those of training."""
@@ -91,46 +68,36 @@ def predict(
     weights = _weights(weight or [])
     if scale is not None and scale not in get_args(Scale):
         raise ValueError(f"--scale {scale}: write sigmoid or rank.")
-    pooling = checked_pooling(per_group)
+    pooling = options.checked_pooling(per_group)
     output = Output.beside([out], quiet=quiet, as_json=as_json)
     _require_writable(out, table=table, runs=runs)  # before the rows are scored, which may take long
-    from dataclasses import asdict
-
-    from deepauc.data.table.problems import TableError
-    from deepauc.data.table.rows import MissingColumnError
     from deepauc.training.predict.table import predict_table
 
-    target = checked_device(device)
-    try:
-        with output.progress(f"Scoring {table}") as advance:
-            found = predict_table(
-                runs,
-                table,
-                image_column=image_column,
-                feature_columns=feature_column or (),
-                label_columns=label_column or (),
-                group_column=group_column,
-                positive=positive,
-                id_column=id_column,
-                bag_column=bag_column,
-                per_group=pooling,
-                tta=tta,
-                scale=scale,  # type: ignore[arg-type]  # checked above
-                weights=weights,
-                probability=probability,
-                parts=parts,
-                seed=seed,
-                device=target,
-                skip_bad=skip_bad,
-                allow_outside=allow_outside,
-                force=force,
-                progress=advance,
-            )
-    except MissingColumnError as error:
-        raise ValueError(f"{error} {OTHER_NAMES}") from None
-    except TableError as error:
-        output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-        refuse_table(output, error.problems, may_skip=not skip_bad, every_row=error.every_row)
+    target = options.checked_device(device)
+    with columns_as_trained(output, may_skip=not skip_bad), output.progress(f"Scoring {table}") as advance:
+        found = predict_table(
+            runs,
+            table,
+            image_column=image_column,
+            feature_columns=feature_column or (),
+            label_columns=label_column or (),
+            group_column=group_column,
+            positive=positive,
+            id_column=id_column,
+            bag_column=bag_column,
+            per_group=pooling,
+            tta=tta,
+            scale=scale,  # type: ignore[arg-type]  # checked above
+            weights=weights,
+            probability=probability,
+            parts=parts,
+            seed=seed,
+            device=target,
+            skip_bad=skip_bad,
+            allow_outside=allow_outside,
+            force=force,
+            progress=advance,
+        )
     found.write(out, spreadsheet_safe=spreadsheet_safe)
     _show(output, found, out)
 

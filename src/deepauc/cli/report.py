@@ -9,7 +9,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.options import AsJson, ImageColumn, RareAllowOutside, RareForce, RareMaxFpr, RareMinTpr
-from deepauc.cli.short_help import HELP_ALL, RARE
+from deepauc.cli.short_help import HELP_ALL, rare
 from deepauc.cli.train import command_line
 
 if TYPE_CHECKING:
@@ -42,14 +42,11 @@ def report(
     max_fpr: RareMaxFpr = None,
     min_tpr: RareMinTpr = None,
     repeat: Annotated[
-        list[Path] | None,
-        typer.Option("--repeat", metavar="RUN", rich_help_panel=RARE, help="The run with another seed; repeatable."),
+        list[Path] | None, rare("The run with another seed; repeatable.", "--repeat", metavar="RUN")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write to (default: the run's).")] = None,
     force: RareForce = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only where the report is.")
-    ] = False,
+    quiet: Annotated[bool, rare("Print only where the report is.", "--quiet")] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:

@@ -11,6 +11,11 @@ from typer.core import TyperCommand
 RARE = "rarely needed"  # the panel of such options
 
 
+def rare(help: str, *flags: str, metavar: str | None = None, min: float | None = None) -> Any:
+    """An option that `--help` only names."""
+    return typer.Option(*flags, metavar=metavar, min=min, rich_help_panel=RARE, help=help)
+
+
 class ShortHelp(TyperCommand):
     """A command whose `--help` names its rare options without explaining them."""
 

@@ -13,7 +13,7 @@ import typer
 
 from deepauc.cli.console import Output
 from deepauc.cli.options import AsJson
-from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
+from deepauc.cli.short_help import HELP_ALL, ShortHelp, rare
 
 if TYPE_CHECKING:
     from deepauc.studies.entry import Entry
@@ -89,36 +89,19 @@ def run_study(
         str | None, typer.Option(metavar="ADDRESS", help="Run on Ray: local, auto or HOST:PORT.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="0,1,...", help="Only these final training sets.")] = None,
-    configs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Try at most N settings per grid.")
-    ] = None,
-    tune_epochs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Epochs per tuning run.")
-    ] = None,
-    tune_sets: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Number of training sets to tune on.")
-    ] = None,
+    configs: Annotated[int | None, rare("Try at most N settings per grid.", metavar="N", min=1)] = None,
+    tune_epochs: Annotated[int | None, rare("Epochs per tuning run.", metavar="N", min=1)] = None,
+    tune_sets: Annotated[int | None, rare("Number of training sets to tune on.", metavar="N", min=1)] = None,
     options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", rich_help_panel=RARE, help="Change a method's argument; repeatable."
-        ),
+        list[str] | None, rare("Change a method's argument; repeatable.", "--set", metavar="KEY=VALUE")
     ] = None,
-    curves: Annotated[
-        bool, typer.Option("--curves", rich_help_panel=RARE, help="Record the test AUC after each epoch of final runs.")
-    ] = False,
+    curves: Annotated[bool, rare("Record the test AUC after each epoch of final runs.", "--curves")] = False,
     task_gpus: Annotated[
-        float | None,
-        typer.Option(
-            min=0, metavar="X", rich_help_panel=RARE, help="GPUs per task on Ray; with 0.5 two tasks share one."
-        ),
+        float | None, rare("GPUs per task on Ray; with 0.5 two tasks share one.", metavar="X", min=0)
     ] = None,
-    task_cpus: Annotated[int, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="CPUs per task on Ray.")] = 1,
-    retries: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Retries of a task on Ray whose worker was lost."),
-    ] = 3,
-    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the result.")] = False,
+    task_cpus: Annotated[int, rare("CPUs per task on Ray.", metavar="N", min=1)] = 1,
+    retries: Annotated[int, rare("Retries of a task on Ray whose worker was lost.", metavar="N", min=0)] = 3,
+    quiet: Annotated[bool, rare("Print only the result.", "--quiet")] = False,
     as_json: AsJson = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
@@ -137,7 +120,7 @@ def run_study(
     from deepauc.studies.running.cluster import Cluster
     from deepauc.studies.running.missing import weights_not_here
     from deepauc.studies.running.runner import run_studies
-    from deepauc.studies.sources import Place
+    from deepauc.studies.sources import Place, is_for_choosing
     from deepauc.studies.study import cut_all
 
     output, entry = Output(quiet=quiet, as_json=as_json), load_studies(file).find(name)
@@ -165,7 +148,7 @@ def run_study(
     if curves:
         chosen = tuple(replace(one, test_curve=True) for one in chosen)
     if only is not None:
-        chosen = tuple(replace(one, seeds=_declared(one, only)) for one in chosen)
+        chosen = tuple(one if is_for_choosing(one.task) else replace(one, seeds=_declared(one, only)) for one in chosen)
     tasks = None if cluster is None else Cluster(address=cluster, gpus=task_gpus, cpus=task_cpus, retries=retries)
     output.say(_announcement(entry, chosen))
     for message in weights_not_here(chosen, RecordBook.of(results, studies.name)) if tasks is None else ():

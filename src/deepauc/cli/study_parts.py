@@ -39,7 +39,7 @@ def refuse_without_effect(
 ) -> None:
     """Options of tuning or of final runs, where these studies have none."""
     from deepauc.names import counted
-    from deepauc.studies.folds import is_for_choosing
+    from deepauc.studies.sources import is_for_choosing
 
     tuning = {"--tune-epochs": tune_epochs, "--tune-sets": tune_sets}
     given = [flag for flag, value in {"--configs": configs, **tuning}.items() if value is not None]

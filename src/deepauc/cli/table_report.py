@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
@@ -12,7 +13,8 @@ import typer
 
 from deepauc.cli.console import Output, printable
 from deepauc.data.table.columns import EMPTY_FEATURE
-from deepauc.data.table.problems import Problem, TableReport, collapsed, kinds_text
+from deepauc.data.table.problems import Problem, TableError, TableReport, collapsed, kinds_text
+from deepauc.data.table.rows import MissingColumnError
 from deepauc.names import counted
 
 OTHER_NAMES = "If columns have other names here, give them: --image-column, --label-column, --group-column."
@@ -31,6 +33,23 @@ def show_summary(output: Output, report: TableReport) -> None:
     largest = report.largest_group and replace(report.largest_group, name=printable(report.largest_group.name))
     text = str(replace(report, path=printable(report.path), leaks=leaks, largest_group=largest, problems=()))
     output.result(text if report.ok else text.removesuffix("no problems").rstrip())
+
+
+@contextmanager
+def columns_as_trained(output: Output, *, may_skip: bool) -> Iterator[None]:
+    """A table is read here whose columns are a run's: bad rows are told, and how to name a column that is missing."""
+    try:
+        yield
+    except MissingColumnError as error:
+        raise ValueError(f"{error} {OTHER_NAMES}") from None
+    except TableError as error:
+        refuse(output, error, may_skip=may_skip)
+
+
+def refuse(output: Output, error: TableError, *, may_skip: bool) -> NoReturn:
+    """All problems of a table, also as JSON."""
+    output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
+    refuse_table(output, error.problems, may_skip=may_skip, every_row=error.every_row)
 
 
 def refuse_table(

@@ -8,27 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepauc.cli import options
 from deepauc.cli.console import Output
-from deepauc.cli.options import (
-    LABELS,
-    CategoryColumns,
-    FeatureColumns,
-    GroupColumn,
-    ImageColumn,
-    MetadataInputs,
-    RareAllowOutside,
-    RareBagColumn,
-    RareDevice,
-    RareIdColumn,
-    RareImageRoot,
-    RarePositive,
-    RareSkipBad,
-    RareWeightColumn,
-    SplitColumn,
-    parse_folds,
-    parse_size,
-)
-from deepauc.cli.short_help import HELP_ALL, RARE, ShortHelp
+from deepauc.cli.short_help import HELP_ALL, ShortHelp, rare
 
 if TYPE_CHECKING:
     from deepauc.training.config import Settings
@@ -50,122 +32,65 @@ class TrainCommand(ShortHelp):
 def train(
     context: typer.Context,
     table: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV, TSV or Parquet file.")] = None,
-    packed: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", rich_help_panel=RARE, help="Packed data set, instead of --table."),
-    ] = None,
-    image_column: ImageColumn = None,
-    image_root: RareImageRoot = None,
-    label_column: Annotated[list[str] | None, LABELS] = None,
-    feature_column: FeatureColumns = None,
-    metadata_column: MetadataInputs = None,
-    category_column: CategoryColumns = None,
-    group_column: GroupColumn = None,
-    split_column: SplitColumn = None,
-    split_of: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", rich_help_panel=RARE, help="Use the split of this run (matched by row id)."),
-    ] = None,
+    packed: Annotated[Path | None, rare("Packed data set, instead of --table.", metavar="DIR")] = None,
+    image_column: options.ImageColumn = None,
+    image_root: options.RareImageRoot = None,
+    label_column: Annotated[list[str] | None, options.LABELS] = None,
+    feature_column: options.FeatureColumns = None,
+    metadata_column: options.MetadataInputs = None,
+    category_column: options.CategoryColumns = None,
+    group_column: options.GroupColumn = None,
+    split_column: options.SplitColumn = None,
+    split_of: Annotated[Path | None, rare("Use the split of this run (matched by row id).", metavar="RUN")] = None,
     folds: Annotated[
         str | None, typer.Option(metavar="N|COLUMN", help="Cross-validation; 0: one split (default: auto).")
     ] = None,
-    weight_column: RareWeightColumn = None,
-    positive: RarePositive = None,
-    id_column: RareIdColumn = None,
-    bag_column: RareBagColumn = None,
+    weight_column: options.RareWeightColumn = None,
+    positive: options.RarePositive = None,
+    id_column: options.RareIdColumn = None,
+    bag_column: options.RareBagColumn = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the trained model and its report.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Random seed (default: 0).")
-    ] = None,
+    seed: Annotated[int | None, rare("Random seed (default: 0).", metavar="N", min=0)] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Config file (TOML) with these and more options.")
     ] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", rich_help_panel=RARE, help="Print the complete config file; do not train.")
-    ] = False,
+    print_config: Annotated[bool, rare("Print the complete config file; do not train.", "--print-config")] = False,
     minutes: Annotated[
         float | None, typer.Option(min=0.01, metavar="M", help="Time limit for training, in minutes.")
     ] = None,
-    tune: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Tune margin and gamma over N settings."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", rich_help_panel=RARE, help="small-cnn, resnet20, mlp or a timm model."),
-    ] = None,
+    tune: Annotated[int | None, rare("Tune margin and gamma over N settings.", metavar="N", min=1)] = None,
+    model: Annotated[str | None, rare("small-cnn, resnet20, mlp or a timm model.", metavar="NAME")] = None,
     pretrained: Annotated[
         str | None,
         typer.Option(metavar="[NAME]", help="Start from ImageNet weights (of network NAME)."),
     ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", rich_help_panel=RARE, help="With --pretrained: frozen or trained."),
-    ] = None,
-    image_size: Annotated[
-        str | None, typer.Option(metavar="HxW", rich_help_panel=RARE, help="Resize images; 224 means 224x224.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Epochs per stage.")
-    ] = None,
-    first_stage: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", rich_help_panel=RARE, help="contrastive or none (default: the plan decides)."),
-    ] = None,
-    auc_stage: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", rich_help_panel=RARE, help="always or none (default: if time allows)."),
-    ] = None,
+    backbone: Annotated[str | None, rare("With --pretrained: frozen or trained.", metavar="KIND")] = None,
+    image_size: Annotated[str | None, rare("Resize images; 224 means 224x224.", metavar="HxW")] = None,
+    epochs: Annotated[int | None, rare("Epochs per stage.", metavar="N", min=1)] = None,
+    first_stage: Annotated[str | None, rare("contrastive or none (default: the plan decides).", metavar="KIND")] = None,
+    auc_stage: Annotated[str | None, rare("always or none (default: if time allows).", metavar="WHEN")] = None,
     objective: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=RARE,
-            help="auc-margin (default), all-pairs, partial-auc, average-precision or pdsca.",
-        ),
+        str | None, rare("auc-margin (default), all-pairs, partial-auc, average-precision or pdsca.", metavar="NAME")
     ] = None,
-    max_fpr: Annotated[
-        float | None,
-        typer.Option(metavar="RATE", rich_help_panel=RARE, help="With partial-auc: largest false positive rate."),
-    ] = None,
-    min_tpr: Annotated[
-        float | None, typer.Option(metavar="RATE", rich_help_panel=RARE, help="With partial-auc: smallest sensitivity.")
-    ] = None,
-    tta: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", rich_help_panel=RARE, help="Test-time augmentation: average N copies."),
-    ] = None,
+    max_fpr: Annotated[float | None, rare("With partial-auc: largest false positive rate.", metavar="RATE")] = None,
+    min_tpr: Annotated[float | None, rare("With partial-auc: smallest sensitivity.", metavar="RATE")] = None,
+    tta: Annotated[int | None, rare("Test-time augmentation: average N copies.", metavar="N", min=0)] = None,
     pooling: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOW",
-            rich_help_panel=RARE,
-            help="With --bag-column: mean, max, smooth-max (default) or attention.",
-        ),
+        str | None, rare("With --bag-column: mean, max, smooth-max (default) or attention.", metavar="HOW")
     ] = None,
     images_per_bag: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", rich_help_panel=RARE, help="Images of a bag per training step (default: 16)."),
+        int | None, rare("Images of a bag per training step (default: 16).", metavar="N", min=1)
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=2, metavar="N", rich_help_panel=RARE, help="Batch size.")
-    ] = None,
-    device: RareDevice = None,
-    skip_bad: RareSkipBad = False,
-    allow_outside: RareAllowOutside = False,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", rich_help_panel=RARE, help="Write curves to DIR/tensorboard at the end.")
-    ] = False,
-    examples: Annotated[
-        bool,
-        typer.Option("--examples", rich_help_panel=RARE, help="Write examples.html with patients' images."),
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", rich_help_panel=RARE, help="Print only the results.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=RARE, help="Print only the result, as JSON.")
-    ] = False,
+    batch_size: Annotated[int | None, rare("Batch size.", metavar="N", min=2)] = None,
+    device: options.RareDevice = None,
+    skip_bad: options.RareSkipBad = False,
+    allow_outside: options.RareAllowOutside = False,
+    tensorboard: Annotated[bool, rare("Write curves to DIR/tensorboard at the end.", "--tensorboard")] = False,
+    examples: Annotated[bool, rare("Write examples.html with patients' images.", "--examples")] = False,
+    quiet: Annotated[bool, rare("Print only the results.", "--quiet")] = False,
+    as_json: Annotated[bool, rare("Print only the result, as JSON.", "--json")] = False,
     help_all: Annotated[bool, HELP_ALL] = False,
 ) -> None:
     """Train on a table of images or numbers and report. Run again to resume."""
@@ -186,7 +111,7 @@ def train(
         "split_of": None if split_of is None else str(split_of),
         "weight_column": weight_column,
         "positive": positive,
-        "image_size": None if image_size is None else parse_size(image_size, option="--image-size"),
+        "image_size": None if image_size is None else options.parse_size(image_size, option="--image-size"),
         "skip_bad": skip_bad or None,
         "allow_outside": allow_outside or None,
     }
@@ -206,7 +131,7 @@ def train(
         "pooling": pooling,
         "images_per_bag": images_per_bag,
     }
-    top = {"seed": seed, "tune": tune, "folds": None if folds is None else parse_folds(folds)}
+    top = {"seed": seed, "tune": tune, "folds": None if folds is None else options.parse_folds(folds)}
     settings = _settings(config, data=given_data, plan=given_plan, top=top)
     from deepauc.cli.training_run import print_settings, run_training
 

@@ -11,24 +11,7 @@ from typing import Any
 from deepauc.cli.console import Output, printable, progress_bar
 from deepauc.cli.training_summary import show_data, show_decisions
 from deepauc.names import counted
-from deepauc.pipeline.events import (
-    AlreadyFinished,
-    Checked,
-    ComputingFeatures,
-    Decided,
-    Estimated,
-    Event,
-    FoldBegan,
-    Reading,
-    Resumed,
-    Scoring,
-    Stepped,
-    Timing,
-    TrainingBegan,
-    TrainingEnded,
-    Tuning,
-    WritingReport,
-)
+from deepauc.pipeline import events
 from deepauc.pipeline.stages import StageLength
 from deepauc.training.engine.trainer import Progress
 
@@ -107,51 +90,51 @@ class Narrator:
     def __exit__(self, *_: object) -> None:
         self._bars.close()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         match event:
-            case Reading():
+            case events.Reading():
                 self._counted(f"Reading {event.source}", event.done, event.total)
-            case ComputingFeatures():
+            case events.ComputingFeatures():
                 self._counted("Computing features of each image", event.done, event.total)
-            case Tuning():
+            case events.Tuning():
                 self._counted(f"Tuning: {counted(event.pairs, 'setting')}", event.done, event.total)
                 if event.finished is not None:
                     self.output.say(f"tuning, {_tried(event.finished)}: done")
-            case Stepped():
+            case events.Stepped():
                 if self._training is not None:
                     self._training(event.step)
             case _:
                 self._between(event)
 
-    def _between(self, event: Event) -> None:
+    def _between(self, event: events.Event) -> None:
         """All that is not one of many."""
-        if isinstance(event, TrainingEnded) and self._training is not None:
+        if isinstance(event, events.TrainingEnded) and self._training is not None:
             self._training.finish(event.validation_auc)
         self._bars.close()
         self._advance = self._training = None
         match event:
-            case Checked():
+            case events.Checked():
                 show_data(self.output, event.prepared)
-            case Timing():
+            case events.Timing():
                 self.output.say("Measuring the speed of a few steps")
-            case Decided():
+            case events.Decided():
                 show_decisions(self.output, event.decisions)
-            case AlreadyFinished():
+            case events.AlreadyFinished():
                 self.output.say(f"The run in {event.out} is finished: nothing was changed.")
-            case Resumed():
+            case events.Resumed():
                 self.output.say(f"Resuming the unfinished run in {event.out}.")
-            case Estimated():
+            case events.Estimated():
                 self.output.say(f"Training takes about {duration_text(event.seconds)} in all.")
-            case FoldBegan():
+            case events.FoldBegan():
                 named = "" if event.name == str(event.number) else f" ({printable(event.name)})"
                 self.output.say(f"{event}{named}")
-            case TrainingBegan():
+            case events.TrainingBegan():
                 drawn = not (self.output.quiet or self.output.as_json) and sys.stdout.isatty()
                 bar = self._bars.enter_context(progress_bar()) if drawn else None
                 self._training = TrainingProgress(self.output, event.lengths, bar=bar)
-            case Scoring():
+            case events.Scoring():
                 self.output.say("Scoring all rows")
-            case WritingReport():
+            case events.WritingReport():
                 self.output.say("Writing the report")
 
     def _counted(self, title: str, done: int, total: int | None) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import typer
 
 from deepauc.cli.console import Output, write_file
 from deepauc.cli.options import checked_device
-from deepauc.cli.table_report import refuse_table
+from deepauc.cli.table_report import refuse
 from deepauc.cli.training_progress import Narrator
 from deepauc.cli.training_summary import show_cross_validation, show_outcome
 from deepauc.data.table.problems import TableError
@@ -41,7 +40,9 @@ def run_training(
         with Narrator(output) as narrator:
             outcome = run(settings, out=out, device=target, command=command, listen=narrator)
     except TableError as error:
-        _refuse_table(error, settings, output if leads else None)
+        if not leads:
+            raise typer.Exit(2) from None  # the first process speaks
+        refuse(output, error, may_skip=not settings.data.skip_bad)
     except TrainingStopped as error:
         typer.echo(f"deepauc: {error}", err=True)
         raise typer.Exit(1) from None
@@ -71,7 +72,7 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
     try:
         rows = read(settings, device=target)
     except TableError as error:
-        _refuse_table(error, settings, Output(quiet=True))
+        refuse(Output(quiet=True), error, may_skip=not settings.data.skip_bad)
     dealt = dealt_folds(settings, rows)
     if dealt is None:
         job = planned(settings, rows, device=target)
@@ -84,11 +85,3 @@ def print_settings(settings: Settings, *, device: str | None) -> None:
         *(f"{one.name}: {one.value}\n  {one.reason}" for one in map(told, job.decisions)),
     ]
     write_file(settings_toml(settings, comments=comments))
-
-
-def _refuse_table(error: TableError, settings: Settings, output: Output | None) -> NoReturn:
-    """output: None for a process that does not speak."""
-    if output is None:
-        raise typer.Exit(2)
-    output.record({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
-    refuse_table(output, error.problems, may_skip=not settings.data.skip_bad, every_row=error.every_row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -126,35 +126,18 @@ def show_outcome(output: Output, outcome: Outcome, *, examples: Path | None = No
     if output.quiet and not output.as_json:
         for row in rows:
             output.result("  ".join(row))
-    output.result(f"Run: {run.path}")
-    output.result(f"Report: {outcome.report}")
-    if examples is not None:
-        output.result(f"Examples: {examples} (it shows images of patients: take care with whom you share it)")
-    output.say("Not a medical device: nothing here is cleared for decisions about patients.")
     baseline = outcome.baseline
-    output.record(
-        {
-            "run": str(run.path),
-            "state": outcome.state,
-            "report": str(outcome.report),
-            **({} if examples is None else {"examples": str(examples)}),
-            "baseline": None if baseline is None else str(baseline.path),
-            "auc": plain_aucs(record.results.auc),
-            "baseline_auc": None if baseline is None else plain_aucs(baseline.record.results.auc),
-            "not_kept_auc": None if other is None else plain_aucs(other.auc),
-            "paired_tests": [asdict(test) for test in outcome.tests],
-            "kept_stage": kept.stage,
-            "kept_objective": kept.objective,
-            **({} if record.inputs is None else {"inputs": record.plain["inputs"]}),
-            "tta": copies,
-            "seconds": record.results.seconds,
-            "plan": record.plain.get("plan"),
-            "leaks": record.leaks,
-            "possible_leaks": record.possible_leaks,
-            "alike": (record.plain.get("data") or {}).get("alike"),
-            "unlabelled": (record.plain.get("data") or {}).get("unlabelled_rows"),
-        }
-    )
+    own = {
+        "baseline": None if baseline is None else str(baseline.path),
+        "baseline_auc": None if baseline is None else plain_aucs(baseline.record.results.auc),
+        "not_kept_auc": None if other is None else plain_aucs(other.auc),
+        "paired_tests": [asdict(test) for test in outcome.tests],
+        "kept_stage": kept.stage,
+        "kept_objective": kept.objective,
+        **({} if record.inputs is None else {"inputs": record.plain["inputs"]}),
+        "tta": copies,
+    }
+    _close(output, outcome, examples, own)
 
 
 def _show_candidates(output: Output, choice: KeptCandidate, *, title: str) -> None:
@@ -187,11 +170,20 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
         output.say(f"Caution. {caution}")
     cost = prediction_cost(run.path)
     output.say(f"Prediction: {cost.text}; `deepauc export --single` exports the network of one fold instead.")
+    _close(output, outcome, examples, {"folds": record.plain.get("folds"), "cost": asdict(cost)})
+
+
+def _close(
+    output: Output, outcome: Outcome | CrossValidation, examples: Path | None, own: Mapping[str, object]
+) -> None:
+    """Where everything lies, and the result as JSON. own: what a run of this kind has besides."""
+    run, record = outcome.run, outcome.run.record
     output.result(f"Run: {run.path}")
     output.result(f"Report: {outcome.report}")
     if examples is not None:
         output.result(f"Examples: {examples} (it shows images of patients: take care with whom you share it)")
     output.say("Not a medical device: nothing here is cleared for decisions about patients.")
+    data = record.plain.get("data") or {}
     output.record(
         {
             "run": str(run.path),
@@ -199,14 +191,13 @@ def show_cross_validation(output: Output, outcome: CrossValidation, *, examples:
             "report": str(outcome.report),
             **({} if examples is None else {"examples": str(examples)}),
             "auc": plain_aucs(record.results.auc),
-            "folds": record.plain.get("folds"),
-            "cost": asdict(cost),
+            **own,
             "seconds": record.results.seconds,
             "plan": record.plain.get("plan"),
             "leaks": record.leaks,
             "possible_leaks": record.possible_leaks,
-            "alike": (record.plain.get("data") or {}).get("alike"),
-            "unlabelled": (record.plain.get("data") or {}).get("unlabelled_rows"),
+            "alike": data.get("alike"),
+            "unlabelled": data.get("unlabelled_rows"),
         }
     )
 

@@ -19,8 +19,7 @@ from deepauc.pipeline.outcome import doubts, paired_tests
 from deepauc.pipeline.single import save_single
 from deepauc.reporting.evaluation.label import too_few
 from deepauc.reporting.evaluation.run import run_scores
-from deepauc.reporting.evaluation.sample import count_rows
-from deepauc.reporting.evaluation.table import sample_of
+from deepauc.reporting.evaluation.sample import count_rows, sample_of
 from deepauc.reporting.export import copy_bundle
 from deepauc.reporting.external import External, evaluate_table
 from deepauc.reporting.figures.label import interval_text

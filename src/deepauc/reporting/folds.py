@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from deepauc.metrics.crossval.folds import fold_auroc_interval, labels_with_pairs
+from deepauc.metrics.crossval.folds import labels_with_pairs
 from deepauc.metrics.intervals import Estimate
 from deepauc.metrics.partial import Region
 from deepauc.reporting.document.blocks import Block, Caution, DataTable, Paragraph, Section, TableCell, shown
 from deepauc.reporting.document.cells import cells, interval_cell, signed_cell
 from deepauc.reporting.evaluation.findings import ONLY_IF_ASKED, Absent, PartialAuc, RunFindings
 from deepauc.reporting.evaluation.label import partial_auc_of
-from deepauc.reporting.evaluation.sample import Sample
+from deepauc.reporting.evaluation.sample import sample_of
+from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.reporting.figures.label import interval_text, signed_text
 from deepauc.training.run.fold_record import FoldsRecord, KeptCandidate
 from deepauc.training.run.scores import OOF, Scores
@@ -59,23 +60,18 @@ def fold_aucs(table: Scores, *, region: Region | None = None) -> list[FoldAuc]:
 
     region: also the partial AUC there.
     """
-    rows = table.part(OOF)
-    assert rows.folds is not None
-    found = []
+    rows, found = table.part(OOF), list[FoldAuc]()
     for j, label in enumerate(rows.label_names):
-        known = ~np.isnan(rows.labels[:, j])
-        scores, labels, folds = rows.scores[known, j], rows.labels[known, j], rows.folds[known]
-        if known.any() and labels_with_pairs(labels, folds).any():
-            groups = None if rows.groups is None else rows.groups[known]
-            auc = fold_auroc_interval(scores, labels, folds, groups=groups).floats()
-            sample = Sample(scores=scores, labels=labels, groups=groups, folds=folds)
+        sample = sample_of(rows, j, part=OOF).labelled()
+        assert sample.folds is not None
+        if len(sample.labels) and labels_with_pairs(sample.labels, sample.folds).any():
             found.append(
                 FoldAuc(
                     label=label,
-                    folds=len(np.unique(folds)),
-                    rows=len(labels),
-                    positives=int(labels.sum()),
-                    auc=auc,
+                    folds=len(np.unique(sample.folds)),
+                    rows=len(sample.labels),
+                    positives=int(sample.labels.sum()),
+                    auc=part_interval(sample),
                     partial_auc=partial_auc_of(sample, region),
                 )
             )

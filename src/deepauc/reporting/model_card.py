@@ -15,6 +15,7 @@ from deepauc.metrics.auroc import auroc
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.names import counted, leak_text
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow
+from deepauc.reporting.evaluation.sample import sample_of
 from deepauc.reporting.folds import SINGLE_NETWORKS, THRESHOLDS_OF_FOLDS, candidate_text, verdict
 from deepauc.reporting.operating_card import OperatingCard, operating_card
 from deepauc.text_tables import auc_text, markdown_table, percent_text
@@ -98,21 +99,18 @@ def _figures(run: Run, record: RunRecord) -> list[_Figure]:
     table = read_run_scores(run.path)
     figures = []
     for part in (name for name in ("test", "validation") if name in table.part_names):
-        rows = table.part(part)
         for number, label in enumerate(record.task.labels):
-            known = ~np.isnan(rows.labels[:, number])
-            scores, labels = rows.scores[known, number], rows.labels[known, number]
-            groups = None if rows.groups is None else rows.groups[known]
+            sample = sample_of(table.part(part), number).labelled()
+            scores, labels, groups = sample.scores, sample.labels, sample.clusters
             if len(np.unique(labels)) < 2:
                 continue
-            clustered = groups is not None and len(np.unique(groups)) < len(groups)
             figures.append(
                 _Figure(
                     part=part,
                     label=label,
                     value=float(auroc(scores, labels)),
                     by_row=auroc_with_limits(scores, labels),
-                    by_patient=auroc_with_limits(scores, labels, groups=groups) if clustered else None,
+                    by_patient=None if groups is None else auroc_with_limits(scores, labels, groups=groups),
                 )
             )
     return figures

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.records.tables import Figures, Page, page_of
-from deepauc.studies.sources import Place
+from deepauc.studies.sources import Place, is_for_choosing
 from deepauc.studies.study import Study, StudySet
 
 
@@ -26,8 +25,8 @@ class Entry:
     """A set of studies, or a run of another kind, with the page and the pictures made from the records.
 
     Args:
-        name: Of the records and of the page.
-        title: Of the page.
+        name: Of the records and of the page; that of the studies where there are some.
+        title: Of the page; likewise.
         table: In place of `page`, a function from the results folder to markdown.
         page: By default a row for each study. Its figures go into RESULTS/summary.json.
         studies: The set of studies.
@@ -42,8 +41,8 @@ class Entry:
         finish: What a run of this set ends with, beside the records.
     """
 
-    name: str
-    title: str
+    name: str = ""
+    title: str = ""
     table: Callable[[Path], str] | None = None
     page: Page | None = None
     studies: StudySet | None = None
@@ -56,6 +55,9 @@ class Entry:
     finish: Callable[[Place, str], object] = lambda _place, _name: None
 
     def __post_init__(self) -> None:
+        if self.studies is not None:
+            object.__setattr__(self, "name", self.name or self.studies.name)
+            object.__setattr__(self, "title", self.title or self.studies.title)
         if not self.name or set(self.name) & set("/\\ *?[]"):
             raise ValueError(f"a name is part of file names: no spaces, slashes or wildcards in {self.name!r}.")
         if (self.studies is None) == (self.own is None):
@@ -64,11 +66,6 @@ class Entry:
             raise ValueError(f"entry {self.name}: its set of studies is called {self.studies.name}; use one name.")
         if self.studies is None and self.table is None and self.page is None:
             raise ValueError(f"entry {self.name}: only a set of studies has a table by default: give page= or table=.")
-
-    @classmethod
-    def of(cls, studies: StudySet, *, page: Page | None = None) -> Entry:
-        """A set of studies with a page of its own, or the one it has by default."""
-        return cls(name=studies.name, title=studies.title, studies=studies, page=page)
 
     def markdown(self, results: Path) -> str:
         """The page, from the records in this folder."""

@@ -49,7 +49,7 @@ def load_studies(path: Path) -> StudyFile:
     for one in declared:
         if not isinstance(one, StudySet | Entry):
             raise ValueError(f"{path}: STUDIES holds a {type(one).__name__}; it takes StudySet and Entry.")
-        entry = Entry.of(one) if isinstance(one, StudySet) else one
+        entry = Entry(studies=one) if isinstance(one, StudySet) else one
         if entry.name in entries:
             raise ValueError(f"{path}: two entries of STUDIES are called {entry.name!r}; their records would mix.")
         entries[entry.name] = entry

@@ -26,32 +26,25 @@ TUNING_EVERY = 10  # epochs between two validations of a tuning run: selection l
 
 @dataclass(frozen=True, kw_only=True)
 class Inherits:
-    """Settings taken from what another study of the set has selected."""
+    """Settings taken from what another study of the set has selected.
+
+    As long as nothing is selected there, they are those of the first of `otherwise` that has a selection; arguments
+    that this one does not have keep the method's defaults.
+    """
 
     study: str
     axes: tuple[str, ...]
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The studies it may be taken from, the first that has a selection counting."""
-        return (self.study,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InheritsLatest(Inherits):
-    """Settings from `study`, or, as long as nothing is selected there, from the first of `otherwise` that has a
-    selection; arguments that this one does not have keep the method's defaults."""
-
     otherwise: tuple[str, ...] = ()
 
     @classmethod
-    def after(cls, names: Sequence[str], *, axes: tuple[str, ...]) -> InheritsLatest:
+    def after(cls, names: Sequence[str], *, axes: tuple[str, ...]) -> Inherits:
         """From the last of these that has a selection."""
         last, *earlier = reversed(names)
         return cls(study=last, otherwise=tuple(earlier), axes=axes)
 
     @property
     def sources(self) -> tuple[str, ...]:
+        """The studies it may be taken from, the first that has a selection counting."""
         return (self.study, *self.otherwise)
 
 

@@ -23,9 +23,15 @@ from deepauc.training.engine.fast.packing import train_together
 from deepauc.training.plain import from_plain, recipe_hash
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
-from experiments.clinical import chest_design as medical_chest_design
-from experiments.clinical.chest import chest_set, count_readers
-from experiments.clinical.chest_design import STAND_IN, ChestDesign, with_settings
+from experiments.clinical.chest import (
+    CHEXPERT_NETWORKS,
+    REAL,
+    STAND_IN,
+    ChestDesign,
+    chest_set,
+    count_readers,
+    with_settings,
+)
 from experiments.clinical.chest_page import PAGES
 from experiments.clinical.chest_tasks import MASKED_SHARE, NIHImages, mask_labels, one_disease
 from experiments.clinical.packs import pack_of, side_by_side
@@ -271,7 +277,7 @@ def test_masked_labels_are_half_positive_and_depend_on_the_seed_alone(spots_task
 
 
 def test_the_real_plan_is_the_papers():
-    studies = {study.name: study for study in chest_set(medical_chest_design.REAL).studies}
+    studies = {study.name: study for study in chest_set(REAL).studies}
     assert len(studies) == 5 * (1 + 4 * 6)
     recipes = {name: study.recipe({}, "final") for name, study in studies.items()}
     first = recipes["densenet121-stage1-ce"].stages[0]
@@ -281,7 +287,7 @@ def test_the_real_plan_is_the_papers():
     (single,) = recipes["densenet121-Pleural_Effusion-auc_m"].stages
     assert single.uncertain == {"Pleural Effusion": "zeros"}
     assert single.objective.margin == 0.8
-    assert {recipe.model.name for recipe in recipes.values()} == set(medical_chest_design.CHEXPERT_NETWORKS)
+    assert {recipe.model.name for recipe in recipes.values()} == set(CHEXPERT_NETWORKS)
 
 
 def test_a_part_of_the_study_by_name_and_seed(done, tmp_path):
@@ -323,7 +329,7 @@ def test_other_settings_have_records_of_their_own(done, tmp_path):
 
 
 def test_settings_that_the_study_takes():
-    real = medical_chest_design.REAL
+    real = REAL
     design = with_settings(real, {"views": "all", "losses": ["ce"], "networks": "densenet121,densenet169", "lr": 1})
     assert (design.views, design.losses, design.networks) == ("all", ("ce",), ("densenet121", "densenet169"))
     assert design.settings["lr"] == 1.0

@@ -11,9 +11,8 @@ from deepauc.models.fusion import ensemble, fuse
 from deepauc.studies.records.book import RecordBook
 from experiments.clinical import page as medical_page
 from experiments.clinical import scores as medical_scores
-from experiments.clinical.cells import MEDICAL_CELLS, SEEDS
+from experiments.clinical.cells import SEEDS
 from experiments.clinical.scores import pooled, read_scores
-from experiments.clinical.studies import medical, melanoma
 
 PAGE = medical_page.PAGES["medical"]
 LABELS = (np.arange(60) % 3 == 0).astype(float)
@@ -179,12 +178,6 @@ def test_the_seconds_of_a_first_stage_stand_beside_those_of_its_runs(tmp_path):
     single = text[text.index("## Single models") :]
     assert cells_of(single, "breast-R-best", "AUC-M", "0.9544")[-2] == "12 + 31"
     assert cells_of(single, "breast-R-ours", "AUC-M", "0.9544")[-2] == "12"
-
-
-def test_the_cells_of_the_pages_are_those_of_the_studies():
-    for name, studies in (("medical", medical()), ("melanoma", melanoma())):
-        declared = {study.name for study in studies.studies}
-        assert {f"{cell.name}-{loss}" for cell in MEDICAL_CELLS[name] for loss in cell.losses} == declared
 
 
 def test_the_bootstrap_is_drawn_where_it_is_shown_and_nowhere_else(results, monkeypatch):

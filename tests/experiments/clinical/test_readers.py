@@ -8,8 +8,7 @@ import pytest
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.sources import Place
 from experiments.clinical import chest_tasks
-from experiments.clinical.chest import count_readers
-from experiments.clinical.chest_design import STAND_IN
+from experiments.clinical.chest import STAND_IN, count_readers
 from experiments.clinical.chest_page import PAGES
 from experiments.clinical.readers import given_readers, note_readers, read_readers
 

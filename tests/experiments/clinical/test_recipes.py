@@ -14,7 +14,7 @@ from deepauc.optim.pesg import PESGSpec
 from deepauc.optim.standard import AdamSpec
 from deepauc.training.engine.loop import train
 from experiments.clinical import studies
-from experiments.clinical.chest_design import PRINTED_STAND_IN, REAL
+from experiments.clinical.chest import PRINTED_STAND_IN, REAL
 from experiments.clinical.recipes import CHEXPERT, DDSM, MELANOMA, METHODS, PCAM, arguments, network_of
 
 auc_m, ce = METHODS["auc_m"], METHODS["ce"]

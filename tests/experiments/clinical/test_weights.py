@@ -12,8 +12,7 @@ from deepauc.studies.running.missing import MissingRuns, weights_not_here
 from deepauc.studies.running.runner import run_studies
 from deepauc.studies.sources import Place
 from deepauc.studies.study import Study
-from experiments.clinical.chest import chest_set
-from experiments.clinical.chest_design import STAND_IN
+from experiments.clinical.chest import STAND_IN, chest_set
 from experiments.clinical.recipes import METHODS
 
 ce = METHODS["ce"]

@@ -5,10 +5,9 @@ import pytest
 
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.baselines import CrossEntropy
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.tables import Books
-from deepauc.studies.sources import Place
+from deepauc.studies.sources import FoldSource, Place
 from deepauc.training.plan.inputs import Fingerprint
 from experiments.planning.changes import (
     AFTER_CE,

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from deepauc.studies.chosen import RecordedSettings
-from deepauc.studies.folds import FoldSource
 from deepauc.studies.records.book import RecordBook
 from deepauc.studies.records.status import status_of
-from deepauc.studies.study import Inherits, InheritsLatest, Study, StudySet
+from deepauc.studies.sources import FoldSource
+from deepauc.studies.study import Inherits, Study, StudySet
 from deepauc.training.run.folder import NUMERICS_VERSION
 
 
@@ -44,7 +44,7 @@ MIXUP = Study(
     method=method,
     grid={"mixup": (0.0, 0.5)},
     tuning_seeds=(0, 1),
-    inherits=InheritsLatest(study="rate", axes=("lr", "widths")),
+    inherits=Inherits(study="rate", axes=("lr", "widths")),
 )
 WHOLE = StudySet(name="s", title="", studies=(RATE, MIXUP))
 

@@ -10,8 +10,7 @@ import torch
 
 from deepauc.data.task import Task
 from deepauc.metrics.intervals import Estimate
-from deepauc.reporting.evaluation.sample import attempt
-from deepauc.reporting.evaluation.table import sample_of
+from deepauc.reporting.evaluation.sample import attempt, sample_of
 from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.training.engine.loop import chosen_device
 from deepauc.training.run.bundle import Bundle, load_weights

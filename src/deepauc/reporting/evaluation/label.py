@@ -101,7 +101,7 @@ def evaluate_label(
         return _nothing(name, part, counts, obstacle, region)
     folds = sample.folds is not None
     held_out = sample if folds else _usable_validation(validation)
-    auc = attempt(lambda: (auc_within_folds if folds else _auc)(sample, counts, resamples))
+    auc = attempt(lambda: (auc_within_folds if folds else _auc)(sample, resamples))
     curves_of = curves_within_folds if folds else _curves
     few = () if isinstance(held_out, Absent) else few_for_thresholds(count_rows(held_out), folds=folds)
     probable = _as_probabilities(sample, held_out, given=probabilities, log_odds=log_odds)
@@ -112,14 +112,14 @@ def evaluate_label(
         auc=auc,
         curves=attempt(lambda: curves_of(sample, resamples)) if curves else Absent("not asked for."),
         histogram=_histogram(sample),
-        operating_points=at_specificities(sample, held_out, counts),
+        operating_points=at_specificities(sample, held_out),
         operating_points_left_out=(
-            None if isinstance(held_out, Absent) else left_out(fewest_negatives(counts, held_out), folds=folds)
+            None if isinstance(held_out, Absent) else left_out(fewest_negatives(sample, held_out), folds=folds)
         ),
-        sensitivity_points=at_sensitivities(sample, held_out, counts),
-        patients=patient_levels(sample, held_out, counts),
+        sensitivity_points=at_sensitivities(sample, held_out),
+        patients=patient_levels(sample, held_out),
         too_few=too_few(counts),
-        calibration=_calibration(sample, probable, counts, resamples),
+        calibration=_calibration(sample, probable, resamples),
         decision=_decision(sample, probable.after),
         cautions=(*_cautions(counts, folds), *_backwards(auc), *few, *(() if fewer is None else (fewer,))),
         resamples=resamples,
@@ -174,9 +174,8 @@ def _usable_validation(validation: Sample | Absent) -> Sample | Absent:
     return _obstacle(sample, "validation") or sample
 
 
-def _auc(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
-    scores, labels = sample.scores, sample.labels
-    groups = sample.groups if counts.clustered else None
+def _auc(sample: Sample, resamples: Resamples) -> AucResult:
+    scores, labels, groups = sample.scores, sample.labels, sample.clusters
     by_patient = None if groups is None else auroc_with_limits(scores, labels, groups=groups)
     return AucResult(
         delong=auroc_with_limits(scores, labels),
@@ -197,20 +196,19 @@ def partial_auc_of(sample: Sample, region: Region | None) -> PartialAuc | Absent
     """Of labelled rows, within folds where they have some; None where no region was asked for."""
     if region is None:
         return None
-    counts = count_rows(sample)
-    return attempt(lambda: _partial_auc(sample, counts, resamples_of(counts), region))
+    return attempt(lambda: _partial_auc(sample, resamples_of(count_rows(sample)), region))
 
 
-def _partial_auc(sample: Sample, counts: Counts, resamples: Resamples, region: Region) -> PartialAuc:
+def _partial_auc(sample: Sample, resamples: Resamples, region: Region) -> PartialAuc:
     if sample.folds is not None:
-        area = partial_auc_within_folds(sample, counts, resamples, region)
+        area = partial_auc_within_folds(sample, resamples, region)
     else:
         area = partial_auroc_interval(
             sample.scores,
             sample.labels,
             max_fpr=region.max_fpr,
             min_tpr=region.min_tpr,
-            groups=sample.groups if counts.clustered else None,
+            groups=sample.clusters,
             n_resamples=resamples.others,
             seed=0,
         ).floats()
@@ -278,15 +276,11 @@ def _as_probabilities(sample: Sample, validation: Sample | Absent, *, given: boo
     return _Probabilities(source, before, fitted.apply(sample.scores), fitted.to_dict())
 
 
-def _calibration(
-    sample: Sample, probable: _Probabilities, counts: Counts, resamples: Resamples
-) -> Calibration | Absent:
-    groups = sample.groups if counts.clustered else None
-
+def _calibration(sample: Sample, probable: _Probabilities, resamples: Resamples) -> Calibration | Absent:
     def state(probabilities: Floats | Absent) -> CalibrationState | Absent:
         if isinstance(probabilities, Absent):
             return probabilities
-        return attempt(lambda: _calibration_state(probabilities, sample.labels, groups, resamples))
+        return attempt(lambda: _calibration_state(probabilities, sample.labels, sample.clusters, resamples))
 
     before = state(probable.before)
     if isinstance(before, Absent) and not isinstance(probable.before, Absent):

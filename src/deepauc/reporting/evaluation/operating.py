@@ -33,24 +33,24 @@ FEW_FOR_THRESHOLDS = 20  # rows of a class, of fewer than which not one lies bey
 Rows = tuple[OperatingRow, ...] | Absent
 
 
-def at_specificities(sample: Sample, validation: Sample | Absent, counts: Counts) -> Rows:
+def at_specificities(sample: Sample, validation: Sample | Absent) -> Rows:
     """80, 90, 95 % on validation, and more as far as the negatives of both parts go."""
     if isinstance(validation, Absent):
         return validation
-    asked = specificities(fewest_negatives(counts, validation))
-    return attempt(lambda: tuple(_row(sample, validation, counts, specificity=one) for one in asked))
+    asked = specificities(fewest_negatives(sample, validation))
+    return attempt(lambda: tuple(_row(sample, validation, specificity=one) for one in asked))
 
 
-def at_sensitivities(sample: Sample, validation: Sample | Absent, counts: Counts) -> Rows:
+def at_sensitivities(sample: Sample, validation: Sample | Absent) -> Rows:
     """90 and 95 % on validation."""
     if isinstance(validation, Absent):
         return validation
-    return attempt(lambda: tuple(_row(sample, validation, counts, sensitivity=one) for one in SENSITIVITIES))
+    return attempt(lambda: tuple(_row(sample, validation, sensitivity=one) for one in SENSITIVITIES))
 
 
-def patient_levels(sample: Sample, validation: Sample | Absent, counts: Counts) -> tuple[PatientLevel, ...]:
+def patient_levels(sample: Sample, validation: Sample | Absent) -> tuple[PatientLevel, ...]:
     """Where some patient has several rows: by its highest score, and by its mean score; thresholds likewise."""
-    if not counts.clustered:
+    if sample.clusters is None:
         return ()
     return _patient_level(sample, validation, "highest"), _patient_level(sample, validation, "mean")
 
@@ -60,24 +60,22 @@ def _patient_level(sample: Sample, validation: Sample | Absent, score: Literal["
     chosen_on: Sample | Absent = validation
     if isinstance(validation, Sample):
         chosen_on = by_patient(validation, mean=score == "mean")
-    counts = count_rows(patients)
     return PatientLevel(
         score=score,
-        counts=counts,
+        counts=count_rows(patients),
         auc=attempt(lambda: part_interval(patients)),
-        operating_points=at_specificities(patients, chosen_on, counts),
-        sensitivity_points=at_sensitivities(patients, chosen_on, counts),
+        operating_points=at_specificities(patients, chosen_on),
+        sensitivity_points=at_sensitivities(patients, chosen_on),
     )
 
 
-def fewest_negatives(counts: Counts, validation: Sample) -> int:
-    return min(counts.negatives, int((validation.labels == 0).sum()))
+def fewest_negatives(*samples: Sample) -> int:
+    return min(int((one.labels == 0).sum()) for one in samples)
 
 
 def _row(
     sample: Sample,
     validation: Sample,
-    counts: Counts,
     *,
     specificity: float | None = None,
     sensitivity: float | None = None,
@@ -91,8 +89,7 @@ def _row(
     above = sample.scores - cut
     if by_fold is not None and sample.folds is not None:
         above = sample.scores - np.array([by_fold[fold] for fold in sample.folds.tolist()])
-    groups = sample.groups if counts.clustered else None
-    point = operating_point(above, sample.labels, 0.0, level=LEVEL, groups=groups)
+    point = operating_point(above, sample.labels, 0.0, level=LEVEL, groups=sample.clusters)
     return OperatingRow(
         asked_specificity=specificity,
         asked_sensitivity=sensitivity,

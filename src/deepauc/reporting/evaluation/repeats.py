@@ -9,15 +9,14 @@ from pathlib import Path
 from deepauc.metrics.intervals import Estimate
 from deepauc.reporting.evaluation.findings import Absent, RepeatRow
 from deepauc.reporting.evaluation.pairing import pair_rows
-from deepauc.reporting.evaluation.sample import Sample, attempt
+from deepauc.reporting.evaluation.sample import attempt, sample_of
 from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.training.run.run import Run
-from deepauc.training.run.scores import OOF, Scores, read_run_scores
+from deepauc.training.run.scores import Scores, read_run_scores
 
 
-def find_repeats(run: Run, table: Scores, others: Sequence[str | Path]) -> tuple[RepeatRow, ...]:
-    """The AUC of each run on the judged rows of the first; a ValueError where one was judged on other rows."""
-    part = next((name for name in (OOF, "test", "validation") if name in table.part_names), None)
+def find_repeats(run: Run, table: Scores, part: str | None, others: Sequence[str | Path]) -> tuple[RepeatRow, ...]:
+    """The AUC of each run on the judged part of the first; a ValueError where one was judged on other rows."""
     if not others or part is None:
         return ()
     rows = _of(run, run, table, part)
@@ -49,11 +48,5 @@ def _auc(run: Run, table: Scores, part: str, number: int, name: str) -> Estimate
     folds = run.record.folds
     if folds is not None and folds.choice is not None and name in folds.choice.aucs:
         return folds.choice.aucs[name]
-    rows = table.part(part)
-    sample = Sample(
-        scores=rows.scores[:, number],
-        labels=rows.labels[:, number],
-        groups=rows.groups,
-        folds=rows.folds if part == OOF else None,
-    )
+    sample = sample_of(table.part(part), number, part=part)
     return attempt(lambda: part_interval(sample.labelled()))

@@ -33,9 +33,9 @@ from deepauc.reporting.evaluation.findings import (
     StageFinding,
 )
 from deepauc.reporting.evaluation.repeats import find_repeats
-from deepauc.reporting.evaluation.sample import attempt, count_rows
+from deepauc.reporting.evaluation.sample import attempt, count_rows, sample_of
 from deepauc.reporting.evaluation.subgroups import Metadata, find_subgroups
-from deepauc.reporting.evaluation.table import compare_tables, evaluate_part, sample_of
+from deepauc.reporting.evaluation.table import compare_tables, evaluate_part
 from deepauc.reporting.evaluation.within_folds import each_fold
 from deepauc.training.run.baseline import FOLDER as BASELINE
 from deepauc.training.run.fold_record import KeptCandidate
@@ -116,7 +116,7 @@ def evaluate_run(
         subgroups = (
             Absent(part_note(None))
             if judged is None
-            else find_subgroups(judged, metadata, at=_ninety_percent_specific(labels), within_folds=part == OOF)
+            else find_subgroups(judged, metadata, at=_ninety_percent_specific(labels), part=part)
         )
         if not isinstance(subgroups, Absent):
             categories = metadata.alike(dict.fromkeys(one.column for one in subgroups))
@@ -151,7 +151,7 @@ def evaluate_run(
         folds=() if record.folds is None or judged is None else _folds(judged, record.folds.names),
         average_on_test=on_test,
         fold_histories=_fold_histories(run, record),
-        repeats=find_repeats(run, table, repeats),
+        repeats=find_repeats(run, table, part, repeats),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from deepauc.metrics.pooling import pool_scores
 from deepauc.reporting.evaluation.findings import Absent, Counts
+from deepauc.training.run.scores import OOF, Scores
 
 Floats = npt.NDArray[np.float64]
 T = TypeVar("T")
@@ -26,6 +28,12 @@ class Sample:
     group_word: str = "patient"  # what one of them is called
     folds: npt.NDArray[np.str_] | None = None  # rows are ranked within theirs; a patient is in one of them
 
+    @cached_property
+    def clusters(self) -> npt.NDArray[np.str_] | None:
+        """The groups, where some patient has several rows; of labelled rows."""
+        several = self.groups is not None and np.unique(self.groups).size < len(self.groups)
+        return self.groups if several else None
+
     def labelled(self) -> Sample:
         known = ~np.isnan(self.labels)
         return self.rows(known)
@@ -35,6 +43,17 @@ class Sample:
         groups = None if self.groups is None else self.groups[chosen]
         folds = None if self.folds is None else self.folds[chosen]
         return replace(self, scores=self.scores[chosen], labels=self.labels[chosen], groups=groups, folds=folds)
+
+
+def sample_of(table: Scores, number: int, *, part: str | None = None) -> Sample:
+    """One label of a table. part: of which its rows are; held-out rows of cross-validation have their folds."""
+    return Sample(
+        scores=table.scores[:, number],
+        labels=table.labels[:, number],
+        groups=table.groups,
+        group_word=table.group_word,
+        folds=table.folds if part == OOF else None,
+    )
 
 
 def attempt(compute: Callable[[], T]) -> T | Absent:

@@ -16,7 +16,7 @@ from deepauc.data.table.rows import read_rows
 from deepauc.metrics.operating_points import OperatingPoint, operating_point
 from deepauc.names import find_alike, one_form
 from deepauc.reporting.evaluation.findings import Absent, OperatingRow, SubgroupFinding, SubgroupRow
-from deepauc.reporting.evaluation.sample import Sample, attempt, count_rows
+from deepauc.reporting.evaluation.sample import Sample, attempt, sample_of
 from deepauc.reporting.evaluation.within_folds import part_interval
 from deepauc.training.run.scores import MISSING, Scores
 
@@ -92,12 +92,11 @@ def find_subgroups(
     metadata: Metadata,
     *,
     at: Mapping[str, OperatingRow] | None = None,
-    within_folds: bool = False,
+    part: str | None = None,
 ) -> tuple[SubgroupFinding, ...] | Absent:
     """The AUC of each label in each group of each column; a column that names single rows is left out.
 
-    at: by label, where the sensitivity and the specificity of each group are counted too. within_folds: rows are ranked
-    within their folds alone.
+    at: by label, where the sensitivity and the specificity of each group are counted too. part: of which the rows are.
     """
     if table.ids is None:
         return Absent("scores.csv has no id column, so metadata cannot be joined to it.")
@@ -109,12 +108,7 @@ def find_subgroups(
         names, group_of = grouping
         for number, label in enumerate(table.label_names):
             point = (at or {}).get(label)
-            sample = Sample(
-                scores=table.scores[:, number],
-                labels=table.labels[:, number],
-                groups=table.groups,
-                folds=table.folds if within_folds else None,
-            )
+            sample = sample_of(table, number, part=part)
             rows = tuple(_row(sample, name, group_of == place, point) for place, name in enumerate(names))
             cut = None if point is None else point.threshold
             found.append(SubgroupFinding(column=column, label=label, rows=rows, threshold=cut))
@@ -171,9 +165,8 @@ def _row(sample: Sample, name: str, chosen: npt.NDArray[np.bool_], at: Operating
     sample = sample.rows(chosen).labelled()
     point: OperatingPoint | Absent = Absent("there is no threshold.")
     if at is not None:
-        groups = sample.groups if count_rows(sample).clustered else None
         above = sample.scores - at.cuts(sample.folds, len(sample.scores))
-        point = attempt(lambda: operating_point(above, sample.labels, 0.0, groups=groups))
+        point = attempt(lambda: operating_point(above, sample.labels, 0.0, groups=sample.clusters))
     return SubgroupRow(
         group=name,
         rows=len(sample.labels),

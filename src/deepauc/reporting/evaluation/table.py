@@ -17,12 +17,13 @@ from deepauc.metrics.partial import Region, compare_partial_auroc, partial_auroc
 from deepauc.reporting.evaluation.findings import Absent, LabelEvaluation, Paired, PairedPartial
 from deepauc.reporting.evaluation.label import NO_PART, WHOLE, evaluate_label
 from deepauc.reporting.evaluation.pairing import Pairing, pair_rows
-from deepauc.reporting.evaluation.sample import Sample, attempt
+from deepauc.reporting.evaluation.sample import Sample, attempt, sample_of
 from deepauc.reporting.evaluation.within_folds import DRAWN_POINTS
 from deepauc.training.run.scores import OOF, Floats, Scores, Strings
 
 NO_TEST = "thresholds and recalibration come from validation and are judged on test; there is no test part."
 NO_VALIDATION = "thresholds and recalibration come from validation, and there is no such part."
+NO_TEST_WITHIN = Absent("partial AUCs within folds have no paired test; on a test part they have one.")
 NOT_TEST = "thresholds and recalibration from validation are judged on test alone."
 
 
@@ -38,17 +39,6 @@ class TableComparison:
     labels: tuple[Paired | Absent, ...]
     group_word: str = "patient"
     groups_differ: bool = False
-
-
-def sample_of(table: Scores, number: int, *, part: str | None = None) -> Sample:
-    """One label of a table. part: of which its rows are; held-out rows of cross-validation have their folds."""
-    return Sample(
-        scores=table.scores[:, number],
-        labels=table.labels[:, number],
-        groups=table.groups,
-        group_word=table.group_word,
-        folds=table.folds if part == OOF else None,
-    )
 
 
 def evaluate_part(
@@ -163,6 +153,11 @@ def _paired(
     curve = roc_curve(theirs, labels) if own is None else fold_curves(theirs, labels, own)
     assert isinstance(curve, RocCurve | FoldCurves)
     step = max(1, curve.fpr.size // DRAWN_POINTS)
+    partial: PairedPartial | Absent | None = None
+    if region is not None:
+        partial = (
+            attempt(lambda: _paired_partial(ours, theirs, labels, chosen, region)) if own is None else NO_TEST_WITHIN
+        )
     return Paired(
         label=pairing.a.label_names[number],
         auc=auc,
@@ -172,7 +167,7 @@ def _paired(
         same_scores=bool(np.array_equal(ours, theirs)),
         baseline_fpr=np.append(curve.fpr[::step], 1.0),
         baseline_tpr=np.append(curve.tpr[::step], 1.0),
-        partial=_paired_region(ours, theirs, labels, chosen, region, within_folds=own is not None),
+        partial=partial,
     )
 
 
@@ -185,22 +180,6 @@ def _tested(
         return found, float(auroc(ours, labels)), float(auroc(theirs, labels))
     within = compare_fold_auroc(ours, theirs, labels, folds, groups=groups)
     return within, float(fold_auroc(ours, labels, folds)), float(fold_auroc(theirs, labels, folds))
-
-
-def _paired_region(
-    ours: Floats,
-    theirs: Floats,
-    labels: Floats,
-    groups: Strings | None,
-    region: Region | None,
-    *,
-    within_folds: bool,
-) -> PairedPartial | Absent | None:
-    if region is None:
-        return None
-    if within_folds:
-        return Absent("partial AUCs within folds have no paired test; on a test part they have one.")
-    return attempt(lambda: _paired_partial(ours, theirs, labels, groups, region))
 
 
 def _paired_partial(

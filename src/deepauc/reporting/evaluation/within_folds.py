@@ -17,7 +17,7 @@ from deepauc.metrics.crossval.fold_curves import (
 from deepauc.metrics.crossval.folds import fold_auroc_interval
 from deepauc.metrics.intervals import Estimate, auroc_with_limits
 from deepauc.metrics.partial import Region
-from deepauc.reporting.evaluation.findings import AucResult, Counts, Curves, FoldRow, Resamples
+from deepauc.reporting.evaluation.findings import AucResult, Curves, FoldRow, Resamples
 from deepauc.reporting.evaluation.sample import Floats, Sample, attempt
 
 DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
@@ -25,26 +25,23 @@ DRAWN_POINTS = 400  # a curve with more corners is drawn on a grid
 
 def part_interval(sample: Sample) -> Estimate[float]:
     """AUC with its interval, clustered by patient where a patient has several rows: DeLong's, or that within folds."""
-    clustered = sample.groups is not None and np.unique(sample.groups).size < len(sample.groups)
-    groups = sample.groups if clustered else None
     if sample.folds is not None:
-        return fold_auroc_interval(sample.scores, sample.labels, sample.folds, groups=groups).floats()
-    return auroc_with_limits(sample.scores, sample.labels, groups=groups)
+        return fold_auroc_interval(sample.scores, sample.labels, sample.folds, groups=sample.clusters).floats()
+    return auroc_with_limits(sample.scores, sample.labels, groups=sample.clusters)
 
 
-def auc_within_folds(sample: Sample, counts: Counts, resamples: Resamples) -> AucResult:
+def auc_within_folds(sample: Sample, resamples: Resamples) -> AucResult:
     """The mean AUC within folds, and the average precision of counts summed over folds."""
     scores, labels, folds = sample.scores, sample.labels, sample.folds
     assert folds is not None
-    groups = sample.groups if counts.clustered else None
     limits = attempt(
         lambda: fold_average_precision_interval(
-            scores, labels, folds, groups=groups, n_resamples=resamples.others, seed=0
+            scores, labels, folds, groups=sample.clusters, n_resamples=resamples.others, seed=0
         )
     )
     return AucResult(
         delong=fold_auroc_interval(scores, labels, folds).floats(),
-        delong_by_patient=None if groups is None else part_interval(sample),
+        delong_by_patient=None if sample.clusters is None else part_interval(sample),
         bootstrap=None,
         average_precision=fold_curves(scores, labels, folds).average_precision,
         average_precision_interval=limits,
@@ -73,7 +70,7 @@ def curves_within_folds(sample: Sample, resamples: Resamples) -> Curves:
     )
 
 
-def partial_auc_within_folds(sample: Sample, counts: Counts, resamples: Resamples, region: Region) -> Estimate[float]:
+def partial_auc_within_folds(sample: Sample, resamples: Resamples, region: Region) -> Estimate[float]:
     """The region's area under the mean ROC curve."""
     assert sample.folds is not None
     return fold_partial_auroc_interval(
@@ -82,7 +79,7 @@ def partial_auc_within_folds(sample: Sample, counts: Counts, resamples: Resample
         sample.folds,
         max_fpr=region.max_fpr,
         min_tpr=region.min_tpr,
-        groups=sample.groups if counts.clustered else None,
+        groups=sample.clusters,
         n_resamples=resamples.others,
         seed=0,
     )

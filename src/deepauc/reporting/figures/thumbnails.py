@@ -110,12 +110,9 @@ def case_images(
     maps = _maps(folder, model, bundle, label_names, cases, images)
     if isinstance(maps, Missing):
         remarks[1:] = [maps]
-    if any(case.fold is not None for case in cases):
-        remarks.append(Paragraph(_FOLDS))
-    elif bundle.copies is not None:
-        remarks.append(Paragraph(_COPIES.format(number=bundle.copies.number)))
-    elif changed := _changed_scores(model, bundle, label_names, cases, images):
-        remarks.append(Caution(_CHANGED.format(count=len(changed), largest=max(changed))))
+    comparable = bundle.copies is None and all(case.fold is None for case in cases)
+    changed = _changed_scores(model, bundle, label_names, cases, images) if comparable else []
+    remarks += _about_scores(bundle, cases, changed)
     found = (
         _thumbnail(case, f"thumbnail-{row}", images[row], None if isinstance(maps, Missing) else maps[row])
         for row, case in enumerate(cases)
@@ -169,14 +166,17 @@ def _bag_images(
                 for n, (one, deciding) in enumerate(zip(own, bag.images[number], strict=True))
             )
         )
-    blocks = [remarks[0], *(said or remarks[1:]), Paragraph(_OF_BAGS)]
-    if any(case.fold is not None for case in cases):
-        blocks.append(Paragraph(_FOLDS))
-    elif bundle.copies is not None:
-        blocks.append(Paragraph(_COPIES.format(number=bundle.copies.number)))
-    if changed:
-        blocks.append(Caution(_CHANGED.format(count=len(changed), largest=max(changed))))
+    blocks = [remarks[0], *(said or remarks[1:]), Paragraph(_OF_BAGS), *_about_scores(bundle, cases, changed)]
     return CaseImages(images=tuple(shown_images), remarks=tuple(blocks))
+
+
+def _about_scores(bundle: Bundle, cases: Sequence[Case], changed: Sequence[float]) -> list[Block]:
+    """Whose scores these are, and by how much those that can be compared have changed."""
+    if any(case.fold is not None for case in cases):
+        return [Paragraph(_FOLDS)]
+    if bundle.copies is not None:
+        return [Paragraph(_COPIES.format(number=bundle.copies.number))]
+    return [Caution(_CHANGED.format(count=len(changed), largest=max(changed)))] if changed else []
 
 
 def _files_in_bags(folder: Path, bags: Sequence[str], table: ImageTable) -> dict[str, list[str]]:

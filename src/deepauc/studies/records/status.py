@@ -8,8 +8,8 @@ from inspect import signature
 from pathlib import Path
 
 from deepauc.studies.chosen import RecordedSettings
-from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.records.book import Record, RecordBook, arguments, as_text
+from deepauc.studies.sources import is_for_choosing
 from deepauc.studies.study import Study, StudySet
 from deepauc.training.run.folder import by_other_numerics
 

@@ -210,7 +210,6 @@ def page_of(
     *,
     columns: Sequence[Column] | None = None,
     note: str = BY_DEFAULT,
-    key: Callable[[str], tuple[str, ...]] = lambda _: (),
 ) -> Page:
     """A row for each study of the set: what a set has that declares no page of its own.
 
@@ -218,9 +217,8 @@ def page_of(
         studies: The set.
         columns: By default mean, training sets, settings, diverged runs.
         note: The page's first paragraph.
-        key: Of a row, by the name of its study; see `Row`.
     """
-    rows = [Row(labels=(study.name,), study=study.name, key=key(study.name)) for study in studies.studies]
+    rows = [Row(labels=(study.name,), study=study.name) for study in studies.studies]
     table = study_table(studies.name, labels=("study",), rows=rows, columns=columns or (MEAN, SETS, SETTINGS, DIVERGED))
     return Page(name=studies.name, title=studies.title, note=note, tables=(table,))
 

@@ -10,11 +10,10 @@ from typing import Any
 from deepauc.data.task import Task
 from deepauc.models.build import require_files
 from deepauc.studies.chosen import ChosenSettings
-from deepauc.studies.folds import is_for_choosing
 from deepauc.studies.grid import Config
 from deepauc.studies.records.book import Record, RecordBook, as_text, is_measured
 from deepauc.studies.running.first_stages import own_stages
-from deepauc.studies.sources import Place, TaskSource, comparable, without_test
+from deepauc.studies.sources import Place, TaskSource, comparable, is_for_choosing, without_test
 from deepauc.studies.study import Phase, Study
 from deepauc.training.engine.fast.packing import Job
 from deepauc.training.engine.stream import Stream
