@@ -19,7 +19,7 @@ from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.run import Run
 
 
-def _shares(weights: Sequence[float] | None, runs: int) -> list[float]:
+def shares(weights: Sequence[float] | None, runs: int) -> list[float]:
     """What each run counts, 1 in all."""
     if weights is None:
         return [1 / runs] * runs
@@ -59,7 +59,7 @@ class GivenAverage:
         scale: Scale,
         recalibrated: bool,
     ) -> GivenAverage:
-        counts, found = _shares(weights, len(folders)), []
+        counts, found = shares(weights, len(folders)), []
         for folder, bundle in zip(folders, bundles, strict=True) if recalibrated else ():
             try:
                 found.append(bundle.recalibration())
