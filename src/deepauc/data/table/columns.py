@@ -59,8 +59,8 @@ def parse_parts(
 
 def parse_weights(cells: Sequence[str], lines: Sequence[int], column: str) -> tuple[Floats, list[Problem]]:
     """Finite numbers that are not negative."""
-    weights, bad = parse_numbers(cells)
-    bad |= weights < 0
+    weights, _ = parse_numbers(cells)
+    bad = ~(np.isfinite(weights) & (weights >= 0))  # only their ratios matter: float32 need not hold them
     remedy = "a weight is a finite number that is not negative"
     problems = _problems(np.flatnonzero(bad), cells, lines, column, "bad weight", remedy, empty=EMPTY_FEATURE)
     return single_precision_weights(np.where(bad, 0, weights)), problems
