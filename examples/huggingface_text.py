@@ -1,6 +1,6 @@
 """A Hugging Face text classifier with a binary head, trained with AUC-M + PESG. Nothing is downloaded.
 
-pip install '.[hf]'; python examples/huggingface_text.py [--epochs 10]
+pip install 'deepauc[hf]'; python examples/huggingface_text.py [--epochs 10]
 
 The network is a tiny BERT with random weights, the text made up here: one complaint in ten. Put your own model from
 AutoModelForSequenceClassification.from_pretrained(..., num_labels=1) in its place; image classifiers work the same way.

@@ -1,6 +1,6 @@
 """AUC-M and PESG in a LightningModule, with stages and a quota of positives, on scikit-learn's digits.
 
-pip install '.[lightning]'; python examples/lightning_digits.py [--epochs 10]
+pip install 'deepauc[lightning]'; python examples/lightning_digits.py [--epochs 10]
 
 Several devices: Trainer(devices=2, strategy="ddp", use_distributed_sampler=False). Batch size and quota stay global.
 """

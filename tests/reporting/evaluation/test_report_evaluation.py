@@ -307,6 +307,12 @@ def test_metadata_that_do_not_fit_are_refused(tmp_path):
         read_metadata(path, id_column="file")  # b would be counted as `missing`
 
 
+def test_metadata_in_latin_1_are_read_as_the_table_was(tmp_path):
+    path = tmp_path / "meta.csv"
+    path.write_bytes("Datei;Größe\na;3,5\nb;4\n".encode("latin-1"))
+    assert list(read_metadata(path, id_column="Datei").columns) == ["Größe"]
+
+
 def test_a_group_of_one_class_says_so(binary):
     rows = [row for one in binary.subgroups for row in one.rows]
     assert all(isinstance(row.auc, Estimate | Absent) for row in rows)

@@ -91,6 +91,12 @@ def test_compressed_and_with_a_byte_order_mark(tmp_path):
     assert read_scores(path).scores.tolist() == [[2.0]]
 
 
+def test_latin_1_is_read(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_bytes("Präp;label;score\nä;1;0,75\n".encode("latin-1"))
+    assert read_scores(path, id_column="Präp").ids.tolist() == ["ä"]
+
+
 def test_semicolons_and_decimal_commas_as_excel_writes_them(write):
     table = read_scores(write("label;score\n1;0,75\n0;-1,5e-2\n"))
     assert table.scores.tolist() == [[0.75], [-0.015]]

@@ -19,7 +19,7 @@ _CHOSEN_ON_FOLDS = (
     "row helps to choose its own threshold, so the value reached differs from the value asked for. The column "
     "Threshold is the choice of all held-out rows, in log odds, which deepauc predict and the bundle use."
 )
-_SCORE_WORDS = {"highest": "its highest score (worst image)", "mean": "the mean of its scores"}
+_SCORE_WORDS = {"highest": "its highest score", "mean": "the mean of its scores"}
 
 
 def operating_blocks(label: LabelEvaluation) -> tuple[Block, ...]:

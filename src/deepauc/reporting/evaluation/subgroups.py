@@ -75,7 +75,7 @@ def read_metadata(
 ) -> Metadata:
     """Metadata from a .csv, .tsv (both also .gz) or .parquet; without `columns` all but the ids and these."""
     path = Path(path)
-    header = table_header(path)
+    header = table_header(path, latin_1=True)
     if id_column not in header:
         there = ", ".join(map(repr, header[:30]))
         raise ValueError(f"{path} has no column {id_column!r}: name the ids with --id-column (there are: {there}).")

@@ -112,7 +112,7 @@ def read_scores(
     a run's own file marks an uncertain or a soft label.
     """
     path, positive = Path(path), None if positive is None else one_form(positive)
-    header = table_header(path)
+    header = table_header(path, latin_1=True)
     asked = bool(label_columns or score_columns)
     names, label_columns, score_columns = _pairs(path, header, label_columns, score_columns)
     extra = {
