@@ -145,6 +145,24 @@ def _shown(name: str) -> str:
     return text if odd is None else f"{text} (with {unicodedata.name(odd, 'an unseen character').lower()})"
 
 
+_OBJECTIVES = {
+    "CrossEntropy": "cross-entropy",
+    "Focal": "focal loss",
+    "AUCMargin": "AUC-M",
+    "AUCSquare": "AUC-S",
+    "PairwiseAUC": "all pairs",
+    "PartialAUC": "partial AUC",
+    "AveragePrecision": "average precision",
+    "Contrastive": "contrastive",
+    "SupervisedContrastive": "supervised contrastive",
+}
+
+
+def objective_title(kind: str) -> str:
+    """What people call an objective; kind: its spec's class. One of the user's own has that name."""
+    return _OBJECTIVES.get(kind, kind)
+
+
 def counted(count: int, noun: str) -> str:
     """`1 row`, `2,000 rows`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -115,13 +115,13 @@ def test_from_one_csv_to_a_report_and_again_nothing_changes(deepauc, data, tmp_p
         f"Report: {out / 'report.html'}",
         "Not a medical device",
         # By its number, as in the lines of progress: "first stage" is the plan's word for one without labels.
-        "CrossEntropy (stage 1)" if record["results"]["guard"]["winner"] else "AUCMargin (not kept)",
+        "cross-entropy (stage 1)" if record["results"]["guard"]["winner"] else "AUC-M (not kept)",
     ):
         assert place in text
     assert "about" in text
     assert "left" in text
     html = (out / "report.html").read_text()
-    assert "CrossEntropy" in html
+    assert "cross-entropy" in html
     assert record["identity"]["data"] in html
 
     before = content(out)
@@ -608,7 +608,7 @@ TIME = r" (\d:\d\d:\d\d|-:--:--)$"
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        (80, r"stage \d of 2 \((CrossEntropy|AUCMargin)\) .* % validation AUC 0\.\d{3}"),
+        (80, r"stage \d of 2 \((cross-entropy|AUC-M)\) .* % validation AUC 0\.\d{3}"),
         (60, r"stage \d/2 .* % AUC 0\.\d{3}"),
     ],
     ids=["80", "60"],

@@ -66,23 +66,23 @@ def test_to_the_report_and_the_card(deepauc, words, tmp_path):
     first = record_of(out)["recipe"]["stages"][0]
     assert (first["batch_size"], first["views"], first["augment"]["flip"]) == (16, 2, False)
     assert record_of(out)["data"]["unlabelled_rows"]["joined"] == 4
-    assert "stage 1 of 3 (Contrastive), epoch 2 of 2" in text
+    assert "stage 1 of 3 (contrastive), epoch 2 of 2" in text
     assert objectives(out) == ["Contrastive", "CrossEntropy", "AUCMargin"]
     assert objectives(out / "baseline") == ["Contrastive", "CrossEntropy"]
     kept = record_of(out)["results"]["guard"]["winner"]
     assert kept in (1, 2)
     # The stage that was not kept stands beside the one that was: the baseline, or the last stage.
-    assert ("CrossEntropy (stage 2)" if kept == 2 else "AUCMargin (not kept)") in text
+    assert ("cross-entropy (stage 2)" if kept == 2 else "AUC-M (not kept)") in text
     report = json.loads((out / "report.json").read_text())
     assert [stage["number"] for stage in report["stages"]] == [1, 2]
     if kept == 2:
-        assert report["baseline"]["objective"] == "Contrastive, then CrossEntropy"
+        assert report["baseline"]["objective"] == "contrastive, then cross-entropy"
     else:
         assert report["baseline"]["why"].endswith("that of stage 2.")
     from deepauc.reporting.model_card import model_card
 
     card = model_card(out)
-    assert "| 2: CrossEntropy" in card
+    assert "| 2: cross-entropy" in card
     assert "1: Contrastive" not in card  # it has no scores to be compared by
     assert card.count("recorded in run.json") == 0  # each of the others has a file with its scores
 

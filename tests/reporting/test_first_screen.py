@@ -97,8 +97,8 @@ def test_the_value_that_counts_as_positive_is_named(run_folders, copy_to_edit, t
 
 def test_what_was_kept_is_information_and_no_caution(written_reports):
     blocks = run_document(written_reports["auc"].findings, command=None).sections[0].blocks
-    assert any("AUCMargin" in block.text for block in blocks if isinstance(block, Paragraph))
-    assert not any("AUCMargin" in block.text for block in blocks if isinstance(block, Caution))
+    assert any("AUC-M" in block.text for block in blocks if isinstance(block, Paragraph))
+    assert not any("AUC-M" in block.text for block in blocks if isinstance(block, Caution))
 
 
 def test_training_and_decisions_are_folded_away(written_reports):

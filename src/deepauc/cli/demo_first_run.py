@@ -24,7 +24,7 @@ KEPT = (
     "The last network is kept unless it is worse on validation; the test part is not used for this. Both parts hold "
     "few positives: read the intervals before the ranking."
 )
-_NAMES = {"CrossEntropy": "CE", "AUCMargin": "AUC-M"}
+_NAMES = {"cross-entropy": "CE", "AUC-M": "AUC-M"}
 # All that a run and its report leave behind: a run folder with any other file in it is not removed.
 _RUN_FILES = ("run.json", "DONE", "bundle.json", "history.csv", "scores.csv", "trivial.json", "report.*", ".*.part")
 _WEIGHTS = ("model.safetensors", "checkpoint.safetensors", "stage-?.safetensors")

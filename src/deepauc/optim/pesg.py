@@ -193,7 +193,7 @@ class PESG(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but the state keeps its precision: the float32 reference of a bf16 parameter stays float32.
 
-        A state from before `reference`, `alpha_step` and `clip_value` existed goes on as it was.
+        A state saved before `reference`, `alpha_step` and `clip_value` existed is taken to have their defaults.
         """
         _require_own_state(state_dict)
         parameters = [p for group in self.param_groups for p in group["params"]]

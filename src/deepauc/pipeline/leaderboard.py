@@ -19,7 +19,7 @@ def one_split_board(run: Run) -> tuple[BoardRow, ...]:
     seconds = record.results.seconds or 0.0
 
     def name(stage: int) -> str:
-        return "_".join(short_name(record.objectives[number]) for number in scored if number <= stage)
+        return "_".join(short_name(record.stages[number].objective) for number in scored if number <= stage)
 
     folders = {kept: run.path}
     if first != kept and (run.path / BASELINE).is_dir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deepauc.data.task import Task
+from deepauc.names import objective_title
 from deepauc.training.engine.stream import Stream
 from deepauc.training.recipe import Recipe
 
@@ -26,7 +27,7 @@ def stage_lengths(recipe: Recipe, task: Task, *, seed: int) -> tuple[StageLength
         stream = Stream(task, stage, seed=seed, number=number)
         found.append(
             StageLength(
-                name=type(stage.objective).__name__,
+                name=objective_title(type(stage.objective).__name__),
                 steps=stage.iterations or (stage.epochs or 0) * stream.per_epoch,
                 steps_per_epoch=stream.per_epoch,
                 rows_per_step=stream.batch_size * stage.views,

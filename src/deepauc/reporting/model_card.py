@@ -119,7 +119,7 @@ def _figures(run: Run, record: RunRecord) -> list[_Figure]:
 def _purpose(bundle: Bundle, record: RunRecord) -> str:
     shape = " x ".join(map(str, bundle.shape))
     objectives, kept = record.objectives, record.kept_stage
-    spec = objective_type(objectives[kept]) if objectives else None
+    spec = objective_type(record.stages[kept].objective) if objectives else None
     trained = "by cross-entropy" if getattr(spec, "gives_probabilities", False) else "to maximise its AUC"
     if kept < len(objectives) - 1:
         trained += f" (the {_text(objectives[-1])} stage after it was not better on validation and was not kept)"

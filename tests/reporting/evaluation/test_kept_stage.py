@@ -122,7 +122,7 @@ def test_the_report_says_what_was_kept_and_shows_no_self_comparison(ruined, tmp_
     text = written.markdown.read_text(encoding="utf-8")
     guard = run.record.plain["results"]["guard"]["validation_auc"]
     result = text.split("## Result")[1].split("## ")[0]
-    for said in ("stage 1, CrossEntropy", f"{guard['1']:.3f}", f"{guard['0']:.3f}"):
+    for said in ("stage 1, cross-entropy", f"{guard['1']:.3f}", f"{guard['0']:.3f}"):
         assert said in result
     assert "AUC, baseline" not in text
     assert "+0.000 \\[+0.000, +0.000\\]" not in text
@@ -130,7 +130,7 @@ def test_the_report_says_what_was_kept_and_shows_no_self_comparison(ruined, tmp_
     calibration = text.split("## Calibration")[1].split("## ")[0]
     assert "trained by cross-entropy" in calibration
     assert "AUC loss" not in calibration
-    assert json.loads(written.json.read_text())["not_kept"]["objective"] == "AUCMargin"
+    assert json.loads(written.json.read_text())["not_kept"]["objective"] == "AUC-M"
 
 
 @pytest.mark.parametrize("name", ["baseline", "."])
@@ -173,7 +173,7 @@ def test_where_the_last_stage_is_kept_that_is_said_and_calibration_speaks_of_an_
     assert findings.not_kept is None
     assert findings.kept_objective == "AUCMargin"
     text = written_reports["auc"].markdown.read_text(encoding="utf-8")
-    assert "(stage 2, AUCMargin)" in text
+    assert "(stage 2, AUC-M)" in text
     assert "trained by cross-entropy" not in text.split("## Calibration")[1].split("## ")[0]
     assert "AUC, baseline" in text
 
@@ -191,7 +191,7 @@ def test_intervals_by_part_are_clustered_as_the_report_has_them(ruined):
 def test_the_card_names_the_loss_that_was_kept(ruined):
     card = model_card(ruined[0].path)
     assert "trained by cross-entropy" in card
-    assert "the AUCMargin stage" in card  # which was not kept
+    assert "the AUC-M stage" in card  # which was not kept
 
 
 @pytest.mark.parametrize("patients", [False, True])
@@ -261,13 +261,13 @@ def test_train_says_what_was_kept_and_how_the_other_stage_did(ruined, tmp_path, 
     for output in (Output(), Output(as_json=True)):
         show_outcome(output, outcome)
     text, _, record = capsys.readouterr().out.partition("patients.\n")
-    assert "CrossEntropy (kept)" in text
-    assert "AUCMargin (not kept)" in text
+    assert "cross-entropy (kept)" in text
+    assert "AUC-M (not kept)" in text
     assert "first stage" not in text  # it is the kept one
     record = json.loads(record)
-    assert (record["kept_stage"], record["kept_objective"]) == (0, "CrossEntropy")
+    assert (record["kept_stage"], record["kept_objective"]) == (0, "cross-entropy")
     (test,) = record["paired_tests"]
-    assert (test["against"], test["part"]) == ("AUCMargin", "test")
-    assert f"AUCMargin on test is {test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}]" in text
+    assert (test["against"], test["part"]) == ("AUC-M", "test")
+    assert f"AUC-M on test is {test['value']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}]" in text
     expected = auc_intervals(last.parent, ["spot"])["test"]["spot"]
     assert record["not_kept_auc"]["test"]["spot"] == [expected.value, expected.low, expected.high]

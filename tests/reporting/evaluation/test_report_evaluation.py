@@ -102,7 +102,7 @@ def test_the_baseline_is_tested_on_the_same_rows(binary, run_folders):
     (found,) = binary.baseline.labels
     assert found.difference.value == pytest.approx(expected.difference)
     assert found.p_value == pytest.approx(expected.p_value)
-    assert binary.baseline.objective == "CrossEntropy"
+    assert binary.baseline.objective == "cross-entropy"
     assert [stage.kept for stage in binary.stages].count(True) == 1
 
 
@@ -114,7 +114,7 @@ def test_the_first_stage_is_the_baseline_where_training_kept_it(run_folders, spo
     shutil.copytree(run_folders / "auc", tmp_path / "auc")
     assert isinstance(evaluate_run(tmp_path / "auc").baseline, Absent)
     baseline_run(Run(tmp_path / "auc"), spots_task())
-    assert evaluate_run(tmp_path / "auc").baseline.objective == "CrossEntropy"
+    assert evaluate_run(tmp_path / "auc").baseline.objective == "cross-entropy"
 
 
 def test_subgroups_are_counted_by_hand(binary, run_folders, spots_task):

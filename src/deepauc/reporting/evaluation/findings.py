@@ -371,7 +371,7 @@ class RunFindings:
     mean_auc: float | None
     baseline: BaselineFinding | Absent
     not_kept: BaselineFinding | Absent | None  # the last stage's network, where an earlier stage's was kept
-    kept_objective: str
+    kept_objective: str  # its type
     stages: tuple[StageFinding, ...]
     subgroups: tuple[SubgroupFinding, ...] | Absent
     history: History | Absent

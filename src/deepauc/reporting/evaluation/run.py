@@ -136,7 +136,7 @@ def evaluate_run(
         mean_auc=float(np.mean(aucs)) if len(labels) > 1 and aucs else None,
         baseline=_baseline(run, table, part, None if baseline is None else Path(baseline), region),
         not_kept=_not_kept(run, table, part, region),
-        kept_objective=(record.objectives or [""])[record.kept_stage],
+        kept_objective=record.stages[record.kept_stage].objective if record.stages else "",
         stages=_stages(record),
         subgroups=subgroups,
         history=_history(run, record),

@@ -13,7 +13,7 @@ from typing import Any
 
 from deepauc.metrics.comparison import Comparison
 from deepauc.metrics.intervals import Estimate
-from deepauc.names import Alike, group_word
+from deepauc.names import Alike, group_word, objective_title
 from deepauc.training.plain import from_plain
 from deepauc.training.recipe import Recipe
 from deepauc.training.run.fold_record import FoldsRecord, KeptCandidate, kept_candidate
@@ -327,8 +327,8 @@ class RunRecord:
 
     @property
     def objectives(self) -> list[str]:
-        """Of each stage, by name."""
-        return [stage.objective for stage in self.stages]
+        """Of each stage, as people call it."""
+        return [objective_title(stage.objective) for stage in self.stages]
 
     @property
     def kept_stage(self) -> int:
