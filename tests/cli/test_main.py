@@ -115,7 +115,7 @@ def test_the_installed_command_refuses_in_plain_text(tmp_path):
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == f"deepauc: --out {file} is a file: name a folder, which is made if it does not exist.\n"
+    assert done.stderr == f"deepauc: {file} is a file: name a folder, which is made if it does not exist.\n"
 
 
 def test_a_pipe_that_has_no_greek_letters(tmp_path):

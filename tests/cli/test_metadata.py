@@ -239,8 +239,8 @@ def test_an_onnx_file_says_how_its_features_are_made(runs, folder, deepauc, tmp_
     [
         ((*IMAGES, "--metadata-column", "age", "--folds", "0", "--tta", "2"), "tta does not work with images"),
         ((*IMAGES, "--metadata-column", "age", "--examples"), "leave it out, or the metadata"),
-        ((*METADATA, "--feature-column", "part"), "--feature-column and --metadata-column cannot be used together"),
-        ((*IMAGES, "--feature-column", "age"), "--feature-column and --image-column cannot be used together"),
+        ((*METADATA, "--feature-column", "part"), "feature columns and metadata columns cannot be used together"),
+        ((*IMAGES, "--feature-column", "age"), "feature columns and an image column cannot be used together"),
         (LABELS, "the input columns are missing"),
         ((*LABELS, "--metadata-column", "file"), "names, not categories"),
         ((*LABELS, "--metadata-column", "target"), "'target' is named for two purposes"),

@@ -329,5 +329,5 @@ def test_data_sets_are_written_to_folders(deepauc, made, tmp_path, command, ther
         out.symlink_to("nowhere")
     code, _, err = deepauc("data", command[0], made / "new.csv", "--out", out, *words[: 4 * ("pack" in command)])
     assert code == 2
-    assert f"--out {out} is a {'file' if there == 'pipe' else 'link'}" in err
+    assert f"{out} is a {'file' if there == 'pipe' else 'link'}" in err
     assert not (tmp_path / "nowhere").exists()

@@ -399,7 +399,7 @@ def test_images_are_called_by_their_files(deepauc, data, tmp_path):
     )
     assert code == 2
     assert not (tmp_path / "run").exists()
-    assert errors == "deepauc: --id-column is for --feature-column: the ids of images are their file names.\n"
+    assert errors == "deepauc: an id column is for feature columns: the ids of images are their file names.\n"
 
 
 def test_several_labels_with_empty_cells_and_a_split_without_validation(

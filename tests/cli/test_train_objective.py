@@ -55,8 +55,8 @@ def test_the_other_objectives(deepauc, table, tmp_path, name, objective, optimiz
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--objective", "partial-auc"), "partial-auc needs --max-fpr or --min-tpr"),
-        (("--min-tpr", "0.8"), "add --objective partial-auc"),
+        (("--objective", "partial-auc"), "partial-auc needs max_fpr or min_tpr"),
+        (("--min-tpr", "0.8"), "set objective to partial-auc"),
         (("--objective", "partial-auc", "--min-tpr", "1"), "min_tpr is 1"),
         (("--objective", "partial"), "objective must be one of auc-margin"),
         (("--objective", "pdsca", "--auc-stage", "none"), "auc_stage none leaves that stage out"),

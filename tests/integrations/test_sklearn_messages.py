@@ -50,3 +50,9 @@ def test_patients_may_be_numbers_and_words():
     mixed = DeepAUCClassifier(max_iter=10, cv=2, random_state=0).fit(X, np.arange(12) % 2, groups=patients)
     words = DeepAUCClassifier(max_iter=10, cv=2, random_state=0).fit(X, np.arange(12) % 2, groups=patients.astype(str))
     assert mixed.cv_auc_ == words.cv_auc_
+
+
+def test_numbers_too_large_to_standardise_are_named():
+    X, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2
+    with pytest.raises(ValueError, match=r"feature 1 .* too large"):
+        DeepAUCClassifier(max_iter=10).fit(X * [1, 1e300], y)

@@ -156,6 +156,8 @@ def test_xavier_and_momentum_of_both_networks():
 def test_unknown_network_names_the_nearest():
     with pytest.raises(ValueError, match=r"'densnet121'.*densenet121"):
         TimmSpec(name="densnet121").build(in_channels=3, num_outputs=1)
+    with pytest.raises(ValueError, match=r"'lite7'\. Did you mean .*tf_efficientnet_lite2"):  # a short name of ours
+        TimmSpec(name="lite7").build(in_channels=3, num_outputs=1)
     with pytest.raises(ValueError, match="no network named"):
         TimmSpec(name="hf-hub:timm/resnet18.a1_in1k").build(in_channels=3, num_outputs=1)
 

@@ -179,7 +179,15 @@ def test_several_labels_in_words_get_one_candidate(frame, short, tmp_path):
     assert len(model.oof) == 180
     scores = model.predict(words.assign(name=words.name + "x"))
     assert list(scores) == ["id", "score:ill", "score:tired", "probability:ill", "probability:tired"]
-    assert {one.name for one in model.evaluate(words.assign(name=words.name + "x")).labels} == {"ill", "tired"}
+    new = words.assign(name=words.name + "x")
+    both = model.evaluate(new)
+    assert set(both.aucs) == {"ill", "tired"}
+    partly = model.evaluate(new.assign(ill=0))  # one class: the other label is judged all the same
+    assert partly.aucs == {"tired": both.aucs["tired"]}
+    assert len(partly.notes) == 1
+    assert "'ill'" in partly.notes[0]
+    with pytest.raises(ValueError, match="one class"):
+        model.evaluate(new.assign(ill=0, tired=1))
 
 
 def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, capsys):
@@ -218,7 +226,7 @@ def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, c
         ({"objective": "auc"}, "objective must be one of"),
         ({"objective": deepauc.Focal()}, r"deepauc\.train with a Recipe"),
         ({"label": "tired"}, "tired"),
-        ({"label": None}, "--label-column is required"),
+        ({"label": None}, "a label column is required"),
         ({"features": "xy"}, "no column 'xy'"),
         ({"group": ["person"]}, "group_column must be a text"),
         ({"folds": 1.5}, "folds must be a whole number"),
@@ -230,6 +238,25 @@ def test_bad_input_is_one_error_and_leaves_no_folder(frame, tmp_path, options, m
     with pytest.raises((ValueError, TableError), match=match):
         deepauc.fit(frame, out=tmp_path / "run", **{**OPTIONS, **options})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"features": None, "image": "name", "metadata": "x", "bag": "person"},
+        {"metadata": "x"},
+        {"image": "name"},
+        {"features": None, "image": "name"},
+        {"image_root": "pictures"},
+        {"bag": "x"},
+        {"objective": "partial-auc"},
+    ],
+)
+def test_faults_of_columns_are_told_without_the_commands_options(frame, tmp_path, options):
+    with pytest.raises(ValueError, match=r".") as caught:
+        deepauc.fit(frame, out=tmp_path / "run", **{**OPTIONS, **options})
+    spoken = str(caught.value).replace("for example --min-tpr 0.8, or min_tpr = 0.8", "")  # both ways are named
+    assert "--" not in spoken
 
 
 def test_a_folder_in_use_is_refused(frame, short, tmp_path):

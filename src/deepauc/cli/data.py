@@ -185,7 +185,7 @@ def pack(
     """Decode the images of a table or data set once, for fast training."""
     del help_all  # it has shown itself by now
     output = Output(as_json=as_json)
-    require_output_folder(out, f"--out {out}")
+    require_output_folder(out)
     if out.exists() and not overwrite:
         raise ValueError(f"--out {out} exists already: name another folder, or replace it with --overwrite.")
     skipped: tuple[int, ...] = ()
@@ -261,7 +261,7 @@ def export(
     `deepauc train --table DIR/table.csv` trains on them.
     """
     output = Output(as_json=as_json)
-    require_output_folder(out, f"--out {out}")
+    require_output_folder(out)
     task = _named_task(name, root=root, imratio=imratio, seed=seed)
     with output.progress(f"Exporting {printable(task.name)}") as advance:
         exported = export_task(task, out, parts=part, progress=advance)

@@ -75,7 +75,7 @@ def write_demo(
     from deepauc.training.run.folder import surroundings
     from deepauc.training.run.output_file import require_output_folder, write_atomically
 
-    require_output_folder(out, f"--out {out}")
+    require_output_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     demo_first_run.require_replaceable(out / demo_first_run.RUN_FOLDER)
     table = write_digits_table(out / demo_first_run.TABLE_FOLDER)

@@ -192,7 +192,7 @@ class DeepAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.batch_size < 4:
             raise ValueError(f"batch_size must be at least 4, to hold some rows of each class, not {self.batch_size}.")
         hidden = tuple(np.atleast_1d(self.hidden).tolist())
-        if any(width < 1 for width in hidden):
+        if any(not isinstance(width, Integral) or width < 1 for width in hidden):
             raise ValueError(f"hidden must hold whole numbers of at least 1, not {hidden}.")
         return TableSettings(
             module=self.module or (lambda inputs, outputs: LinearPlusMLP(inputs, outputs, hidden=hidden)),
@@ -365,7 +365,7 @@ def _plain(label: Any) -> Any:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ValueError(f"device is {name!r}; write 'cpu', or 'cuda' for a GPU.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {name!r}, but torch finds no GPU on this machine; write 'cpu'.")

@@ -82,7 +82,10 @@ class Standardiser:
     def fit(cls, table: FeatureTable, rows: Rows) -> Standardiser:
         from sklearn.preprocessing import StandardScaler
 
-        scaler = StandardScaler().fit(table.features[rows], sample_weight=table.weights[rows])
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaler = StandardScaler().fit(table.features[rows], sample_weight=table.weights[rows])
+        if (lost := np.flatnonzero(~np.isfinite(scaler.scale_))).size:
+            raise ValueError(f"feature {lost[0]} (from 0) holds numbers too large to standardise: divide it first.")
         return cls(torch.from_numpy(scaler.mean_), torch.from_numpy(scaler.scale_))
 
     def __call__(self, x: Tensor) -> Tensor:

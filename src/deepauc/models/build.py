@@ -23,6 +23,7 @@ from deepauc.models.resnet20 import ResNet20Spec
 from deepauc.models.small import MLPSpec, SmallCNNSpec
 from deepauc.models.stem import use_small_stem
 from deepauc.models.thumbnail import ThumbnailSpec
+from deepauc.models.weight_packages import SHORT
 
 __all__ = [
     "AverageSpec",
@@ -139,7 +140,8 @@ class TimmSpec:
 
         # "hf-hub:..." would go to the network, "local-dir:..." might load a pickle.
         if not timm.is_model(self.name):
-            near = difflib.get_close_matches(self.name, timm.list_models(), n=3)
+            known = {**SHORT, **{name: name for name in timm.list_models()}}
+            near = [known[name] for name in difflib.get_close_matches(self.name, known, n=3)]
             hint = f" Did you mean {', '.join(near)}?" if near else " timm.list_models() lists them."
             raise ValueError(f"timm has no network named {self.name!r}.{hint}")
 

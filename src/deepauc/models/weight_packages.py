@@ -47,6 +47,7 @@ PACKAGES: Mapping[str, WeightPackage] = {
         sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
 }
+SHORT: Mapping[str, str] = {name.removeprefix("tf_efficientnet_"): name for name in PACKAGES}  # lite0, lite1, lite2
 
 
 def packaged_file(name: str) -> Path | None:

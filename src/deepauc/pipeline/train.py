@@ -41,10 +41,10 @@ def folder_state(out: Path) -> State:
 
     Ask before the data are read: training would refuse the folder too, but later.
     """
-    require_output_folder(out, f"--out {out}")
+    require_output_folder(out)
     folder = RunFolder(out)
     if out.exists() and not folder.record_path.exists() and any(not p.name.startswith(".") for p in out.iterdir()):
-        raise ValueError(f"--out {out} is not empty and is not a run: choose another folder.")
+        raise ValueError(f"{out} is not empty and is not a run: choose another folder.")
     state: State = "finished" if folder.done else "continued" if folder.record_path.exists() else "trained"
     return agreed(state)  # of all ranks: one that comes late finds the folder of the run that has just begun
 

@@ -50,7 +50,7 @@ def write_examples(
     """
     folder = Path(run_dir)
     target = folder if out is None else Path(out)
-    require_output_folder(target, str(target))
+    require_output_folder(target)
     require_own(folder, MODEL, BUNDLE, SCORES, force=force)
     record, scores, bundle = Run(folder).record, read_run_scores(folder), Bundle.load(folder)
     part = judged_part(scores)

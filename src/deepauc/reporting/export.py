@@ -118,7 +118,7 @@ def copy_bundle(run_dir: str | Path, folder: str | Path, *, force: bool = False)
     bundle = Bundle.load(source)
     require_own(source, *BUNDLE_FILES, force=force)
     bundle.network(source)  # fails here, not at the user's, where weights and description do not fit
-    require_output_folder(target, str(target))
+    require_output_folder(target)
     if target.exists() and any(target.iterdir()):
         raise ValueError(f"{target} exists and is not empty: choose another folder for the bundle.")
     target.mkdir(parents=True, exist_ok=True)

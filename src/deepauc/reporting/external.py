@@ -71,7 +71,10 @@ class ExternalLabel:
 
 @dataclass(frozen=True, kw_only=True)
 class External:
-    """The model on a table. rows_seen: how many rows are named like ones that it was trained on."""
+    """The model on a table; labels: those that have both classes there.
+
+    rows_seen: how many rows are named like ones that it was trained on.
+    """
 
     table: str
     labels: tuple[ExternalLabel, ...]
@@ -80,7 +83,7 @@ class External:
 
     @property
     def auc(self) -> Estimate[float]:
-        """Of the first label."""
+        """Of the first label that has one."""
         return self.labels[0].auc
 
     @property
@@ -164,12 +167,15 @@ def evaluate_table(
         force=force,
     )
     trained, part = _training(record.results.auc)
-    labels = []
+    labels, notes = [], []
     for j, (name, column) in enumerate(zip(names, columns, strict=True)):
         known = ~np.isnan(found.labels[column])
         truth, scores = found.labels[column][known], found.scores[known, j].astype(np.float64)
         if len(np.unique(truth)) < 2:
-            raise ValueError(f"{name_of(table)}: the labels in {column!r} are all of one class, and an AUC needs both.")
+            notes.append(
+                f"Label {column!r} is left out: {name_of(table)} has only one class of it, and an AUC needs both."
+            )
+            continue
         groups = None if found.groups is None else found.groups[known]
         sample = Sample(scores=scores, labels=truth, groups=groups)
         probabilities = None if found.probabilities is None else found.probabilities[known, j]
@@ -190,7 +196,8 @@ def evaluate_table(
                 partial_auc=partial_auc_of(sample, region),
             )
         )
-    notes = []
+    if not labels:
+        raise ValueError(" ".join(notes))
     if found.rows_seen:
         notes.append(
             f"Caution. {rows_have(found.rows_seen)} the name of a row that the run was trained on. An AUC on such "

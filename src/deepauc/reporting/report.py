@@ -65,7 +65,7 @@ def write_report(
         progress: Called with (steps done, steps in all).
     """
     folder = Path(run_dir) if out is None else Path(out)
-    require_output_folder(folder, str(folder))
+    require_output_folder(folder)
     if thumbnails is not None:
         cases = cases or DEFAULT_CASES
 

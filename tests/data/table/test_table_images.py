@@ -115,6 +115,8 @@ def test_bombs_are_refused(tmp_path, width, height):
     with pytest.raises(ValueError) as caught:
         read_table(tmp_path / "t.csv", image_column="file", label_columns=["y"], kind="binary")
     assert [(p.row, p.kind) for p in caught.value.problems] == [(4, "decompression bomb")]
+    assert "pixels" in str(caught.value)
+    assert "89,478,485" in str(caught.value)  # ours, whatever Pillow's own is
 
 
 def test_the_limit_does_not_depend_on_pillows(monkeypatch):

@@ -60,7 +60,7 @@ def test_a_bag_whose_rows_are_in_two_parts_is_refused(tmp_path):
     ("change", "message"),
     [
         ({"metadata_columns": ("age",), "image_column": None}, "cannot be used together"),
-        ({"split_of": "runs/other"}, "cannot be used with --bag-column"),
+        ({"split_of": "runs/other"}, "cannot be used with a bag column"),
         ({"bag_column": "file", "category_columns": ()}, None),
     ],
 )

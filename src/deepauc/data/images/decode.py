@@ -283,7 +283,9 @@ def _decode(
         return _decode_picture(content, window=window, at_least=at_least, reserve=reserve)
     except (ImageError, MissingPydicom):
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning, OverflowError) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageError("decompression bomb", f"the picture has more than {MAX_PIXELS:,} pixels") from None
+    except OverflowError as error:
         raise ImageError("decompression bomb", str(error)) from None
     except Flattened as error:
         raise ImageError("constant image", str(error)) from None

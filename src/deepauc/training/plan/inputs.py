@@ -71,10 +71,15 @@ class PlanOptions:
         limits = [limit for limit in (self.max_fpr, self.min_tpr) if limit is not None]
         if self.objective == "partial-auc":
             if not limits:
-                raise ValueError("partial-auc needs --max-fpr or --min-tpr (or both), for example --min-tpr 0.8.")
+                raise ValueError(
+                    "partial-auc needs max_fpr or min_tpr, or both: for example --min-tpr 0.8, or min_tpr = 0.8 under "
+                    "[plan] of a config file."
+                )
             Region.asked(self.max_fpr, self.min_tpr)
         elif limits:
-            raise ValueError("--max-fpr and --min-tpr are limits of the partial AUC: add --objective partial-auc.")
+            raise ValueError(
+                "max_fpr and min_tpr are limits of the partial AUC: set objective to partial-auc, or leave them out."
+            )
         if self.backbone != "auto" and not self.pretrained:
             raise ValueError(
                 "backbone needs a network with pretrained weights: set pretrained too, or leave out backbone."

@@ -118,7 +118,9 @@ def _for_bags(fingerprint: Fingerprint, options: PlanOptions) -> PlanOptions:
     """What bags leave of the options; a ValueError for what they cannot."""
     if fingerprint.bags is None:
         if options.pooling is not None or options.images_per_bag is not None:
-            raise ValueError("pooling and images per bag are for bags: name the bag column, --bag-column.")
+            raise ValueError(
+                "pooling and images per bag are for bags: name the bag column (--bag-column, in Python bag=)."
+            )
         return options
     if options.first_stage == "contrastive":
         raise ValueError("a contrastive first stage compares images, and these rows are bags: leave first_stage out.")

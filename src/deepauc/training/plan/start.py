@@ -6,12 +6,12 @@ on the features in seconds. On a GPU all layers are trained, those below the las
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from deepauc.models.build import TimmSpec
 from deepauc.models.pretrained import FoundWeights, expected_inputs
+from deepauc.models.weight_packages import SHORT
 from deepauc.optim.standard import AdamWSpec
 from deepauc.training.plan.decision import ASKED, Decision, DeviceKind, Fact, replaced
 from deepauc.training.plan.inputs import PlanOptions
@@ -19,7 +19,6 @@ from deepauc.training.plan.last_stage import ADAMW_LR, LastStage
 from deepauc.training.recipe import OptimizerSpec
 
 DEFAULT = "tf_efficientnet_lite0"
-SHORT: Mapping[str, str] = {f"lite{size}": f"tf_efficientnet_lite{size}" for size in range(3)}
 NOT_PUBLISHED = ("small-cnn", "resnet20", "mlp")  # ours
 FILE = ".safetensors"
 SLOWER = 0.1  # the rate of pretrained layers that are trained on, as a share of the last one's; not measured

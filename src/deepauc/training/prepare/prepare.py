@@ -138,9 +138,7 @@ def read_rows(
         raise ValueError("tta does not work with images and metadata together: leave it out.")
     own = (*data.metadata_columns, *data.category_columns)
     if data.bag_column is not None and data.bag_column in (*own, *data.feature_columns):
-        raise ValueError(
-            f"--bag-column {data.bag_column} names bags and is not an input: do not name it as another column too."
-        )
+        raise ValueError(f"the bag column {data.bag_column!r} is not an input: do not name it as another column too.")
     of_folds = settings.folds if isinstance(settings.folds, str) and settings.folds != AUTO else None
     packed, digests = None, None
     if data.packed is not None:
@@ -231,29 +229,29 @@ def require_complete(data: DataSettings, *, table: Table | None = None) -> None:
     if data.table is not None and (Path(data.table) / MANIFEST_NAME).is_file():
         raise ValueError(f"{data.table} is a packed set: name it with --packed, without any columns.")
     if not data.label_columns:
-        raise ValueError("--label-column is required, for example --label-column target.")
+        raise ValueError('a label column is required, for example --label-column target (in Python label="target").')
     metadata = has_metadata(data)
     if data.bag_column is not None and metadata:
-        raise ValueError("--bag-column and --metadata-column cannot be used together: leave one of them out.")
+        raise ValueError("a bag column and metadata columns cannot be used together: leave one of them out.")
     if data.bag_column is not None and data.split_of is not None:
-        raise ValueError("--split-of cannot be used with --bag-column: leave it out.")
+        raise ValueError("--split-of cannot be used with a bag column: leave it out.")
     if data.feature_columns and (data.image_column is not None or metadata):
-        other = "--metadata-column" if metadata else "--image-column"
+        other = "metadata columns" if metadata else "an image column"
         raise ValueError(
-            f"--feature-column and {other} cannot be used together: leave one of them out"
-            + (" (--metadata-column takes numbers too)." if metadata else ", or train on images and metadata.")
+            f"feature columns and {other} cannot be used together: leave one of them out"
+            + (" (metadata columns may hold numbers too)." if metadata else ", or train on images and metadata.")
         )
     if not (data.image_column or data.feature_columns or metadata):
         raise ValueError(
-            "the input columns are missing: name a column of image files (--image-column), of numbers "
-            "(--feature-column), or of numbers and words (--metadata-column)."
+            "the input columns are missing: name a column of image files (--image-column, in Python image=), of "
+            "numbers (--feature-column, features=), or of numbers and words (--metadata-column, metadata=)."
         )
     if data.image_column is not None and data.id_column is not None:
-        raise ValueError("--id-column is for --feature-column: the ids of images are their file names.")
+        raise ValueError("an id column is for feature columns: the ids of images are their file names.")
     if data.image_column is None and data.image_size is not None:
-        raise ValueError("--image-size needs --image-column: without it there are no images to resize.")
+        raise ValueError("an image size needs an image column: without it there are no images to resize.")
     if data.image_column is None and data.image_root is not None:
-        raise ValueError("--image-root needs --image-column: without it there are no image files to find.")
+        raise ValueError("an image root needs an image column: without it there are no image files to find.")
 
 
 def _with_parts_of(task: Task, run: Path, settings: Settings, packed: PackedData | None) -> tuple[Task, Decision]:

@@ -36,12 +36,12 @@ def require_output(path: Path, option: str) -> None:
         raise ValueError(f"{option} {path}: the folder {target.parent} cannot be written to: choose another folder.")
 
 
-def require_output_folder(path: Path, named: str) -> None:
-    """ValueError where no folder can be made. named: what the user called it, such as `--out runs/first`."""
+def require_output_folder(path: Path) -> None:
+    """ValueError where no folder can be made."""
     if path.is_symlink() and not path.exists():
-        raise ValueError(f"{named} is a link to a folder that does not exist: name another folder, or make that one.")
+        raise ValueError(f"{path} is a link to a folder that does not exist: name another folder, or make that one.")
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{named} is a file: name a folder, which is made if it does not exist.")
+        raise ValueError(f"{path} is a file: name a folder, which is made if it does not exist.")
 
 
 def write_output(path: Path, content: bytes) -> None:
