@@ -373,7 +373,8 @@ def write_table() -> None:
         found = study.difference((both[0], test_auc), (both[1], test_auc), positives=size, sets=SIZED)
         rows.append([str(size), "mean", "", "", _apart(found)])
     lines += [markdown_table(["positives", "set", *both, "difference"], rows), ""]
-    lines += [f"{first['hardware']}; torch {first['versions']['torch']}; {code_text(first)}.", ""]
+    codes = dict.fromkeys(map(code_text, study.runs.values()))
+    lines += [f"{first['hardware']}; torch {first['versions']['torch']}; {'; '.join(codes)}.", ""]
     (RESULTS / "folds.md").write_text("\n".join(lines), encoding="utf-8")
 
 
