@@ -206,9 +206,8 @@ def with_settings(
     changed = {name: value for name, value in given.items() if value != own[name]}
     direct = {name: changed[name] for name in ("views", "size", "tta", "pretrained") if name in changed}
     inside = {name: value for name, value in changed.items() if name not in direct}
-    other = (
-        chosen.get("networks", design.networks)[0] != design.networks[0]
-    )  # the policies are of the study's own network
+    # The policies are of the study's own network.
+    other = chosen.get("networks", design.networks)[0] != design.networks[0]
     return replace(
         design,
         seeds=seeds or design.seeds,

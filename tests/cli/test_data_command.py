@@ -97,7 +97,7 @@ OF_ROWS = [  # wrong whether the inputs are pictures or numbers
 OF_PICTURES = [
     (4, "file", "missing file", "'missing.png'"),
     (5, "file", "unreadable image", "'truncated.png'"),
-    (6, "file", "decompression bomb", "3600000000 pixels"),
+    (6, "file", "decompression bomb", "more than 89,478,485 pixels"),
     (7, "file", "path leaves folder", "'../outside.png'"),
     (13, "file", "duplicate row", "row 2, with another label"),
     (17, "file", "duplicate row", "row 11"),

@@ -34,7 +34,7 @@ def test_the_record_of_the_first_version():
         data="787f81f94c62d2011e0d7172c29761d9cdb276c97c1f2178a849f0c45c36ece7",
         seed=0,
     )
-    assert record.objectives == ["CrossEntropy", "AUCMargin"]
+    assert record.objectives == ["cross-entropy", "AUC-M"]
     assert (record.kept_stage, record.baseline_stage, record.tta, record.network) == (0, 0, 0, "MLPSpec")
     assert (record.task.name, record.task.kind, record.task.labels, record.task.shape) == ("t", "binary", ("y",), (3,))
     assert record.task.rows == {"train": 56, "validation": 12, "test": 12}
@@ -69,7 +69,7 @@ def test_a_run_of_the_first_version_predicts_and_is_reported(old):
     findings = evaluate_run(old)
     assert findings.judged_part == "test"
     assert findings.labels[0].auc.delong_by_patient.value == pytest.approx(Run(old).auc("test")["y"].value)
-    assert "CrossEntropy" in str(findings.stages)
+    assert "cross-entropy" in str(findings.stages)
     assert findings.record.identity.data in model_card(old)
 
 
