@@ -41,8 +41,9 @@ def folder_state(out: Path) -> State:
 
     Ask before the data are read: training would refuse the folder too, but later.
     """
-    require_output_folder(out)
     folder = RunFolder(out)
+    if not folder.done:
+        require_output_folder(out)
     if out.exists() and not folder.record_path.exists() and any(not p.name.startswith(".") for p in out.iterdir()):
         raise ValueError(f"{out} is not empty and is not a run: choose another folder.")
     state: State = "finished" if folder.done else "continued" if folder.record_path.exists() else "trained"

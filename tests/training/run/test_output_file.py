@@ -8,6 +8,8 @@ import threading
 
 import pytest
 
+from deepauc.pipeline.train import folder_state
+from deepauc.training.run import output_file
 from deepauc.training.run.output_file import require_output, require_output_folder, write_atomically, write_output
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, pipes and devices as Linux and macOS have them")
@@ -129,6 +131,29 @@ def test_a_link_that_leads_nowhere_is_told_before_the_work(tmp_path):
     with pytest.raises(ValueError, match="link is a link to a folder that does not exist: name another folder"):
         require_output_folder(link)
     require_output_folder(tmp_path / "new")
+    assert os.listdir(tmp_path) == ["link"]
+
+
+@pytest.mark.parametrize("below", ["x", "x/y"])
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path, monkeypatch, below):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ValueError, match="file is a file, so there is no folder"):
+        require_output_folder(tmp_path / "file" / below)
+    with pytest.raises(ValueError, match="has a name of more than 255 bytes"):
+        require_output_folder(tmp_path / ("n" * 256) / below)
+
+    def refuse(*, dir):  # root may write everywhere
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(output_file, "TemporaryFile", refuse)
+    with pytest.raises(ValueError, match=r"cannot be written to \(Permission denied"):
+        require_output_folder(tmp_path / below)
+    (tmp_path / "run").mkdir()
+    for name in ("run.json", "DONE"):
+        with pytest.raises(ValueError, match="run cannot be written to"):
+            folder_state(tmp_path / "run")
+        (tmp_path / "run" / name).write_bytes(b"")
+    assert folder_state(tmp_path / "run") == "finished"  # nothing needs to be written there
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "é" * 127])

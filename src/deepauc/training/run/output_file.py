@@ -6,12 +6,14 @@ import os
 import stat
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from deepauc.data.packed.place import sync_folder
 
 _STDOUT = frozenset({"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"})
 _OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # links to what some process has open already
 _MOST_LINKS = 40  # in a row, as Linux has it
+_LONGEST_NAME = 255
 
 
 def is_stdout(path: Path) -> bool:
@@ -37,11 +39,19 @@ def require_output(path: Path, option: str) -> None:
 
 
 def require_output_folder(path: Path) -> None:
-    """ValueError where no folder can be made."""
-    if path.is_symlink() and not path.exists():
-        raise ValueError(f"{path} is a link to a folder that does not exist: name another folder, or make that one.")
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file: name a folder, which is made if it does not exist.")
+    """ValueError where no folder can be made, or nothing can be written into it."""
+    there = next(place for place in (path, *path.parents, Path()) if os.path.lexists(place))
+    if not there.exists():
+        raise ValueError(f"{there} is a link to a folder that does not exist: name another folder, or make that one.")
+    if not there.is_dir():
+        below = "" if there == path else f", so there is no folder {path}"
+        raise ValueError(f"{there} is a file{below}: name a folder, which is made if it does not exist.")
+    if any(len(os.fsencode(name)) > _LONGEST_NAME for name in path.parts):
+        raise ValueError(f"{path} has a name of more than {_LONGEST_NAME} bytes: choose a shorter one.")
+    try:
+        TemporaryFile(dir=there).close()  # permissions alone do not tell: /proc, a read-only disk
+    except OSError as error:
+        raise ValueError(f"{there} cannot be written to ({error.strerror}): choose another folder.") from None
 
 
 def write_output(path: Path, content: bytes) -> None:
