@@ -27,6 +27,7 @@ from deepauc.training.engine.loop import train
 from deepauc.training.predict.predict import predict
 from deepauc.training.recipe import Recipe, Stage
 from deepauc.training.run.bundle import Bundle
+from deepauc.training.run.output_file import write_atomically
 
 NASTY = "t|a <b>`[x](y)"
 needs_onnx = pytest.mark.skipif(
@@ -179,6 +180,18 @@ def test_the_bundle_predicts_what_the_run_does(deepauc, images, tmp_path):
     code, _, errors = deepauc(trained.path, "--bundle", tmp_path / "bundle")
     assert code == 2
     assert "not empty" in errors
+
+
+def test_a_bundle_that_a_full_disk_stopped_can_be_written_again(deepauc, images, tmp_path, monkeypatch):
+    def full(path, content):
+        if path.name == "bundle.json":
+            raise OSError(28, "No space left on device", str(path))
+        write_atomically(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(export_module, "write_atomically", full)
+        assert deepauc(images[0].path, "--bundle", tmp_path / "bundle")[0] == 2
+    assert deepauc(images[0].path, "--bundle", tmp_path / "bundle")[0] == 0
 
 
 def test_card_and_bundle_carry_the_operating_points_and_cautions_of_the_report(deepauc, images, tmp_path):

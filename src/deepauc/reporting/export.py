@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import warnings
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from deepauc.reporting.operating_card import operating_card
 from deepauc.training.preprocessing import Preprocessing
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
-from deepauc.training.run.output_file import require_output, require_output_folder, write_output
+from deepauc.training.run.output_file import require_output, require_output_folder, write_atomically, write_output
 from deepauc.training.run.own_files import BUNDLE, MODEL, SCORES, require_own
 from deepauc.training.run.scores import read_run_scores
 from deepauc.training.test_time import Copies
@@ -122,11 +121,18 @@ def copy_bundle(run_dir: str | Path, folder: str | Path, *, force: bool = False)
     if target.exists() and any(target.iterdir()):
         raise ValueError(f"{target} exists and is not empty: choose another folder for the bundle.")
     target.mkdir(parents=True, exist_ok=True)
-    files = tuple(Path(shutil.copyfile(source / name, target / name)) for name in BUNDLE_FILES)
+    files = tuple(target / name for name in BUNDLE_FILES)
     # Without run.json nothing else tells one column from another, and nothing says what the report warns of.
     known = replace(bundle, features=_feature_names(source, bundle), cautions=_cautions(source, bundle))
-    if known != bundle:
-        known.save(target)
+    try:
+        for file in files:
+            write_atomically(file, (source / file.name).read_bytes())
+        if known != bundle:
+            known.save(target)
+    except OSError:  # a half-filled folder would refuse the next attempt
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
     return files
 
 
