@@ -277,6 +277,12 @@ def test_labels_of_another_length(tmp_path):
         AUCTrainer(text_model(), arguments(tmp_path), train_dataset=rows, train_labels=[0, 1, 0])
 
 
+def test_labels_that_are_not_0_or_1(tmp_path):
+    rows = text_rows(labels_of=lambda row: 1 if row % 6 == 0 else -1)
+    with pytest.raises(ValueError, match=r"pass \(labels > 0\)"):
+        make_trainer(tmp_path, rows=rows)
+
+
 def test_batch_without_labels(tmp_path):
     trainer = make_trainer(tmp_path)
     with pytest.raises(ValueError, match="no 'labels'"):

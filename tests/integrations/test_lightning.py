@@ -164,6 +164,13 @@ def test_impossible_factor(factor):
         NewStage(milestones=[1], lr_factor=factor)
 
 
+def test_labels_of_another_length_than_the_data_set():
+    x, y = make_data()
+    options = {"trainer": trainer(1, None), "batch_size": BATCH, "positives_per_batch": QUOTA}
+    with pytest.raises(ValueError, match="labels has 60 rows, but dataset has 120"):
+        quota_loader(TensorDataset(x, y), y[:60], **options)
+
+
 def test_each_rank_draws_its_share_of_the_global_batch():
     class Rank:
         world_size, current_epoch, overfit_batches = 2, 3, 0.0

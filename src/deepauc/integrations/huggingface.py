@@ -27,6 +27,7 @@ from transformers import (  # type: ignore[import-not-found, unused-ignore]
 )
 
 from deepauc.data.samplers import ClassQuotaSampler, Labels
+from deepauc.labels import invalid_labels, label_message
 from deepauc.metrics.auroc import auroc
 from deepauc.objectives.auc_margin import AUCMargin
 from deepauc.objectives.auc_square import AUCSquare
@@ -89,6 +90,9 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         labels = np.asarray(train_labels.detach().cpu() if isinstance(train_labels, Tensor) else train_labels)
         if len(labels) != len(train_dataset):  # type: ignore[arg-type]
             raise ValueError(f"train_labels has {len(labels)} rows, but train_dataset has {len(train_dataset)}.")  # type: ignore[arg-type]
+        values = torch.as_tensor(labels.astype(np.float64))
+        if (bad := invalid_labels(values, soft=objective.soft_labels)).any():
+            raise ValueError(label_message(values[bad].numpy(), soft=objective.soft_labels))
         _require_same_order(labels, train_dataset)
         self._quota: ClassQuotaSampler | None = None
         if positives_per_batch is not None:
@@ -100,7 +104,7 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
                 rank=args.process_index,
                 world_size=args.world_size,
             )
-        prior = np.nanmean(labels.astype(np.float64), axis=0) if self._quota is None else self._quota.prior
+        prior = np.nanmean(values.numpy(), axis=0) if self._quota is None else self._quota.prior
         self.loss_fn = objective.build(prior=np.atleast_1d(prior).tolist()).to(args.device)
         self.pesg = pesg
         if milestones and args.lr_scheduler_type == "reduce_lr_on_plateau":
@@ -180,7 +184,10 @@ class AUCTrainer(Trainer):  # type: ignore[misc, unused-ignore]
             return
         path = Path(checkpoint) / LOSS_FILE
         if not path.exists():
-            raise ValueError(f"{path} is missing: this checkpoint was not made by AUCTrainer. Start without resuming.")
+            raise ValueError(
+                f"{path} is missing: this checkpoint was not made by AUCTrainer, or with save_only_model=True. Start "
+                "without resuming."
+            )
         self.loss_fn.load_state_dict(load_file(path))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:

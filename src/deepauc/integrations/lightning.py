@@ -96,6 +96,9 @@ def quota_loader(
         seed: Random seed.
         num_workers: As in the DataLoader.
     """
+    given, rows = len(labels), len(dataset)  # type: ignore[arg-type]
+    if given != rows:
+        raise ValueError(f"labels has {given} rows, but dataset has {rows}: give its labels, in its order.")
     sampler = ClassQuotaSampler(
         labels, batch_size, positives_per_batch, seed, rank=trainer.global_rank, world_size=trainer.world_size
     )
