@@ -134,8 +134,6 @@ def fit(
         raise
     if outcome is None:
         raise SystemExit(0)  # a further process of torchrun: the first one has the model
-    if not (place / "scores.csv").exists():
-        raise ValueError(f"{place} trained features but no classifier, so there is no model to return.")
     model = load(place)
     if progress:
         _say(model.summary)

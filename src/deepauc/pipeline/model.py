@@ -27,6 +27,7 @@ from deepauc.reporting.folds import kept_name, verdict
 from deepauc.training.predict.table import predict_table
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.fold_record import BoardRow
+from deepauc.training.run.folder import RunFolder
 from deepauc.training.run.record import IMAGES, RunRecord
 from deepauc.training.run.run import Run
 from deepauc.training.run.scores import Scores
@@ -57,8 +58,7 @@ class Model:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._run = Run(path)  # refused, where it is none
-        if not (path / "scores.csv").exists():
-            raise ValueError(f"{path} trained features but no classifier, so it holds no model.")
+        RunFolder(path).require_classifier()
 
     @property
     def report(self) -> Path:

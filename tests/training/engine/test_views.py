@@ -428,3 +428,6 @@ def test_who_wants_scores_of_features_alone_is_told_what_is_missing(image_task, 
         evaluate_run(run.path)
     onwards = train(recipe(auc(epochs=1, start_from=str(run.path))), image_task, seed=0, run_dir=tmp_path / "whole")
     assert len(predict([onwards.path], image_task)) == len(image_task)
+    (onwards.path / "bundle.json").unlink()
+    with pytest.raises(ValueError, match=r"whole holds no trained network: it has no bundle.json"):
+        predict([onwards.path], image_task)

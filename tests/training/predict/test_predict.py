@@ -285,6 +285,9 @@ def test_a_bundle_alone_knows_its_copies(image_task, tmp_path):
         (alone / "bundle.json").write_text(json.dumps({**entry, "copies": copies}))
         with pytest.raises(ValueError, match="damaged or of another version"):
             Bundle.load(alone)
+    (alone / "bundle.json").write_text("{")
+    with pytest.raises(ValueError, match=r"another version \(Expecting"):  # words, and no JSONDecodeError('...')
+        Bundle.load(alone)
     del entry["copies"]  # as it was before there were any
     (alone / "bundle.json").write_text(json.dumps(entry))
     np.testing.assert_array_equal(predict(alone, image_task), predict(run, image_task, tta=0))

@@ -127,8 +127,9 @@ class Bundle:
                 cautions=tuple(map(str, plain.get("cautions", ()))),
                 picture=_picture(plain.get("picture")),
             )
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
-            raise ValueError(f"{path} is damaged or of another version ({error!r}).") from error
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+            why = f" ({_one_line(error)})" if isinstance(error, ValueError) else ""  # others are no sentences
+            raise ValueError(f"{path} is damaged or of another version{why}.") from error
         if (fault := bundle._fault()) is not None:
             raise ValueError(f"{path} is damaged or of another version ({fault}).")
         return bundle
@@ -188,7 +189,7 @@ class Bundle:
         try:
             found = recalibration_from_dict({"kind": "labelwise", "labels": entries})
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise ValueError(f"the recalibration in bundle.json is damaged ({error!r}).") from error
+            raise ValueError("the recalibration in bundle.json is damaged.") from error
         if not isinstance(found, LabelwiseScaling) or not all(map(_rises, found.labels)):
             raise ValueError("the recalibration in bundle.json is damaged (no rising curve from 0 to 1).")
         return found

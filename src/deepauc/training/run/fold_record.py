@@ -80,7 +80,7 @@ class FoldsRecord:
                 choice=kept_candidate(plain.get("choice")),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise ValueError(f"run.json is damaged: its entry on folds cannot be read ({error!r}).") from None
+            raise ValueError("run.json is damaged: its entry on folds cannot be read.") from error
 
     def to_plain(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}
@@ -93,7 +93,7 @@ def kept_candidate(plain: Any) -> KeptCandidate | None:
     try:
         return _kept(plain)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"run.json is damaged: what it says of candidates cannot be read ({error!r}).") from None
+        raise ValueError("run.json is damaged: what it says of candidates cannot be read.") from error
 
 
 def _kept(plain: Mapping[str, Any]) -> KeptCandidate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,11 +74,12 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        return (self.path / "DONE").exists()
+        return os.path.exists(self.path / "DONE")  # False for a name that is too long, too
 
     def require_classifier(self) -> None:
         """Said where scores are wanted: a run that ended with a stage on views is finished, and gives none."""
-        if self.done and self.model_path.exists() and not (self.path / "bundle.json").exists():
+        missing = self.done and not (self.path / "bundle.json").exists()
+        if missing and any(stage.views > 1 for stage in self.record().stages[-1:]):
             raise ValueError(
                 f"{self.path} trained features but no classifier, because its last stage compares views: train a "
                 "classifier on them, in a stage with start_from set to this folder."
