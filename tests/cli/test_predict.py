@@ -268,7 +268,7 @@ def test_a_column_is_never_taken_for_another(deepauc, runs, new, tmp_path):
 
 
 def test_rows_seen_in_training_are_counted_by_their_ids(deepauc, tmp_path):
-    """Numbers as ids count where both tables name a column of them; numbers of lines never do."""
+    """Numbers as ids count where both tables have the run's column of them; numbers of lines never do."""
     features = np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32)
     task = Task(
         name="n",
@@ -285,9 +285,11 @@ def test_rows_seen_in_training_are_counted_by_their_ids(deepauc, tmp_path):
         recipe = Recipe(model=MLPSpec(hidden=(4,)), stages=stages()[:1])
         folder = train(recipe, task, seed=0, run_dir=tmp_path / name, notes=notes).path
         words = (folder, "--table", tmp_path / "n.csv", "--out", tmp_path / "s.csv", "--json")
-        assert json.loads(deepauc(*words)[1])["rows_seen_in_training"] == 0
+        assert json.loads(deepauc(*words)[1])["rows_seen_in_training"] == expected
         found = json.loads(deepauc(*words, "--id-column", "key")[1])
         assert found["rows_seen_in_training"] == expected
+    (tmp_path / "n.csv").write_text((tmp_path / "n.csv").read_text().replace("key", "other"))
+    assert json.loads(deepauc(*words)[1])["rows_seen_in_training"] == 0
 
 
 @pytest.mark.parametrize(

@@ -206,13 +206,17 @@ def test_images_progress_and_a_folder_of_its_own(tmp_path, monkeypatch, short, c
     assert model.path.as_posix() == "runs/fit-1"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Data: 48 labelled rows (target: 16 positive)"
-    assert lines[1].startswith("Training takes about ")
+    assert lines[1].startswith("  Caution: no group column is named.")
+    assert lines[2].startswith("Training takes about ")
     assert lines[-1] == f"Report: {model.report}"
     assert {"ce", "logistic", "brightness"} <= set(model.leaderboard.candidate)
     with pytest.warns(UserWarning, match="48 rows have the name of a training row"):
         scores = model.predict(table, image_root="pictures")
     assert len(scores) == 48
     assert capsys.readouterr().out == ""
+    again = {"out": model.path, "image": "file", "image_root": "pictures", "config": short(2), "device": "cpu"}
+    deepauc.fit(table, label="target", **again)
+    assert f"The run in {model.path} is finished; nothing is trained." in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from deepauc.cli.console import Output, printable
-from deepauc.data.task import Task
-from deepauc.names import counted, group_word, leak_text
+from deepauc.names import counted, group_word
 from deepauc.pipeline.cross_validation import CrossValidation
+from deepauc.pipeline.data_warnings import said_of
 from deepauc.pipeline.outcome import Outcome, PairedTest, ScoredNetwork, doubts
 from deepauc.reporting.document.cells import p_text
 from deepauc.reporting.figures.label import interval_text, signed_text
@@ -54,32 +54,10 @@ def show_data(output: Output, prepared: Prepared) -> None:
     outside = report.labelled - sum(len(task.labelled(part)) for part in task.parts)
     if prepared.packed is not None and outside:
         output.say(f"  in no part: {counted(outside, 'labelled row')}, used neither for training nor for evaluation")
-    for one in _too_few(task):
-        output.say(f"  Warning: {one} Its AUC means little.")
-    for text in (*(alike.text(word) for alike in report.alike), *report.missing_codes, *report.cautions):
-        output.say(f"  Caution: {text}")
-    for kind, count in prepared.leaks.items():
-        output.say(f"  LEAK: {leak_text(kind, count, word)} in two parts. The AUC will be too good.")
-    if prepared.possible_leaks:
-        output.say(
-            f"  POSSIBLE LEAK: {counted(prepared.possible_leaks, word)} may be in two parts under different names (see "
-            "the caution above). The AUC may be too good."
-        )
-    elif not prepared.leaks and task.groups is not None:
+    for text in said_of(prepared):
+        output.say(f"  {text}")
+    if not (prepared.leaks or prepared.possible_leaks) and task.groups is not None:
         output.say("  leaks between parts: none found")
-
-
-def _too_few(task: Task) -> list[str]:
-    """A sentence for each label of a held-out part with fewer than two rows of a class."""
-    found = []
-    for part in task.parts:
-        labels = task.labels[task.labelled(part)].reshape(-1, task.num_labels)
-        for name, column in zip(task.label_names, labels.T, strict=True):
-            negatives, positives = int((column == 0).sum()), int((column == 1).sum())
-            count, what = (positives, "positive") if positives <= negatives else (negatives, "negative")
-            if part != "train" and count < 2:
-                found.append(f'{part} has {f"only 1 {what}" if count else f"no {what}"} for "{name}".')
-    return found
 
 
 def show_decisions(output: Output, decisions: Sequence[Decision]) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from deepauc.data.table.frame import Table, frame_of
 from deepauc.data.table.problems import TableError
 from deepauc.names import counted
+from deepauc.pipeline.data_warnings import said_of
 from deepauc.pipeline.events import (
+    AlreadyFinished,
     Checked,
     ComputingFeatures,
     Estimated,
@@ -160,6 +162,10 @@ def _tell(event: Event) -> None:
             report = event.prepared.report
             positives = ", ".join(f"{name}: {number:,} positive" for name, number in report.positives.items())
             _say(f"Data: {counted(report.labelled, 'labelled row')} ({positives})")
+            for name, how in report.metadata.items():
+                _say(f"  metadata {name}: read as {how}")
+            for text in said_of(event.prepared):
+                _say(f"  {text}")
         case Estimated():
             _say(f"Training takes about {time_text(event.seconds)} in all.")
         case Resumed():
@@ -172,6 +178,8 @@ def _tell(event: Event) -> None:
             _say("Training: " + ", then ".join(f"{one.name} ({one.steps:,} steps)" for one in event.lengths))
         case WritingReport():
             _say("Writing the report")
+        case AlreadyFinished():
+            _say(f"The run in {event.out} is finished; nothing is trained.")
 
 
 def _say(line: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from deepauc.data.table.frame import Table, frame_of
+from deepauc.data.table.header import table_header
 from deepauc.models.build import is_of_bags
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
@@ -39,6 +41,16 @@ def recorded_positive(folders: Sequence[Path]) -> str | None:
 def _recorded_features(folder: Path, bundle: Bundle) -> tuple[str, ...]:
     """The columns of numbers in order, as run.json or an exported bundle has them."""
     return _recorded_data(folder).feature_columns or bundle.features
+
+
+def id_column_of(folders: Sequence[Path], table: Table) -> str | None:
+    """The column that named the rows in training, where that is one and the same and the table has it."""
+    (first, *others) = {_recorded_data(folder).id_column for folder in folders}
+    if first is None or others:
+        return None
+    frame = frame_of(table)
+    columns = table_header(Path(str(table)), latin_1=True) if frame is None else map(str, frame.columns)
+    return first if first in columns else None
 
 
 def bag_column_of(folders: Sequence[Path], bundles: Sequence[Bundle], named: str | None) -> str | None:

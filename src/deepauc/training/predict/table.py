@@ -23,7 +23,13 @@ from deepauc.data.task import Array, Inputs, Task
 from deepauc.metrics.pooling import ScorePooling, pool_scores
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder, NumericColumn, Scale
 from deepauc.training.predict.average import GivenAverage
-from deepauc.training.predict.columns import bag_column_of, input_columns, recorded_positive, require_own_inputs
+from deepauc.training.predict.columns import (
+    bag_column_of,
+    id_column_of,
+    input_columns,
+    recorded_positive,
+    require_own_inputs,
+)
 from deepauc.training.predict.known_rows import NO_PART, known_rows
 from deepauc.training.predict.predict import Members, ScoreArray, predict
 from deepauc.training.predict.validation_weights import ValidationWeights, validation_weights
@@ -179,7 +185,8 @@ def predict_table(
 
     Runs may differ in image size; they are averaged per label as in `predict`. label_columns: copied, not used.
     positive: the value that is 1 in them; by default 1, or the runs' own positive value where the column has it.
-    id_column: names of rows that are numbers, copied too; without it they are called by their lines.
+    id_column: names of rows that are numbers, copied too; without one, here and in training, they are called by their
+    lines.
     bag_column: of runs that score bags; their rows are then bags. per_group: pool the scores of a group's rows, so that
     each group is one row; "noisy-or" pools probabilities.
     tta: as in `predict`. weights: how much each run counts, in scores and probabilities; all alike by default, and with
@@ -222,6 +229,7 @@ def predict_table(
         require_own_inputs(folder, bundle, image_column, tuple(feature_columns), named=named)
     encoded = [column for bundle in bundles for column in _metadata_columns(bundle)]
     metadata = {column.name for column in encoded}
+    id_column = id_column or id_column_of(folders, table)
     shape = others[0][1].image_shape if others else None
     inputs = read_inputs(
         table,
