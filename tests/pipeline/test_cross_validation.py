@@ -14,11 +14,14 @@ from deepauc.data.table.read import read_table
 from deepauc.metrics.crossval import choosing
 from deepauc.metrics.crossval.folds import fold_auroc, fold_auroc_interval
 from deepauc.metrics.recalibration import fit_temperature
-from deepauc.pipeline import cross_validation
+from deepauc.models.resnet20 import ResNet20Spec
+from deepauc.models.small import SmallCNNSpec
+from deepauc.pipeline import cross_validation, job
+from deepauc.pipeline import run as run_module
 from deepauc.pipeline.candidates import HeldOut, choose_candidate, cross_fitted, log_odds_of_mean, recalibrations
 from deepauc.pipeline.events import AlreadyFinished, Estimated, FoldBegan, Resumed, Stepped
 from deepauc.pipeline.folding import dealt_folds
-from deepauc.pipeline.job import read
+from deepauc.pipeline.job import plan, read
 from deepauc.pipeline.run import run
 from deepauc.pipeline.single import save_single
 from deepauc.reporting.document.checklist import ITEMS
@@ -28,9 +31,11 @@ from deepauc.reporting.report import write_report
 from deepauc.training.config import DataSettings, Settings, SplitSettings
 from deepauc.training.plan import length
 from deepauc.training.plan.inputs import PlanOptions
+from deepauc.training.plan.timing import Pace
 from deepauc.training.predict.cost import prediction_cost
 from deepauc.training.predict.predict import predict
 from deepauc.training.predict.table import predict_table
+from deepauc.training.prepare.prepare import split_rows
 from deepauc.training.run.bundle import Bundle
 from deepauc.training.run.folder import RunFolder
 
@@ -446,6 +451,40 @@ def test_minutes_buy_copies_after_all_seeds_unless_none_are_wanted(tmp_path, mon
     assert (own == [found[0][name] for name in written]) == (copies == 0)
     (out / "DONE").unlink()
     trained(settings, out)  # by the recorded pace
+
+
+@pytest.mark.parametrize(("minutes", "step", "name"), [(1.0, 1.0, "small-cnn"), (0.01, 1e-5, "resnet20")])
+@pytest.mark.parametrize("folds", [0, 2])
+def test_timed_steps_choose_the_network_against_the_estimate(tmp_path, monkeypatch, minutes, step, name, folds):
+    settings = Settings(data=pictures(tmp_path), plan=PlanOptions(minutes=minutes * max(folds, 1)), folds=folds)
+    rows = read(settings, device=CPU)
+    reckoned = plan(replace(settings, plan=PlanOptions(minutes=minutes)), split_rows(rows, settings), device=CPU)
+    spec = {"small-cnn": SmallCNNSpec, "resnet20": ResNet20Spec}[name]
+    assert not isinstance(reckoned.recipe.model, spec)
+    timed = []
+
+    def measure(recipe, task, **_):
+        timed.append(recipe.model)
+        seconds = step if isinstance(recipe.model, ResNet20Spec) else 1e-5
+        return Pace(step=(seconds,) * 2, end=(0.0,) * 2, row=0.0, per_epoch=(2, 2), device="cpu")
+
+    monkeypatch.setattr(job, "measure_pace", measure)
+
+    def planned_now():
+        if not folds:
+            return run_module.planned(settings, rows, device=CPU)
+        return cross_validation.plan_folds(settings, rows, dealt_folds(settings, rows), device=CPU).job
+
+    made = planned_now()
+    assert isinstance(made.recipe.model, spec)
+    assert [type(model) for model in timed] == [ResNet20Spec, *([SmallCNNSpec] if spec is SmallCNNSpec else [])]
+    assert made.pace.spent == pytest.approx(300 * step / (60 * minutes * 0.9))
+    network = next(one for one in made.decisions if one.name == "network")
+    assert network.reason == ("slow here" if spec is SmallCNNSpec else "in time",)
+    again = job.fit_minutes(reckoned, pace=made.pace)  # as a run that goes on has it
+    assert isinstance(again.recipe.model, spec)
+    own = replace(settings, plan=replace(settings.plan, model="small-cnn"))
+    assert isinstance(job.plan(own, split_rows(rows, own), device=CPU).recipe.model, SmallCNNSpec)
 
 
 @pytest.mark.parametrize("joined", ["ce_auc_m with metadata", "ce_auc_m", "metadata"])

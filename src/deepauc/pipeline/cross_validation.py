@@ -40,7 +40,6 @@ from deepauc.pipeline.events import (
     Listener,
     Resumed,
     Scoring,
-    Timing,
     WritingReport,
     ignore,
 )
@@ -49,9 +48,9 @@ from deepauc.pipeline.folding import Dealt
 from deepauc.pipeline.job import (
     Job,
     buy_copies,
-    compute_features,
     cpu_threads,
     fit_minutes,
+    measured_pace,
     plan,
     recorded_pace,
     share_of_images,
@@ -63,7 +62,7 @@ from deepauc.reporting.report import write_report
 from deepauc.training.config import Settings
 from deepauc.training.plain import recipe_hash, to_plain
 from deepauc.training.plan.decision import Decision
-from deepauc.training.plan.timing import RESERVE, Pace, measure_pace, seconds_of
+from deepauc.training.plan.timing import RESERVE, Pace, seconds_of
 from deepauc.training.predict.predict import predict
 from deepauc.training.prepare.encoded_metadata import metadata_task, whole_encoder
 from deepauc.training.prepare.prepare import Rows, has_both, unsplit_rows
@@ -195,17 +194,14 @@ def plan_folds(
     job = plan(shared, replace(whole, task=smallest), device=device, folds=number)
     for task in tasks:
         stage_lengths(job.recipe, task, seed=settings.seed)  # what a stage refuses is said before the plan
-    pace = None if folder is None else recorded_pace(folder)
-    if pace is None or len(pace.step) != len(job.recipe.stages):
-        compute_features(job, listen=listen)
-        listen(Timing())
-        with cpu_threads(device):
-            pace = measure_pace(job.recipe, smallest, seed=settings.seed, device=device)
-    seconds = number * seconds_of(job.recipe, smallest, pace) if minutes is None else 0.0
-    job = fit_minutes(job, pace=pace, minutes=minutes, folds=number)
-    seeds = 1
-    if minutes is not None:
-        seconds = cast(float, job.seconds)
+    pace, seeds = None if folder is None else recorded_pace(folder), 1
+    if minutes is None:
+        if pace is None or len(pace.step) != len(job.recipe.stages):
+            pace = measured_pace(job, listen=listen)
+        seconds = number * seconds_of(job.recipe, smallest, pace)
+    else:
+        job = fit_minutes(job, pace=pace, minutes=minutes, folds=number, listen=listen)
+        pace, seconds = cast(Pace, job.pace), cast(float, job.seconds)
         seeds = max(1, min(MOST_SEEDS, int(60 * minutes * share_of_images(settings) * (1 - RESERVE) / seconds)))
         facts: dict[str, Any] = {"minutes": minutes, "takes": seeds * seconds, "most": MOST_SEEDS}
         reason = "time left" if seeds > 1 else "no time"

@@ -21,9 +21,10 @@ from deepauc.training.engine.trainer import preprocessing_of
 from deepauc.training.plan.decision import Decision, DeviceKind
 from deepauc.training.plan.inputs import Fingerprint, PlanOptions
 from deepauc.training.plan.make import Plan, make_plan
+from deepauc.training.plan.network import SMALL_SIDE
 from deepauc.training.plan.start import starting_model, weights_decision
 from deepauc.training.plan.test_time import NAME as COPIES
-from deepauc.training.plan.timing import Pace, fit_into, measure_pace, seconds_of, with_copies
+from deepauc.training.plan.timing import Pace, fit_into, measure_pace, seconds_of, share_of_minutes, with_copies
 from deepauc.training.plan.unlabelled import UnlabelledRows, count_unlabelled, unlabelled_decision
 from deepauc.training.prepare.prepare import Prepared, Rows, has_both, read_rows, require_complete, split_rows
 from deepauc.training.recipe import Recipe
@@ -87,17 +88,19 @@ def read(settings: Settings, *, device: torch.device, frame: Table | None = None
     return read_rows(settings, device_kind(device), frame=frame, progress=told)
 
 
-def plan(settings: Settings, prepared: Prepared, *, device: torch.device, folds: int = 1) -> Job:
+def plan(
+    settings: Settings, prepared: Prepared, *, device: torch.device, folds: int = 1, spent: float | None = None
+) -> Job:
     """The recipe of the settings, or one planned for these data and this kind of device; minutes have no say yet.
 
-    folds: so many networks are trained.
+    folds, spent: as of `make_plan`.
     """
     if settings.recipe is not None:
         return _job(settings, prepared, device, settings.recipe)
     files = prepared.report.sizes if prepared.packed is None else None
     fingerprint = Fingerprint.of(prepared.task, file_sizes=files)
     options = replace(settings.plan, auc_stage="always") if settings.tune else settings.plan  # it tunes that stage
-    made = make_plan(fingerprint, options, device_kind(device), folds=folds)
+    made = make_plan(fingerprint, options, device_kind(device), folds=folds, spent=spent)
     return _job(settings, prepared, device, made)
 
 
@@ -128,17 +131,37 @@ def fit_minutes(
     minutes = settings.plan.minutes if minutes is None else minutes
     if job.plan is None or minutes is None:
         return job
-    task = job.prepared.task
-    if pace is None or len(pace.step) != len(job.recipe.stages):
-        compute_features(job, listen=listen)
-        listen(Timing())
-        with cpu_threads(job.device):
-            pace = measure_pace(job.recipe, task, seed=settings.seed, device=job.device)
-    pace = agreed(pace)
     share = share_of_images(settings)
-    made = fit_into(job.plan, task, pace, minutes=minutes, tune=settings.tune, folds=folds, share=share)
+    if _may_be_larger(job) and pace is None:
+        larger = plan(settings, job.prepared, device=job.device, folds=folds, spent=0.0)
+        pace, task = measured_pace(larger, listen=listen), job.prepared.task
+        assert larger.plan is not None
+        spent = share_of_minutes(larger.plan, task, pace, minutes=minutes, tune=settings.tune, folds=folds, share=share)
+        job = plan(settings, job.prepared, device=job.device, folds=folds, spent=spent)
+        pace = replace(pace if job.recipe.model == larger.recipe.model else measured_pace(job), spent=spent)
+    elif pace is not None and pace.spent is not None:
+        job = plan(settings, job.prepared, device=job.device, folds=folds, spent=pace.spent)
+    if pace is None or len(pace.step) != len(job.recipe.stages):
+        pace = measured_pace(job, listen=listen)
+    assert job.plan is not None
+    made = fit_into(job.plan, job.prepared.task, pace, minutes=minutes, tune=settings.tune, folds=folds, share=share)
     fitted = _job(settings, job.prepared, job.device, made, pace=pace)
     return fitted if folds > 1 else buy_copies(fitted, minutes=minutes)
+
+
+def _may_be_larger(job: Job) -> bool:
+    """Whether the plan chooses between a small CNN and a ResNet20."""
+    options, shape = job.settings.plan, job.prepared.task.source.shape
+    chooses = options.model is None and not options.pretrained and job.device.type == "cpu"
+    return chooses and len(shape) == 3 and max(shape[:2]) <= SMALL_SIDE
+
+
+def measured_pace(job: Job, *, listen: Listener = ignore) -> Pace:
+    """By a few steps, timed now; of several ranks the first one's counts."""
+    compute_features(job, listen=listen)
+    listen(Timing())
+    with cpu_threads(job.device):
+        return agreed(measure_pace(job.recipe, job.prepared.task, seed=job.settings.seed, device=job.device))
 
 
 def buy_copies(job: Job, *, minutes: float, networks: int = 1) -> Job:
@@ -197,7 +220,7 @@ def recorded_pace(folder: RunFolder) -> Pace | None:
     if not folder.record_path.exists():
         return None
     recorded = folder.record().plan.pace
-    known = set(recorded) | {"copy"} == {field.name for field in fields(Pace)}  # that one came later
+    known = set(recorded) | {"copy", "spent"} == {field.name for field in fields(Pace)}  # these came later
     return Pace(**recorded) if known else None
 
 

@@ -51,11 +51,19 @@ class Plan:
     without_auc: Plan | None = None
 
 
-def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, *, folds: int = 1) -> Plan:
+def make_plan(
+    fingerprint: Fingerprint,
+    options: PlanOptions,
+    device_kind: DeviceKind,
+    *,
+    folds: int = 1,
+    spent: float | None = None,
+) -> Plan:
     """Cross-entropy, then AUC-M on all layers behind a sigmoid (section 3.4 of the paper), sized to data and device.
 
     Before them, where it may be worth it and is affordable, a contrastive stage on the images alone. The AUC stage is
-    there where cross-entropy leaves time for it. folds: so many networks are trained by this plan.
+    there where cross-entropy leaves time for it. folds: so many networks are trained by this plan. spent: the share
+    of the minutes that a ResNet20 takes, where that was measured; else it is reckoned.
     """
     if options.objective != "auc-margin" and options.auc_stage == "auto":
         options = replace(options, auc_stage="always")  # whoever names an objective wants it
@@ -67,11 +75,13 @@ def make_plan(fingerprint: Fingerprint, options: PlanOptions, device_kind: Devic
     start = plan_start(fingerprint.shape, options, device_kind)
     frozen = start is not None and start.frozen
     last = last_stage(options) if start is None else start.last_stage(last_stage(options))
-    model, of_model = _model(fingerprint, options, device_kind, length, start)
+    model, of_model = _model(fingerprint, options, device_kind, length, start, spent)
     epochs, of_length = planned_epochs(length, model, options, device_kind, frozen=frozen)
     images = len(fingerprint.shape) == 3
     precision: Precision = "bfloat16" if device_kind == "cuda" and images else "float32"
-    means = _means(fingerprint, options, device_kind, length=length, model=model, epochs=epochs, folds=folds)
+    means = _means(
+        fingerprint, options, device_kind, length=length, model=model, epochs=epochs, folds=folds, spent=spent
+    )
     before = plan_first_stage(fingerprint, options, device_kind, means=means, precision=precision)
     if fingerprint.bags is not None:
         before = PlannedFirst(decisions=(no_first_stage("bags"),))
@@ -189,7 +199,12 @@ def _augment_decision(augment: Augment) -> Decision:
 
 
 def _model(
-    fingerprint: Fingerprint, options: PlanOptions, device_kind: DeviceKind, length: Length, start: Start | None
+    fingerprint: Fingerprint,
+    options: PlanOptions,
+    device_kind: DeviceKind,
+    length: Length,
+    start: Start | None,
+    spent: float | None,
 ) -> tuple[ModelSpec, list[Decision]]:
     shape = fingerprint.shape
     if start is not None:
@@ -198,17 +213,20 @@ def _model(
     if len(shape) == 1:
         reason = ("numbers",) if options.model is None else ASKED
         return named_model(options.model or "mlp", shape), [Decision(name="network", value="mlp", reason=reason)]
-    network = _network(shape, options, device_kind, length)
+    network = _network(shape, options, device_kind, length, spent)
     size = size_decision((shape[0], shape[1]), fingerprint.file_sizes, device_kind)
     return named_model(str(network.value), shape), [size, network]
 
 
-def _network(shape: tuple[int, ...], options: PlanOptions, device_kind: DeviceKind, length: Length) -> Decision:
+def _network(
+    shape: tuple[int, ...], options: PlanOptions, device_kind: DeviceKind, length: Length, spent: float | None
+) -> Decision:
     """By name, for images."""
     if options.model is not None:
         return Decision(name="network", value=options.model, reason=ASKED)
-    spent = length.cost(ResNet20Spec(), length.wanted) / length.budget
-    return image_network(max(shape[:2]), device_kind, spent=spent)
+    reckoned = length.cost(ResNet20Spec(), length.wanted) / length.budget
+    share = reckoned if spent is None else spent
+    return image_network(max(shape[:2]), device_kind, spent=share, measured=spent is not None)
 
 
 def _means(
@@ -220,6 +238,7 @@ def _means(
     model: ModelSpec,
     epochs: tuple[int, int],
     folds: int,
+    spent: float | None,
 ) -> Means:
     """What the two stages leave to one before them, and which options would leave it more."""
     shape, whole = fingerprint.shape, length.cost(model, length.wanted)
@@ -227,7 +246,9 @@ def _means(
     def remedies(needed: float) -> tuple[str, ...]:
         minutes = math.ceil(folds * (whole + needed) / budget_of(1, device_kind))
         then = replace(length, budget=budget_of(minutes / folds, device_kind))
-        name, other = (_network(shape, options, device_kind, one).value for one in (length, then))
+        later = None if spent is None else spent * length.budget / then.budget
+        pairs = ((length, spent), (then, later))
+        name, other = (_network(shape, options, device_kind, *pair).value for pair in pairs)
         enough = f"--minutes {minutes}" + ("" if name == other else f" --model {name}")
         if options.model is not None or device_kind != "cpu" or name == SMALLER:
             return (enough,)

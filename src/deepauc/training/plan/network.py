@@ -55,14 +55,15 @@ def size_decision(
     return decided("shrunk", sizes=len(sizes), common=common, count=count, device=device, most=most)
 
 
-def image_network(side: int, device_kind: DeviceKind, *, spent: float) -> Decision:
-    """By name. spent: the share of the budget that a ResNet20 would take."""
+def image_network(side: int, device_kind: DeviceKind, *, spent: float, measured: bool = False) -> Decision:
+    """By name. spent: the share of the budget that a ResNet20 would take; measured: of the minutes, by timed steps."""
     if device_kind == "cuda" and side > SMALL_SIDE:
         return Decision(name="network", value="densenet121", reason=("medical",))
     facts: dict[str, Fact] = {"side": SMALL_SIDE, "spent": spent}
     if device_kind == "cuda" or (side <= SMALL_SIDE and spent <= 1):
-        return Decision(name="network", value="resnet20", reason=("small images",), rests_on=facts)
-    return Decision(name="network", value=SMALLER, reason=("slow",), rests_on=facts)
+        why = "in time" if measured else "small images"
+        return Decision(name="network", value="resnet20", reason=(why,), rests_on=facts)
+    return Decision(name="network", value=SMALLER, reason=("slow here" if measured else "slow",), rests_on=facts)
 
 
 def named_model(name: str, shape: tuple[int, ...]) -> ModelSpec:

@@ -45,7 +45,8 @@ class Pace:
     """Seconds, by stage, of a step and of an epoch's end (validation, checkpoint), and of scoring one row.
 
     per_epoch: steps of an epoch, by stage. device: the kind it was taken on. copy: of scoring one changed copy of a
-    row, where training changes images.
+    row, where training changes images. spent: the share of the minutes that a ResNet20's whole plan takes, where there
+    is a choice.
     """
 
     step: tuple[float, ...]
@@ -54,6 +55,7 @@ class Pace:
     per_epoch: tuple[int, ...]
     device: str
     copy: float = 0.0
+    spent: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("step", "end", "per_epoch"):
@@ -100,6 +102,16 @@ def seconds_of(recipe: Recipe, task: Task, pace: Pace, *, tune: int = 0) -> floa
     """
     epochs = [stage.epochs or 0 for stage in recipe.stages]
     return _total(_epoch_seconds(recipe, pace), epochs, tune) + _ending(recipe, task, pace, tune=tune)
+
+
+def share_of_minutes(
+    plan: Plan, task: Task, pace: Pace, *, minutes: float, tune: int = 0, folds: int = 1, share: float = 1.0
+) -> float:
+    """What the whole plan takes of the minutes, without a first stage that may go; arguments as of `fit_into`."""
+    recipe = plan.recipe
+    if plan.first_stage_may_go:
+        recipe, pace = replace(recipe, stages=recipe.stages[1:]), _pace_of(pace, slice(1, None))
+    return folds * seconds_of(recipe, task, pace, tune=tune) / (60 * minutes * share * (1 - RESERVE))
 
 
 def fit_into(

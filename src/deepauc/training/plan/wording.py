@@ -92,6 +92,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "medical": "The paper uses this network for medical images. It starts from random weights, because deepauc "
         "downloads nothing; --pretrained starts from weights that are on this machine.",
         "small images": "It is made for images of up to {side} pixels and takes {spent:.0%} of the training budget.",
+        "in time": "It is made for images of up to {side} pixels and takes {spent:.0%} of your minutes, measured here.",
+        "slow here": "It is small and fast: a ResNet20 would take {spent:.1f} times your minutes, measured here.",
         "slow": "It is small and fast: a ResNet20 would take {spent:.1f} times the training budget of a CPU.",
     },
     "pooling": {
