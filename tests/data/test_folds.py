@@ -184,6 +184,11 @@ def test_refusals(options, message):
         deal_folds(make(rows_with(7, 93)), **options)
 
 
+def test_the_number_of_folds_that_a_refusal_names_is_one_that_both_classes_allow():
+    with pytest.raises(ValueError, match=r"there are 7 negative rows. Use folds=7 or fewer."):
+        deal_folds(make(rows_with(93, 7)), folds=200)
+
+
 def test_patients_that_are_too_few():
     task = make(rows_with(40, 60), np.concatenate([np.arange(40) // 20, np.arange(60) + 9]))
     with pytest.raises(ValueError, match=r"there are 2 patients with a positive label. Use folds=2."):

@@ -1,6 +1,7 @@
 """Brier and calibration error against scikit-learn and loops; recalibration and its way through JSON; decisions."""
 
 import json
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -113,6 +114,13 @@ def test_temperature_minimises_the_cross_entropy():
     assert only_slope.intercept == 0
     assert only_slope.slope == pytest.approx(best[0], rel=1e-3)
     assert only_slope.temperature == pytest.approx(1 / best[0], rel=1e-3)
+
+
+def test_a_fit_at_the_limit_of_precision_is_no_warning():
+    scores = np.random.default_rng(25596).normal(size=20)  # lbfgs ends in the middle of a line search
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit_temperature(scores, np.arange(20) % 2).slope == 0
 
 
 def test_targets_follow_the_weights():

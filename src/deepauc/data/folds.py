@@ -181,14 +181,17 @@ def _require_enough(labels: Array, groups: Array | None, folds: int, word: str) 
     if folds < 2:
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2 (0 means one split).")
     columns = labels.reshape(len(labels), -1)
-    for kind, known in (("positive", columns > 0.5), ("negative", columns == 0)):
-        most = max(_count(known[:, j], groups) for j in range(columns.shape[1]))
-        if most < folds:
-            one = f"{kind} row" if word == "row" else f"{word} with a {kind} label"
-            several = f"{kind} rows" if word == "row" else f"{word}s with a {kind} label"
-            there = f"there is 1 {one}" if most == 1 else f"there are {most} {several}"
-            remedy = "Label more rows." if most < 2 else "Use folds=2." if most == 2 else f"Use folds={most} or fewer."
-            raise ValueError(f"{folds} folds need a {one} each, and {there}. {remedy}")
+    counts = {
+        kind: max(_count(known[:, j], groups) for j in range(columns.shape[1]))
+        for kind, known in (("positive", columns > 0.5), ("negative", columns == 0))
+    }
+    kind, most = min(counts.items(), key=lambda item: item[1])  # the rarer class: its number is one that both allow
+    if most < folds:
+        one = f"{kind} row" if word == "row" else f"{word} with a {kind} label"
+        several = f"{kind} rows" if word == "row" else f"{word}s with a {kind} label"
+        there = f"there is 1 {one}" if most == 1 else f"there are {most} {several}"
+        remedy = "Label more rows." if most < 2 else "Use folds=2." if most == 2 else f"Use folds={most} or fewer."
+        raise ValueError(f"{folds} folds need a {one} each, and {there}. {remedy}")
 
 
 def _require_whole(groups: Array | None, codes: Indices, names: Array, column: str, word: str) -> None:

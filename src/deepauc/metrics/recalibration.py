@@ -8,6 +8,7 @@ and back, so it can travel with the model.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -152,6 +153,7 @@ def _fit(
 
 
 def _temperature_of(column: Column, fit_intercept: bool) -> TemperatureScaling:
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     x = column.scores.astype(np.float64)
@@ -162,11 +164,13 @@ def _temperature_of(column: Column, fit_intercept: bool) -> TemperatureScaling:
     targets = np.where(column.positive, (positives + 1) / (positives + 2), 1 / (negatives + 2))
     # A target t between 0 and 1 is one positive row of weight t and one negative row of weight 1 - t.
     model = LogisticRegression(C=np.inf, fit_intercept=fit_intercept, tol=1e-10, max_iter=1000)
-    model.fit(
-        np.concatenate([z, z]),
-        np.repeat([1, 0], x.size),
-        sample_weight=np.concatenate([weights * targets, weights * (1 - targets)]),
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the fit is at float64's limit of precision
+        model.fit(
+            np.concatenate([z, z]),
+            np.repeat([1, 0], x.size),
+            sample_weight=np.concatenate([weights * targets, weights * (1 - targets)]),
+        )
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
         mean = float(np.average(targets, weights=weights))

@@ -116,6 +116,20 @@ def test_few_of_a_class_and_no_groups_are_cautions(tmp_path):
     assert check_table(path, **NUMBERS, group_column="p").cautions == ()
 
 
+@pytest.mark.parametrize(("different", "told"), [(30, False), (31, True)])
+def test_a_column_of_names_that_training_would_refuse(tmp_path, different, told):
+    """Ages of which a few are words are categories, more than half of the cells' number."""
+    ages = ["x", *(str(20 + row % (different - 1)) for row in range(59)), ""]
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "f,y,age,sex\n" + "".join(f"{row},{row % 2},{age},{'fm'[row % 2]}\n" for row, age in enumerate(ages))
+    )
+    report = check_table(path, **NUMBERS, metadata_columns=["age"], category_columns=["sex"])
+    assert report.ok
+    assert not any("column sex" in text for text in report.cautions)
+    assert any("column age has 31 different entries in 60 rows" in text for text in report.cautions) == told
+
+
 def test_latin_1_is_read_and_told(tmp_path):
     path = write(tmp_path, ["gutartig", "bösartig"] * 10, encoding="latin-1")
     task, report = read_table(path, **NUMBERS, positive="bösartig")

@@ -10,7 +10,7 @@ from deepauc.data.task import Array
 
 FEW = 10  # rows of a class, below which an AUC is no headline
 MOST_SHRINKING = 8  # times, beyond which small findings vanish
-
+MOST_NAMES = 0.5  # a column with more categories than this share of its cells holds names, from which nothing follows
 
 NO_GROUPS = (
     "no group column is named. If a patient has several rows, name the column of patients (--group-column); "
@@ -32,6 +32,25 @@ def label_cautions(positives: Mapping[str, int], negatives: Mapping[str, int], *
         rows = f"{count} {what} row{'s' * (count != 1)}"
         found.append(f"the label {name} has only {rows}. An AUC measured on fewer than {FEW} says little.")
     return (*found, *(() if grouped else (NO_GROUPS,)))
+
+
+def holds_names(categories: int, filled: int) -> bool:
+    """Whether so many categories in so many filled cells are names, numbers of patients, dates: each row its own."""
+    return categories > max(2, MOST_NAMES * filled)
+
+
+def name_cautions(metadata: Mapping[str, Array]) -> list[str]:
+    """Of columns of text, (N,) each, that training refuses as inputs."""
+    found = []
+    for name, column in metadata.items():
+        filled = column[column != ""] if column.dtype.kind == "U" else column[:0]
+        if holds_names(categories := len(np.unique(filled)), len(filled)):
+            found.append(
+                f"the column {name} has {categories:,} different entries in {len(filled):,} rows: names, not "
+                "categories. Training refuses it as an input. If it should hold numbers, empty its other cells and "
+                "name it with --metadata-column; otherwise leave it out."
+            )
+    return found
 
 
 def shrinking_caution(sizes: Mapping[tuple[int, int], int], size: tuple[int, int]) -> str | None:

@@ -17,11 +17,18 @@ import numpy as np
 
 from deepauc.data.images.decode import ImageFileInputs, Window, as_size
 from deepauc.data.splits import equal_sets, leaks_of
-from deepauc.data.table.cautions import NOT_UTF_8, few_of_a_class, label_cautions, shrinking_caution, type_of
+from deepauc.data.table.cautions import (
+    NOT_UTF_8,
+    few_of_a_class,
+    label_cautions,
+    name_cautions,
+    shrinking_caution,
+    type_of,
+)
 from deepauc.data.table.columns import missing_code
 from deepauc.data.table.frame import Table
 from deepauc.data.table.problems import LargestGroup, MissingCode, Problem, TableError, TableReport
-from deepauc.data.table.scan import Scan, TableColumns, scan_table, told_once, whole_table_problems
+from deepauc.data.table.scan import TRAIN, Scan, TableColumns, scan_table, told_once, whole_table_problems
 from deepauc.data.task import PART_NAMES, Array, ArrayInputs, Indices, Inputs, Kind, Task
 from deepauc.names import Alike, find_alike
 
@@ -306,6 +313,7 @@ def _report(scan: Scan, kept: Scan, *, skip_bad: bool = False, size: tuple[int, 
     )
     sizes = _sizes(kept)
     cautions = list(label_cautions(positives, negatives, grouped=groups is not None)) if columns.labels else []
+    cautions += name_cautions({name: column[kept.parts == TRAIN] for name, column in metadata.items()})
     if size is not None and (shrinking := shrinking_caution(sizes, size)) is not None:
         cautions.append(shrinking)
     if scan.cells.latin_1:

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from deepauc.data.table.cautions import holds_names
 from deepauc.data.task import Array, ArrayInputs, Indices, Inputs, Task
 from deepauc.models.fusion import CategoricalColumn, MetadataEncoder
 from deepauc.training.plan.decision import Decision
-
-MOST_NAMES = 0.5  # a column with more categories than this share of its cells holds names, from which nothing follows
 
 
 class EncodedMetadata(ArrayInputs):
@@ -80,7 +79,7 @@ def require_categories(task: Task, encoder: MetadataEncoder) -> None:
     for column in encoder.columns:
         if isinstance(column, CategoricalColumn):
             filled = int((task.metadata[column.name][rows].astype(str) != "").sum())
-            if len(column.categories) > max(2, MOST_NAMES * filled):
+            if holds_names(len(column.categories), filled):
                 raise ValueError(
                     f"column {column.name!r} has {len(column.categories):,} different entries in {filled:,} training "
                     "rows: names, not categories. Leave it out."
