@@ -206,10 +206,8 @@ def plan_folds(
         facts: dict[str, Any] = {"minutes": minutes, "takes": seeds * seconds, "most": MOST_SEEDS}
         reason = "time left" if seeds > 1 else "no time"
         told = Decision(name="networks per fold", value=seeds, reason=(reason,), rests_on=facts)
-        seconds *= seeds
-        if seeds == MOST_SEEDS:
-            job = buy_copies(job, minutes=minutes, networks=number * seeds)
-            seconds = max(seconds, cast(float, job.seconds))
+        job = buy_copies(job, minutes=minutes, networks=number * seeds)
+        seconds = max(seeds * seconds, cast(float, job.seconds))
         job = replace(job, decisions=(*job.decisions, told))
     scored = sum(not stage.on_views for stage in job.recipe.stages)
     recipe = replace(job.recipe, guard=False, keep_stages=scored > 1)
