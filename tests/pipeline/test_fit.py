@@ -145,6 +145,14 @@ def test_external_rows_and_their_prevalence(model, frame):
         model.evaluate(new[new.ill == 0])
 
 
+def test_few_external_rows_of_a_class_are_a_caution(model, frame):
+    new = frame.assign(name=[f"n{number}" for number in range(90)]).sort_values("ill")
+    assert frame.ill.sum() > 10
+    assert model.evaluate(new.tail(int(frame.ill.sum()) + 10)).notes == ()
+    (note,) = model.evaluate(new.tail(int(frame.ill.sum()) + 9)).notes
+    assert "9 negative rows" in note
+
+
 def test_labels_of_another_hospital_in_its_own_words(model, frame):
     new = frame.assign(name=[f"n{number}" for number in range(90)])
     words = np.where(frame.ill == 1, "malignant", "benign")

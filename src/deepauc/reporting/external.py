@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepauc.data.table.cautions import label_cautions
 from deepauc.data.table.frame import Table, name_of
 from deepauc.data.table.header import table_header
 from deepauc.metrics.calibration import brier_score
@@ -198,6 +199,9 @@ def evaluate_table(
         )
     if not labels:
         raise ValueError(" ".join(notes))
+    positives = {one.name: one.positives for one in labels}
+    negatives = {one.name: one.rows - one.positives for one in labels}
+    notes += [f"Caution: {text}" for text in label_cautions(positives, negatives, grouped=True)]
     if found.rows_seen:
         notes.append(
             f"Caution. {rows_have(found.rows_seen)} the name of a row that the run was trained on. An AUC on such "
