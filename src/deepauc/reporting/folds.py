@@ -26,9 +26,9 @@ SINGLE_NETWORKS = (
 )
 AVERAGE_AT_THRESHOLDS = (
     "The average of all networks, which deepauc predict uses, was not judged at these thresholds. On six small data "
-    "sets with a large test part, the average reached the sensitivity or specificity asked for on average; on single "
-    "tables it was some percentage points off in either direction. Check the thresholds on labelled rows of your own: "
-    "deepauc evaluate with --table."
+    "sets with a large test part, its mean sensitivity or specificity was within 3 percentage points of what was asked "
+    "for; on single tables it was up to 12 points off. Check the thresholds on labelled rows of your own: deepauc "
+    "evaluate with --table."
 )
 THRESHOLDS_OF_FOLDS = (
     "Thresholds are chosen on the held-out rows of all folds. The values reached were counted fold by fold, with "
